@@ -1,0 +1,46 @@
+# Everything a newcomer, a maintainer or CI runs. `make help` lists it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help setup check test test-slow demo bench docs lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv with the locked dependencies
+
+$(READY): requirements.lock pyproject.toml deploy/scripts/setup
+	@PYTHON=$(PYTHON) deploy/scripts/setup
+
+check: $(READY) ## lint, types, import contracts, generated docs up to date
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache > .lint-imports.log || { cat .lint-imports.log; exit 1; }
+	@$(BIN)/python -m services.mpc_server.protocol_docs --check docs/protocols.md
+
+test: check ## everything CI runs: check, then the tests
+	@$(BIN)/pytest -q -m "not slow"
+
+test-slow: $(READY) ## the tests that take minutes
+	@$(BIN)/pytest -q -m slow
+
+demo: $(READY) ## three parties as real processes over mutual TLS, computing on shares
+	@$(BIN)/python -m deploy.demo
+
+bench: $(READY) ## measure the engine beside spu, mpyc and bare TLS; installs the peers into .venv-peers
+	@$(BIN)/python -m bench engine
+
+docs: $(READY) ## write docs/protocols.md from the registry
+	@$(BIN)/python -m services.mpc_server.protocol_docs docs/protocols.md
+
+lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
+	@$(BIN)/pip install -q uv
+	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-annotate \
+		--python-version 3.11 --extra dev pyproject.toml -o requirements.lock
+
+clean: ## remove what the targets made
+	@rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .lint-imports.log

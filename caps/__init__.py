@@ -1,0 +1,1 @@
+"""CaPS, the shared library: what holders, MPC servers, the coordinator and clients have in common."""

@@ -1,0 +1,120 @@
+"""The rings Z_2^k that shares live in, as numpy dtypes: arithmetic wraps because the machine's does.
+
+Z_2^64 is where protocols compute. The smaller rings carry row-level columns: a count of at most 65,535 rows needs
+no more than 16 bits, so uploads, storage and products are four times smaller (docs/adr/0003).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from caps.errors import ShareError
+
+Words: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
+"""Elements of some ring Z_2^k, one unsigned machine word each."""
+
+PLANE = np.dtype("<u8")
+"""The word of a bit plane: 64 elements, one bit each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Z_2^bits, held in little-endian unsigned words of exactly that width."""
+
+    bits: int
+    dtype: np.dtype[np.unsignedinteger[Any]]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element on the wire and in memory."""
+        return self.bits // 8
+
+    def encode(self, values: npt.ArrayLike) -> Words:
+        """Integers, taken modulo 2^bits. Anything but integers is refused: it would be rounded silently."""
+        array = np.asarray(values)
+        if array.dtype == bool:
+            return array.astype(self.dtype)
+        if array.dtype.kind not in "iu":
+            raise ShareError(f"Z_2^{self.bits} holds integers, not {array.dtype}")
+        return array.astype(self.dtype, copy=False)
+
+    def signed(self, words: Words) -> npt.NDArray[np.signedinteger[Any]]:
+        """The same elements read as two's complement: -2^(bits-1) .. 2^(bits-1) - 1."""
+        return words.view(np.dtype(f"<i{self.itemsize}"))
+
+    def __repr__(self) -> str:
+        return f"Z_2^{self.bits}"
+
+
+Z8 = Ring(8, np.dtype("<u1"))
+Z16 = Ring(16, np.dtype("<u2"))
+Z32 = Ring(32, np.dtype("<u4"))
+Z64 = Ring(64, np.dtype("<u8"))
+RINGS = {ring.bits: ring for ring in (Z8, Z16, Z32, Z64)}
+_BY_DTYPE = {ring.dtype: ring for ring in RINGS.values()}
+
+
+def ring_of(words: Words) -> Ring:
+    """The ring whose words these are."""
+    ring = _BY_DTYPE.get(words.dtype)
+    if ring is None:
+        raise ShareError(f"no ring is held in {words.dtype}; use one of {sorted(d.name for d in _BY_DTYPE)}")
+    return ring
+
+
+def pack_bits(bits: npt.NDArray[np.uint8]) -> Words:
+    """Bit planes of the last axis: element e becomes bit e % 64 of word e // 64; padding bits are 0."""
+    count = bits.shape[-1]
+    packed = np.packbits(bits, axis=-1, bitorder="little")
+    padded = np.zeros((*bits.shape[:-1], plane_words(count) * 8), np.uint8)
+    padded[..., : packed.shape[-1]] = packed
+    return padded.view(PLANE)
+
+
+def unpack_bits(planes: Words, count: int) -> npt.NDArray[np.uint8]:
+    """The inverse of `pack_bits`: one byte, 0 or 1, per element."""
+    octets = np.ascontiguousarray(planes).view(np.uint8)
+    return np.unpackbits(octets, axis=-1, count=count, bitorder="little")
+
+
+def plane_words(count: int) -> int:
+    """Words in a bit plane of `count` elements."""
+    return -(-count // 64)
+
+
+_SWAPS = [(step, np.uint64(sum(1 << i for i in range(64) if not i & step))) for step in (32, 16, 8, 4, 2, 1)]
+
+
+def words_to_planes(words: Words, width: int) -> Words:
+    """Transpose `count` words into their `width` lowest bit planes, shape (width, plane_words(count)).
+
+    Six rounds of block swaps on 64 x 64 bit matrices (Hacker's Delight, section 7-3), all matrices at once.
+    """
+    flat = words.reshape(-1)
+    blocks = plane_words(flat.size)
+    rows = np.zeros((blocks, 64), PLANE)
+    rows.reshape(-1)[: flat.size] = flat
+    matrix = np.ascontiguousarray(rows.T)
+    _transpose_blocks(matrix)
+    return matrix[:width]
+
+
+def planes_to_words(planes: Words, count: int) -> Words:
+    """The inverse of `words_to_planes`, for up to 64 planes: missing high planes are 0."""
+    matrix = np.zeros((64, planes.shape[1]), PLANE)
+    matrix[: planes.shape[0]] = planes
+    _transpose_blocks(matrix)
+    return np.ascontiguousarray(matrix.T).reshape(-1)[:count]
+
+
+def _transpose_blocks(matrix: Words) -> None:
+    for step, low in _SWAPS:
+        view = matrix.reshape(32 // step, 2, step, -1)
+        top, bottom = view[:, 0], view[:, 1]
+        swap = ((top >> np.uint64(step)) ^ bottom) & low
+        bottom ^= swap
+        top ^= swap << np.uint64(step)

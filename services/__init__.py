@@ -1,0 +1,1 @@
+"""The three services of CaPS. None imports another; what they share lives in `caps`."""

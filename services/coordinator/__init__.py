@@ -1,0 +1,1 @@
+"""Fits the graphical model to opened DP values and publishes synthetic data. Not built yet."""

@@ -1,0 +1,1 @@
+"""Select-measure-generate loops against an Oracle. Not built yet."""

@@ -1,0 +1,1 @@
+"""The data owner's side: count locally, secret-share, push. Not built yet."""

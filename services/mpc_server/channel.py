@@ -1,0 +1,58 @@
+"""What the engine needs of a transport, and nothing more: one exchange of messages per round.
+
+The engine is written against `Channel`; a transport implements it without importing the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+TAG_BYTES = 8
+"""Length of the tag that names what a round's messages are; both ends must derive the same one."""
+
+Buffers = Sequence[memoryview]
+"""One message in pieces, in order, so that nothing is copied to join them."""
+
+
+@dataclass
+class Traffic:
+    """What one party sent and how often it waited, in payload bytes (headers and TLS records not counted)."""
+
+    rounds: int = 0
+    sent: int = 0
+
+
+class Channel(Protocol):
+    """One party's end of a session among three parties."""
+
+    @property
+    def party(self) -> int:
+        """Which party this end is: 0, 1 or 2."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """Counters of this end, updated by every exchange."""
+
+    def secret_with(self, peer: int) -> bytes:
+        """32 bytes known to this party and `peer` only, fresh for this session."""
+
+    async def exchange(
+        self, tag: bytes, outgoing: Mapping[int, Buffers], incoming: Mapping[int, int]
+    ) -> Mapping[int, memoryview]:
+        """Run one round: send `outgoing[p]` to each party p, return `incoming[p]` bytes from each p.
+
+        A peer named in neither mapping is neither sent to nor waited for, yet its failure ends the wait.
+        The returned views are the caller's: the channel keeps no reference and never reuses their memory.
+
+        Pre-conditions: `len(tag) == TAG_BYTES`; an exchange is awaited to its end before the next begins.
+        Raises a `PeerError` naming the party when a peer is lost, stalls, aborts or sends a message with another tag
+        or length; after any error the channel is closed and every further exchange raises `SessionClosed`.
+        """
+
+    async def abort(self, cause: str, blames: int | None = None) -> None:
+        """Tell both peers why this end gives up, then close. `cause` must hold no private value. Idempotent."""
+
+    async def close(self) -> None:
+        """End the session in an orderly way. Idempotent."""

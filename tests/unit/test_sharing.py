@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+
+from caps.errors import DomainError, LabelReused, ShareError
+from caps.prss import Prss, component_key, expand
+from caps.ring import RINGS, Z16, Z64
+from caps.sharing import Algebra, Explicit, Seeded, deal, reconstruct
+
+any_words = st.sampled_from(list(RINGS.values())).flatmap(
+    lambda ring: hnp.arrays(ring.dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0))
+)
+
+
+@given(any_words, st.sampled_from(Algebra))
+def test_three_dealt_shares_give_the_value_back(values: np.ndarray, algebra: Algebra) -> None:
+    shares = deal(values, entropy=secrets.token_bytes, algebra=algebra)
+    assert np.array_equal(reconstruct([share.components() for share in shares], algebra=algebra), values)
+
+
+def test_two_of_three_components_are_seeds_and_the_vector_goes_to_two_servers() -> None:
+    first, second, third = deal(np.zeros(1000, Z64.dtype), entropy=secrets.token_bytes)
+    assert [type(part) for part in (first.mine, first.next)] == [Seeded, Seeded]
+    assert [type(part) for part in (second.mine, second.next)] == [Seeded, Explicit]
+    assert [type(part) for part in (third.mine, third.next)] == [Explicit, Seeded]
+    assert second.next is third.mine
+
+
+@pytest.mark.parametrize("fill", [0, 1, (1 << 64) - 1])
+def test_what_one_server_receives_is_uniform_whatever_the_value(fill: int) -> None:
+    for share in deal(np.full(4096, fill, Z64.dtype), entropy=secrets.token_bytes):
+        mine, next_ = share.components()
+        for words in (mine, next_, mine + next_, mine - next_):
+            assert stats.chisquare(np.bincount(words.view(np.uint8), minlength=256)).pvalue > 1e-9
+
+
+def test_copies_that_differ_are_refused_and_their_holders_named() -> None:
+    pairs = [share.components() for share in deal(np.arange(5, dtype=Z64.dtype), entropy=secrets.token_bytes)]
+    pairs[1] = (pairs[1][0] + np.uint64(1), pairs[1][1])
+    with pytest.raises(ShareError, match="S1 and S2 hold different copies"):
+        reconstruct(pairs)
+    with pytest.raises(ShareError, match="three pairs"):
+        reconstruct(pairs[:2])
+
+
+@pytest.mark.parametrize("entropy", [bytes, lambda n: secrets.token_bytes(n - 1)])
+def test_a_broken_entropy_source_is_refused(entropy) -> None:
+    with pytest.raises(DomainError, match="fresh bytes"):
+        deal(np.zeros(3, Z64.dtype), entropy=entropy)
+
+
+def test_an_explicit_component_must_be_what_was_announced() -> None:
+    with pytest.raises(ShareError, match="expected"):
+        Explicit(np.zeros(4, Z64.dtype)).words((5,), Z64)
+    with pytest.raises(ShareError, match="expected"):
+        Explicit(np.zeros(4, Z64.dtype)).words((4,), Z16)
+
+
+def parties() -> list[Prss]:
+    secret = {frozenset(pair): bytes([sum(pair)]) * 32 for pair in ((0, 1), (1, 2), (0, 2))}
+    return [
+        Prss.from_pair_secrets(
+            p,
+            with_previous=secret[frozenset((p, (p + 2) % 3))],
+            with_next=secret[frozenset((p, (p + 1) % 3))],
+            scope=b"run 1",
+        )
+        for p in range(3)
+    ]
+
+
+def test_neighbours_draw_the_same_words_and_all_components_differ() -> None:
+    pairs = [prss.replicated(b"a", (8,), Z64) for prss in parties()]
+    for p in range(3):
+        assert np.array_equal(pairs[p][1], pairs[(p + 1) % 3][0])
+    assert len({pair[0].tobytes() for pair in pairs}) == 3
+
+
+@pytest.mark.parametrize("draw", ["replicated", "mine_only", "next_only"])
+def test_a_label_serves_one_draw(draw: str) -> None:
+    prss = parties()[0]
+    prss.replicated(b"twice", (1,), Z64)
+    with pytest.raises(LabelReused, match="twice"):
+        getattr(prss, draw)(b"twice", (1,), Z64)
+
+
+def test_streams_of_labels_seeds_and_scopes_are_unrelated() -> None:
+    seed = bytes(range(32))
+    streams = {
+        expand(seed, b"a", (4,), Z64).tobytes(),
+        expand(seed, b"b", (4,), Z64).tobytes(),
+        expand(component_key(seed, 0, b"s"), b"a", (4,), Z64).tobytes(),
+        expand(component_key(seed, 1, b"s"), b"a", (4,), Z64).tobytes(),
+        expand(component_key(seed, 0, b"t"), b"a", (4,), Z64).tobytes(),
+    }
+    assert len(streams) == 5
+
+
+def test_a_short_seed_is_refused() -> None:
+    with pytest.raises(DomainError, match="32 bytes"):
+        expand(b"short", b"a", (1,), Z64)
+
+
+@pytest.mark.parametrize(("count", "first"), [(4, [33909, 14151, 43292, 46843]), (400, [44905, 7592, 11841, 49558])])
+def test_expansion_is_pinned(count: int, first: list[int]) -> None:
+    """Changing the key schedule changes every stored share: it needs a new version label, not a silent edit."""
+    assert expand(bytes(32), b"vector", (count,), Z16)[:4].tolist() == first
