@@ -1,0 +1,318 @@
+"""Protocols on XOR shares, bit-sliced: every plane of every element in one message.
+
+Adders and comparisons combine (generate, propagate) pairs: a block of bits generates a carry, or passes one on. Two
+neighbouring blocks make one with g = g_hi ^ p_hi g_lo and p = p_hi p_lo, so k bits take log2(k) rounds.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from caps.errors import ShareError, party_name
+from caps.ring import PLANE, Z64, Words, pack_bits, plane_words, unpack_bits
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.registry import FUNCTIONS, log2, plane, protocol
+from services.mpc_server.engine.shares import BShare, Shape, stack_planes
+
+Indices = npt.NDArray[np.intp]
+
+PAIRS_PER_LEVEL = 1 << 16
+"""A tournament compares this many pairs at once before it prefers another level to a larger message."""
+
+
+async def reshare_planes(ctx: Context, shape: Shape, summand: Words) -> BShare:
+    """From one summand per party to a replicated XOR sharing. The summand must already carry a share of zero."""
+    (theirs,) = await ctx.exchange([(ctx.previous, summand)], [(ctx.next, summand.nbytes)])
+    return ctx.bits(shape, summand, np.frombuffer(theirs, PLANE).reshape(summand.shape))
+
+
+@protocol("as share_from, for XOR shares", rounds="1", sent=("w*plane(n)", "0", "0"))
+async def share_bits_from(ctx: Context, planes: Words | None, *, dealer: int, width: int, shape: Shape) -> BShare:
+    """[[bits]] of w-bit elements whose planes are known to party `dealer` (None elsewhere).
+
+    The declared bytes are the dealer's; here the dealer is S1.
+
+    Pre-conditions: width and shape are public and equal at all parties.
+    Leaks: nothing.
+    """
+    extents = (width, plane_words(prod(shape)))
+    zero = np.zeros(extents, PLANE)
+    if ctx.party == dealer:
+        if planes is None or planes.shape != extents:
+            raise ShareError(f"the dealer {party_name(dealer)} must give {width} bit planes of {shape}")
+        mine = ctx.prss.mine_only(ctx.path + b"#input", extents, Z64)
+        rest = planes ^ mine
+        await ctx.exchange([(ctx.next, rest)], [])
+        return ctx.bits(shape, mine, rest)
+    if ctx.previous == dealer:
+        (rest_bytes,) = await ctx.exchange([], [(dealer, zero.nbytes)])
+        return ctx.bits(shape, np.frombuffer(rest_bytes, PLANE).reshape(extents), zero)
+    await ctx.exchange([], [])
+    return ctx.bits(shape, zero, ctx.prss.next_only(ctx.path + b"#input", extents, Z64))
+
+
+def bits_known_to_two(ctx: Context, component: int, planes: Words, shape: Shape) -> BShare:
+    """The sharing whose one component holds the bits and whose others are 0. Local; third parties pass zeros."""
+    zero = np.zeros_like(planes)
+    return ctx.bits(
+        shape, planes if component == ctx.party else zero, planes if component == (ctx.party + 1) % 3 else zero
+    )
+
+
+def random_planes(ctx: Context, *, width: int, shape: Shape) -> BShare:
+    """[[w uniformly random bits]] per element. Local: no party knows them, none has spoken."""
+    mine, next_ = ctx.prss.replicated(ctx.path + b"#random", (width, plane_words(prod(shape))), Z64)
+    return ctx.bits(shape, mine, next_)
+
+
+@protocol("Araki et al. 2016, over Z_2", rounds="1", sent="w*plane(n)")
+async def conjunction(ctx: Context, x: BShare, y: BShare) -> BShare:
+    """[[x AND y]], bit by bit, of w-bit elements.
+
+    Pre-conditions: x and y have one shape and one width.
+    Leaks: nothing.
+    """
+    ctx.own(x, y)
+    if x.shape != y.shape or x.width != y.width:
+        raise ShareError(f"{x!r} and {y!r} differ in shape or width")
+    return await reshare_planes(ctx, x.shape, _local_and(x, y) ^ ctx.zero_planes(x.width, x.size))
+
+
+def _local_and(x: BShare, y: BShare) -> Words:
+    product: Words = x.mine & (y.mine ^ y.next)
+    product ^= x.next & y.mine
+    return product
+
+
+@protocol("binary tree of ANDs", rounds="log2(w)", sent="plane(n)*(w-1)")
+async def all_of(ctx: Context, x: BShare) -> BShare:
+    """[[1 if all w bits are set else 0]] per element.
+
+    Pre-conditions: w >= 1.
+    Leaks: nothing.
+    """
+    level = 0
+    while x.width > 1:
+        half = x.width // 2
+        joined = await conjunction(ctx.step(level), x.planes(slice(0, half)), x.planes(slice(half, 2 * half)))
+        x = stack_planes([joined, x.planes(slice(2 * half, None))])
+        level += 1
+    return x
+
+
+@protocol("carry tree: Brent and Kung 1982, its last output only", rounds="log2(w)", sent="carry_ands(w)*plane(n)")
+async def carry(ctx: Context, generate: BShare, propagate: BShare) -> BShare:
+    """[[the carry out of w bits]] from the generate and propagate bit of each.
+
+    Pre-conditions: w >= 1; no bit both generates and propagates.
+    Leaks: nothing.
+    """
+    g, p = generate, propagate
+    level = 0
+    while g.width > 1:
+        half = g.width // 2
+        low, high = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+        # The lowest block is never propagated into, so its propagate bit is not needed.
+        products = await conjunction(
+            ctx.step(level),
+            stack_planes([p.planes(high), p.planes(high).planes(slice(1, None))]),
+            stack_planes([g.planes(low), p.planes(low).planes(slice(1, None))]),
+        )
+        rest = slice(2 * half, None)
+        g, p = (
+            stack_planes([g.planes(high) ^ products.planes(slice(0, half)), g.planes(rest)]),
+            stack_planes([p.planes(slice(0, 1)), products.planes(slice(half, None)), p.planes(rest)]),
+        )
+        level += 1
+    return g
+
+
+def carry_ands(width: int) -> int:
+    """ANDs per element of `carry`."""
+    total = 0
+    while width > 1:
+        half = width // 2
+        total += 2 * half - 1
+        width -= half
+    return total
+
+
+@protocol("Sklansky 1960 parallel-prefix adder", rounds="1 + log2(w-1)", sent="adder_ands(w)*plane(n)")
+async def add_bits(ctx: Context, x: BShare, y: BShare) -> BShare:
+    """[[x + y mod 2^w]] of w-bit elements.
+
+    Pre-conditions: x and y have one shape and one width, w >= 2.
+    Leaks: nothing.
+    """
+    p = x ^ y
+    width = x.width - 1
+    low = slice(0, width)
+    g = await conjunction(ctx.step("generate"), x.planes(low), y.planes(low))
+    block_p = p.planes(low)
+    for level, (updated, pivots, passing) in enumerate(_prefix_levels(width)):
+        products = await conjunction(
+            ctx.step(level),
+            stack_planes([block_p.planes(updated), block_p.planes(updated[passing])]),
+            stack_planes([g.planes(pivots), block_p.planes(pivots[passing])]),
+        )
+        g = _replace(g, updated, g.planes(updated) ^ products.planes(slice(0, len(updated))))
+        block_p = _replace(block_p, updated[passing], products.planes(slice(len(updated), None)))
+    carries = g
+    return stack_planes([p.planes(slice(0, 1)), p.planes(slice(1, None)) ^ carries])
+
+
+def _prefix_levels(width: int) -> list[tuple[Indices, Indices, Indices]]:
+    """Per level of Sklansky's network: which prefixes are extended, from where, and which still pass carries on."""
+    levels = []
+    index = np.arange(width)
+    for level in range(log2(width)):
+        span = 1 << level
+        updated = index[(index & span) != 0]
+        pivots = (updated >> level << level) - 1
+        levels.append((updated, pivots, np.flatnonzero(updated >= 2 * span)))
+    return levels
+
+
+def adder_ands(width: int) -> int:
+    """ANDs per element of `add_bits`."""
+    prefix = sum(len(updated) + len(passing) for updated, _, passing in _prefix_levels(width - 1))
+    return width - 1 + prefix
+
+
+def _replace(x: BShare, index: Indices, planes: BShare) -> BShare:
+    mine, next_ = x.mine.copy(), x.next.copy()
+    mine[index] = planes.mine
+    next_[index] = planes.next
+    return BShare(x.owner, x.shape, mine, next_)
+
+
+@protocol(
+    "carry of the subtraction; Kogge and Stone 1973 recurrence",
+    rounds="1 + log2(w)",
+    sent="(w + carry_ands(w))*plane(n)",
+)
+async def bits_less_than(ctx: Context, x: BShare, y: BShare) -> BShare:
+    """[[1 if x < y else 0]] of unsigned w-bit elements.
+
+    Pre-conditions: x and y have one shape and one width.
+    Leaks: nothing.
+    """
+    smaller_here = await conjunction(ctx.step("generate"), ~x, y)
+    return await carry(ctx.step("carry"), smaller_here, ~(x ^ y))
+
+
+@protocol("inner product over Z_2; Araki et al. 2016", rounds="1", sent="w*plane(n)")
+async def pick(ctx: Context, flags: BShare, values: BShare) -> BShare:
+    """[[XOR over the last axis of flag AND value]]: where one flag of a row is set, that row's value at it.
+
+    n counts the rows, w the bits of a value; the length of a row costs nothing.
+
+    Pre-conditions: flags are single bits in the shape of values.
+    Leaks: nothing.
+    """
+    ctx.own(flags, values)
+    if flags.width != 1 or flags.shape != values.shape:
+        raise ShareError(f"{flags!r} cannot pick from {values!r}")
+    every = flags.planes(np.zeros(values.width, np.intp))
+    chosen = unpack_bits(_local_and(every, values), values.size).reshape(values.width, *values.shape)
+    reduced = np.bitwise_xor.reduce(chosen, axis=-1)
+    shape = values.shape[:-1]
+    local = pack_bits(reduced.reshape(values.width, -1))
+    return await reshare_planes(ctx, shape, local ^ ctx.zero_planes(values.width, reduced[0].size))
+
+
+@protocol(
+    "CaPS App. A, pi_MAX, as a tournament of all-pairs groups",
+    rounds="tournament_rounds(n, w)",
+    sent="tournament_bytes(n, w)",
+)
+async def tournament(ctx: Context, values: BShare) -> tuple[BShare, BShare]:
+    """[[max]] and [[argmax]] of n unsigned w-bit values; the lowest index wins a tie.
+
+    Small inputs meet in one all-pairs group: log2(n) + log2(w) rounds and a bit. Large ones are split into groups as
+    big as PAIRS_PER_LEVEL allows, whose winners meet again.
+
+    Deviation: the paper halves the list, which takes log2(n) comparisons in sequence.
+
+    Pre-conditions: values is a vector with at least one element.
+    Leaks: nothing.
+    """
+    ctx.own(values)
+    if len(values.shape) != 1 or not values.size:
+        raise ShareError(f"a tournament needs a vector with at least one element, not {values!r}")
+    width, count = values.width, values.size
+    index_bits = log2(count)
+    numbers = (np.arange(count)[None, :] >> np.arange(index_bits)[:, None] & 1).astype(np.uint8)
+    zero = np.zeros((index_bits, plane_words(count)), PLANE)
+    entrants = stack_planes([values, ctx.bits(values.shape, zero, zero).flip(numbers)])
+    for level, size in enumerate(tournament_groups(count)):
+        entrants = await _winners(ctx.step(level), entrants, size, width)
+    winner = entrants.reshape()
+    return winner.planes(slice(0, width)), winner.planes(slice(width, None))
+
+
+async def _winners(ctx: Context, entrants: BShare, size: int, width: int) -> BShare:
+    """One level: the best of every group of `size` consecutive entrants, values in the `width` lowest planes."""
+    count = entrants.size
+    groups = -(-count // size)
+    # A short last group is filled up with copies of its first member, which lose the tie against it.
+    seats = np.arange(groups * size).reshape(groups, size)
+    seats[seats >= count] = (groups - 1) * size
+    left, right = np.triu_indices(size, 1)
+    values = entrants.planes(slice(0, width))
+    rises = await bits_less_than(ctx.step("compare"), values.take(seats[:, left]), values.take(seats[:, right]))
+
+    pair_of = np.zeros((size, size), np.intp)
+    pair_of[left, right] = pair_of[right, left] = np.arange(len(left))
+    rivals = np.array([[j for j in range(size) if j != i] for i in range(size)], np.intp)
+    me = np.arange(size)[:, None]
+    pairs = np.arange(groups)[:, None, None] * len(left) + pair_of[me, rivals][None]
+    outcomes = rises.take(pairs)  # (groups, size, size - 1)
+    wins_if_zero = np.broadcast_to(rivals > me, outcomes.shape).reshape(1, -1).astype(np.uint8)
+    beaten = _last_axis_to_planes(outcomes.flip(wins_if_zero))
+    flags = await all_of(ctx.step("win"), beaten)
+    return await pick(ctx.step("pick"), flags, entrants.take(seats))
+
+
+def _last_axis_to_planes(x: BShare) -> BShare:
+    """Single bits of shape (..., m) as m-bit elements of shape (...)."""
+    *shape, width = x.shape
+    mine, next_ = (
+        pack_bits(np.ascontiguousarray(unpack_bits(part[0], x.size).reshape(-1, width).T)) for part in (x.mine, x.next)
+    )
+    return BShare(x.owner, tuple(shape), mine, next_)
+
+
+def tournament_groups(count: int) -> list[int]:
+    """Group size of each level: as large as PAIRS_PER_LEVEL allows."""
+    sizes = []
+    while count > 1:
+        size = min(count, max(2, 2 * PAIRS_PER_LEVEL // count))
+        sizes.append(size)
+        count = -(-count // size)
+    return sizes
+
+
+def tournament_rounds(count: int, width: int) -> int:
+    """Rounds of `tournament`."""
+    return sum(1 + log2(width) + log2(size - 1) + 1 for size in tournament_groups(count))
+
+
+def tournament_bytes(count: int, width: int) -> int:
+    """Payload bytes one party sends in `tournament`."""
+    total, index_bits = 0, log2(count)
+    for size in tournament_groups(count):
+        groups = -(-count // size)
+        total += (width + carry_ands(width)) * plane(groups * (size * (size - 1) // 2))
+        total += (size - 2) * plane(groups * size)
+        total += (width + index_bits) * plane(groups)
+        count = groups
+    return total
+
+
+FUNCTIONS.update(
+    carry_ands=carry_ands, adder_ands=adder_ands, tournament_rounds=tournament_rounds, tournament_bytes=tournament_bytes
+)

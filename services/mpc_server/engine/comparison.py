@@ -1,0 +1,191 @@
+"""Equality, order, absolute value and maximum of arithmetic shares."""
+
+from __future__ import annotations
+
+from caps.errors import ShareError
+from services.mpc_server.engine.arithmetic import dot, multiply
+from services.mpc_server.engine.boolean import all_of, carry, conjunction, tournament
+from services.mpc_server.engine.context import Context, together
+from services.mpc_server.engine.conversion import from_bits, halves_in_bits, to_bits
+from services.mpc_server.engine.registry import protocol
+from services.mpc_server.engine.shares import AShare, BShare
+
+
+@protocol(
+    "top bit of a sum of two halves: Mohassel and Rindal 2018, with one input fewer",
+    rounds="2 + log2(k-1)",
+    sent=(
+        "(2*k - 1 + carry_ands(k-1))*plane(n)",
+        "(k - 1 + carry_ands(k-1))*plane(n)",
+        "(k - 1 + carry_ands(k-1))*plane(n)",
+    ),
+)
+async def negative(ctx: Context, x: AShare) -> BShare:
+    """[[1 if x < 0 else 0]] as a shared bit, x signed.
+
+    Pre-conditions: none.
+    Leaks: nothing.
+    """
+    ctx.own(x)
+    a, b = await halves_in_bits(ctx.step("halves"), x, x.ring.bits)
+    low, top = slice(0, x.ring.bits - 1), slice(x.ring.bits - 1, None)
+    generate = await conjunction(ctx.step("generate"), a.planes(low), b.planes(low))
+    into_top = await carry(ctx.step("carry"), generate, (a ^ b).planes(low))
+    return (a ^ b).planes(top) ^ into_top
+
+
+@protocol(
+    "CaPS App. A, pi_LT",
+    rounds="4 + log2(k-1)",
+    sent=(
+        "n*k//8 + (2*k - 1 + carry_ands(k-1))*plane(n)",
+        "n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
+        "n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
+    ),
+)
+async def less_than(ctx: Context, x: AShare, y: AShare) -> AShare:
+    """[[1 if x < y else 0]], elementwise, signed.
+
+    Pre-conditions: x - y does not overflow: |x - y| < 2^(k-1), unchecked, for the values are secret.
+    Leaks: nothing.
+    """
+    ctx.own(x, y)
+    _same_shape(x, y)
+    sign = await negative(ctx.step("sign"), x - y)
+    return await from_bits(ctx.step("ring"), sign, ring=x.ring)
+
+
+@protocol(
+    "CaPS App. A, pi_GT",
+    rounds="4 + log2(k-1)",
+    sent=(
+        "n*k//8 + (2*k - 1 + carry_ands(k-1))*plane(n)",
+        "n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
+        "n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
+    ),
+)
+async def greater_than(ctx: Context, x: AShare, y: AShare) -> AShare:
+    """[[1 if x > y else 0]], elementwise, signed.
+
+    Pre-conditions: as less_than.
+    Leaks: nothing.
+    """
+    return await less_than(ctx, y, x)
+
+
+@protocol(
+    "CaPS App. A, pi_GTE",
+    rounds="4 + log2(k-1)",
+    sent=(
+        "n*k//8 + (2*k - 1 + carry_ands(k-1))*plane(n)",
+        "n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
+        "n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
+    ),
+)
+async def greater_equal(ctx: Context, x: AShare, y: AShare) -> AShare:
+    """[[1 if x >= y else 0]], elementwise, signed.
+
+    Pre-conditions: as less_than.
+    Leaks: nothing.
+    """
+    return 1 - await less_than(ctx, x, y)
+
+
+@protocol(
+    "CaPS App. A, pi_EQ",
+    rounds="3 + log2(k)",
+    sent=(
+        "n*k//8 + (2*k - 1)*plane(n)",
+        "n*k//8 + (k - 1)*plane(n)",
+        "n*k//8 + (k - 1)*plane(n)",
+    ),
+)
+async def equal(ctx: Context, x: AShare, y: AShare) -> AShare:
+    """[[1 if x = y else 0]], elementwise.
+
+    x - y = a + b is zero exactly where a and -b have the same bits.
+
+    Pre-conditions: none.
+    Leaks: nothing.
+    """
+    ctx.own(x, y)
+    _same_shape(x, y)
+    difference = x - y
+    # With b = x_2 - y_2 negated, a == -b turns into equality of two halves; only the holders of b change it.
+    flipped = ctx.share(
+        -difference.mine if ctx.party == 2 else difference.mine, -difference.next if ctx.party == 1 else difference.next
+    )
+    a, minus_b = await halves_in_bits(ctx.step("halves"), flipped, x.ring.bits)
+    same = await all_of(ctx.step("all"), ~(a ^ minus_b))
+    return await from_bits(ctx.step("ring"), same, ring=x.ring)
+
+
+@protocol(
+    "CaPS Protocol 6, lines 3-4",
+    rounds="5 + log2(k-1)",
+    sent=(
+        "2*n*k//8 + (2*k - 1 + carry_ands(k-1))*plane(n)",
+        "2*n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
+        "2*n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
+    ),
+)
+async def absolute(ctx: Context, x: AShare) -> AShare:
+    """[[|x|]], elementwise.
+
+    Pre-conditions: x > -2^(k-1).
+    Leaks: nothing.
+    """
+    sign = await negative(ctx.step("sign"), x)
+    below = await from_bits(ctx.step("ring"), sign, ring=x.ring)
+    return await multiply(ctx.step("product"), 1 - below * 2, x)
+
+
+@protocol(
+    "CaPS Protocol 6, pi_NORM-L1",
+    rounds="5 + log2(k-1)",
+    sent=(
+        "m*k//8 + n*k//8 + (2*k - 1 + carry_ands(k-1))*plane(n)",
+        "m*k//8 + n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
+        "m*k//8 + n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
+    ),
+)
+async def l1_norm(ctx: Context, x: AShare) -> AShare:
+    """[[sum over the last axis of |x|]]; n counts elements, m the sums.
+
+    Pre-conditions: x > -2^(k-1), and no sum reaches 2^(k-1).
+    Leaks: nothing.
+    """
+    sign = await negative(ctx.step("sign"), x)
+    below = await from_bits(ctx.step("ring"), sign, ring=x.ring)
+    return await dot(ctx.step("sum"), 1 - below * 2, x)
+
+
+@protocol(
+    "CaPS App. A, pi_MAX",
+    rounds="4 + log2(k-1) + tournament_rounds(n, k)",
+    sent=(
+        "(k + log2(n))*k//8 + (k + adder_ands(k))*plane(n) + tournament_bytes(n, k)",
+        "2*k//8 + adder_ands(k)*plane(n) + tournament_bytes(n, k)",
+        "2*k//8 + adder_ands(k)*plane(n) + tournament_bytes(n, k)",
+    ),
+)
+async def argmax(ctx: Context, x: AShare) -> tuple[AShare, AShare]:
+    """[[max of x]] and [[its index]], x a vector of n signed numbers; the lowest index wins a tie.
+
+    Pre-conditions: n >= 1.
+    Leaks: nothing.
+    """
+    ctx.own(x)
+    ring = x.ring
+    # Adding 2^(k-1) turns the order of signed numbers into that of unsigned ones.
+    values = await to_bits(ctx.step("bits"), x + (1 << (ring.bits - 1)))
+    best, where = await tournament(ctx.step("tournament"), values)
+    value, index = await together(
+        from_bits(ctx.step("value"), best, ring=ring), from_bits(ctx.step("index"), where, ring=ring)
+    )
+    return value - (1 << (ring.bits - 1)), index
+
+
+def _same_shape(x: AShare, y: AShare) -> None:
+    if x.shape != y.shape or x.ring != y.ring:
+        raise ShareError(f"{x!r} and {y!r} differ in shape or ring")

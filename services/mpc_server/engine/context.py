@@ -1,0 +1,206 @@
+"""What a protocol sees: its role, the name of the step it is in, shared randomness, and one way to talk.
+
+A protocol is a coroutine that awaits only messages. It never meets a socket: each round it hands over what it sends
+and how much it expects, and whoever drives it (`execute`) moves the bytes. Branches run `together` share their rounds,
+so the number of exchanges is the depth of the protocol, not the number of its messages.
+
+Every message and every random draw is named by the path of its step, and a name serves once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Coroutine, Generator
+from dataclasses import dataclass, field
+from types import coroutine
+from typing import Any, TypeVar
+
+import numpy as np
+
+from caps.errors import CapsError, DomainError, PeerError, ShareError
+from caps.prss import Prss
+from caps.ring import PLANE, Ring, Words, plane_words
+from services.mpc_server.channel import TAG_BYTES, Channel
+from services.mpc_server.engine.shares import AShare, BShare, Owner, Shape
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, repr=False)
+class Round:
+    """Messages that leave together: names, (peer, words) to send, (peer, bytes) to wait for."""
+
+    names: list[bytes]
+    sends: list[tuple[int, Words]]
+    awaits: list[tuple[int, int]]
+
+
+Replies = list[memoryview]
+Steps = Generator[Round, Replies, T]
+Branch = Coroutine[Round, Replies | None, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One party's view of one step of a protocol."""
+
+    owner: Owner
+    prss: Prss
+    path: bytes = b""
+
+    @property
+    def party(self) -> int:
+        """0, 1 or 2: S1, S2, S3 of the paper."""
+        return self.owner.party
+
+    @property
+    def previous(self) -> int:
+        """The party that also holds component `party`."""
+        return (self.owner.party + 2) % 3
+
+    @property
+    def next(self) -> int:
+        """The party that also holds component `party + 1`."""
+        return (self.owner.party + 1) % 3
+
+    def step(self, name: str | int) -> Context:
+        """The context of a part of this protocol. Names need only be unique among the parts of one step."""
+        part = str(name)
+        if not part or "/" in part or "#" in part:
+            raise DomainError(f"{part!r} cannot name a step")
+        return Context(self.owner, self.prss, self.path + b"/" + part.encode())
+
+    def own(self, *shares: AShare | BShare) -> None:
+        """Refuse shares of another study or another party."""
+        for share in shares:
+            if share.owner is not self.owner and share.owner != self.owner:
+                raise ShareError(f"{share!r} was given to a protocol of {self.owner!r}")
+
+    def share(self, mine: Words, next_: Words) -> AShare:
+        """This party's arithmetic share from its two components."""
+        return AShare(self.owner, mine, next_)
+
+    def bits(self, shape: Shape, mine: Words, next_: Words) -> BShare:
+        """This party's XOR share from the planes of its two components."""
+        return BShare(self.owner, shape, mine, next_)
+
+    def public(self, values: Words) -> AShare:
+        """A public array as the sharing (values, 0, 0)."""
+        zero = np.zeros_like(values)
+        return self.share(values if self.party == 0 else zero, values if self.party == 2 else zero)
+
+    def zeros(self, shape: Shape, ring: Ring) -> Words:
+        """This party's summand of a fresh additive sharing of zero: what masks a local product before it is sent."""
+        mine, next_ = self.prss.replicated(self.path + b"#zero", shape, ring)
+        return mine - next_
+
+    def zero_planes(self, width: int, size: int) -> Words:
+        """The same for XOR shares."""
+        mine, next_ = self.prss.replicated(self.path + b"#zero", (width, plane_words(size)), _PLANES)
+        return mine ^ next_
+
+    @coroutine
+    def exchange(
+        self, sends: list[tuple[int, Words]], awaits: list[tuple[int, int]]
+    ) -> Generator[Round, Replies, Replies]:
+        """One round. The only function of the engine that touches the channel."""
+        self.prss.claim(self.path + b"#message")
+        return (yield Round([self.path], sends, awaits))
+
+
+_PLANES = Ring(64, PLANE)
+
+
+@coroutine
+def together(*branches: Branch[Any]) -> Generator[Round, Replies, list[Any]]:
+    """Run protocols side by side: messages of one round travel in one frame. Results in the order given."""
+    results: list[Any] = [None] * len(branches)
+    running: list[tuple[int, Branch[Any], Round]] = []
+
+    def advance(index: int, branch: Branch[Any], replies: Replies | None) -> None:
+        try:
+            running.append((index, branch, branch.send(replies)))
+        except StopIteration as finished:
+            results[index] = finished.value
+
+    try:
+        for index, branch in enumerate(branches):
+            advance(index, branch, None)
+        while running:
+            waiting, running = running, []
+            joint = Round([], [], [])
+            for _, _, part in waiting:
+                joint.names += part.names
+                joint.sends += part.sends
+                joint.awaits += part.awaits
+            replies = yield joint
+            start = 0
+            for index, branch, part in waiting:
+                stop = start + len(part.awaits)
+                advance(index, branch, replies[start:stop])
+                start = stop
+    finally:
+        for branch in branches:
+            branch.close()
+    return results
+
+
+@dataclass(slots=True)
+class Party:
+    """One party of one session: drives its protocols by exchanges on its channel."""
+
+    channel: Channel
+    context: Context = field(init=False)
+
+    def __init__(self, channel: Channel, *, study: bytes, scope: bytes) -> None:
+        party = channel.party
+        prss = Prss.from_pair_secrets(
+            party,
+            with_previous=channel.secret_with((party + 2) % 3),
+            with_next=channel.secret_with((party + 1) % 3),
+            scope=scope,
+        )
+        self.channel = channel
+        self.context = Context(Owner(party, study), prss)
+
+    async def execute(self, protocol: Branch[T]) -> T:
+        """Drive a protocol to its result. On any error both peers are told, and the session is over."""
+        try:
+            # Wrapping is the ring's own arithmetic; numpy would warn of it where one element is held as a scalar.
+            with np.errstate(over="ignore"):
+                request = protocol.send(None)
+                while True:
+                    request = protocol.send(await self._exchange(request))
+        except StopIteration as finished:
+            result: T = finished.value
+            return result
+        except CapsError as error:
+            await self.channel.abort(str(error), error.party if isinstance(error, PeerError) else None)
+            raise
+        except BaseException as error:
+            await self.channel.abort(type(error).__name__)
+            raise
+        finally:
+            protocol.close()
+
+    async def _exchange(self, request: Round) -> Replies:
+        outgoing: dict[int, list[memoryview]] = {}
+        for peer, words in request.sends:
+            if words.size:
+                outgoing.setdefault(peer, []).append(np.ascontiguousarray(words).reshape(-1).data.cast("B"))
+        incoming: dict[int, int] = {}
+        for peer, size in request.awaits:
+            if size:
+                incoming[peer] = incoming.get(peer, 0) + size
+        tag = hashlib.blake2b(b"\0".join(request.names), digest_size=TAG_BYTES).digest()
+        received = await self.channel.exchange(tag, outgoing, incoming)
+        replies = []
+        offsets = dict.fromkeys(incoming, 0)
+        for peer, size in request.awaits:
+            if not size:
+                replies.append(memoryview(b""))
+                continue
+            start = offsets[peer]
+            offsets[peer] = start + size
+            replies.append(received[peer][start : start + size])
+        return replies

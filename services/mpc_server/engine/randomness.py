@@ -1,0 +1,33 @@
+"""Random values that no party knows."""
+
+from __future__ import annotations
+
+from caps.errors import DomainError
+from caps.ring import Ring
+from services.mpc_server.engine.boolean import random_planes
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.conversion import from_bits
+from services.mpc_server.engine.registry import protocol
+from services.mpc_server.engine.shares import AShare, Shape
+
+
+@protocol("CaPS App. A, pi_GR-RNDM-BIT", rounds="2", sent="n*k//8")
+async def random_bit(ctx: Context, *, shape: Shape, ring: Ring) -> AShare:
+    """[[0 or 1, each with probability 1/2]], unknown to every party.
+
+    Pre-conditions: none.
+    Leaks: nothing.
+    """
+    return await from_bits(ctx, random_planes(ctx, width=1, shape=shape), ring=ring)
+
+
+@protocol("CaPS App. A, pi_GR-RANDOM", rounds="2", sent=("f*n*k//8", "n*k//8", "n*k//8"))
+async def random_fraction(ctx: Context, *, shape: Shape, ring: Ring, frac: int) -> AShare:
+    """[[a uniform multiple of 2^-f in [0, 1)]] in fixed point with f fractional bits.
+
+    Pre-conditions: 1 <= f < k.
+    Leaks: nothing.
+    """
+    if not 1 <= frac < ring.bits:
+        raise DomainError(f"{frac} random fractional bits do not fit in {ring!r}")
+    return await from_bits(ctx, random_planes(ctx, width=frac, shape=shape), ring=ring)

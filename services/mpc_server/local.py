@@ -1,0 +1,200 @@
+"""Three MPC servers as processes of this host, over real mutual TLS with certificates made for the occasion.
+
+For demonstrations, benchmarks and tests. All parties on one host, one owner of all keys: non-collusion is NOT met, so
+nothing private may be given to it.
+
+A task is an importable coroutine function `task(party: Party, **parameters)` that returns something JSON can hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from caps.errors import CapsError, PeerAborted, PeerError, party_name
+from caps.pki import Authority, generate_key, role_uri, write_key, write_pem
+from services.mpc_server.engine.context import Party
+from services.mpc_server.process import worker_environment
+from services.mpc_server.transport.hello import Agreement
+from services.mpc_server.transport.tls import Credentials, Endpoint, Limits, connect
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDY = sha256(b"three local servers, no private data").digest()
+
+
+@dataclass
+class Report:
+    """How one server fared: its task's result, or the error it ended with."""
+
+    party: int
+    exit_code: int
+    result: Any = None
+    error: dict[str, Any] | None = None
+    stderr: str = ""
+
+
+class LocalServers:
+    """The three processes of one task. `processes[p]` may be signalled while they run."""
+
+    def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
+        self.processes = processes
+
+    def kill(self, party: int, how: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to one server."""
+        self.processes[party].send_signal(how)
+
+    def wait(self, timeout: float) -> list[Report]:
+        """Every server's report. Servers still running at the time-out are killed, which their report then shows."""
+        reports = []
+        deadline = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=timeout)
+        for party, process in enumerate(self.processes):
+            left = max(0.0, (deadline - dt.datetime.now(dt.UTC)).total_seconds())
+            try:
+                out, err = process.communicate(timeout=left)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, err = process.communicate()
+            report = json.loads(out) if out.strip() else {}
+            reports.append(Report(party, process.returncode, report.get("result"), report.get("error"), err))
+        return reports
+
+
+def _certify(directory: Path, now: dt.datetime) -> None:
+    """An authority and a certificate for each server, good for a day."""
+    valid = {"not_before": now - dt.timedelta(minutes=5), "not_after": now + dt.timedelta(days=1)}
+    authority = Authority.create("CaPS, one host, for demonstration only", **valid)
+    write_pem(directory / "authority.crt", authority.certificate)
+    for party in range(3):
+        name, key = party_name(party), generate_key()
+        certificate = authority.issue(
+            key.public_key(), subject=name, uris=[role_uri("mpc-server", name)], hosts=["127.0.0.1"], **valid
+        )
+        write_key(directory / f"{name}.key", key)
+        write_pem(directory / f"{name}.crt", certificate)
+
+
+@contextmanager
+def local_servers(
+    task: str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    per_party: Mapping[int, Mapping[str, Any]] | None = None,
+    stall: float = 60.0,
+) -> Iterator[LocalServers]:
+    """Start three servers on free ports of the loopback interface and have each run `task` ("module:function")."""
+    with tempfile.TemporaryDirectory(prefix="caps-local-") as scratch:
+        directory = Path(scratch)
+        _certify(directory, dt.datetime.now(dt.UTC))
+        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+        processes: list[subprocess.Popen[str]] = []
+        try:
+            for party, listener in enumerate(listeners):
+                specification = {
+                    "party": party,
+                    "listener": listener.fileno(),
+                    "ports": [other.getsockname()[1] for other in listeners],
+                    "directory": scratch,
+                    "task": task,
+                    "parameters": {**(parameters or {}), **(per_party or {}).get(party, {})},
+                    "stall": stall,
+                }
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "services.mpc_server.local", json.dumps(specification)],
+                        cwd=ROOT,
+                        env=worker_environment(os.environ),
+                        pass_fds=[listener.fileno()],
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        text=True,
+                    )
+                )
+            for listener in listeners:
+                listener.close()
+            yield LocalServers(processes)
+        finally:
+            for listener in listeners:
+                listener.close()
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+                for stream in (process.stdout, process.stderr):
+                    if stream is not None:
+                        stream.close()
+
+
+def run_task(
+    task: str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    per_party: Mapping[int, Mapping[str, Any]] | None = None,
+    timeout: float = 600.0,
+) -> list[Any]:
+    """Run a task on three local servers and return the three results. Any failure raises, with what was written."""
+    with local_servers(task, parameters, per_party=per_party, stall=timeout) as servers:
+        reports = servers.wait(timeout)
+    for report in reports:
+        if report.exit_code:
+            raise RuntimeError(f"{party_name(report.party)} ended with {report.error or report.stderr}")
+    return [report.result for report in reports]
+
+
+async def _serve(specification: Mapping[str, Any]) -> Any:
+    party = specification["party"]
+    directory = Path(specification["directory"])
+    name = party_name(party)
+    mesh = await connect(
+        party,
+        Credentials(directory / f"{name}.crt", directory / f"{name}.key", directory / "authority.crt"),
+        [Endpoint("127.0.0.1", port) for port in specification["ports"]],
+        Limits(stall=specification["stall"]),
+        listener=socket.socket(fileno=specification["listener"]),
+    )
+    try:
+        module, _, function = specification["task"].partition(":")
+        task = getattr(import_module(module), function)
+        agreement = Agreement(STUDY, bytes(32), sha256(specification["task"].encode()).digest(), bytes(32))
+        channel = await mesh.open("local", agreement)
+        result = await task(Party(channel, study=STUDY, scope=b"local"), **specification["parameters"])
+        await channel.close()
+        return result
+    finally:
+        await mesh.close()
+
+
+def _main(specification: Mapping[str, Any]) -> int:
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            report = {"result": runner.run(_serve(specification))}
+    except CapsError as error:
+        report = {
+            "error": {
+                "type": type(error).__name__,
+                "message": str(error),
+                "party": error.party if isinstance(error, PeerError) else None,
+                "blames": error.blames if isinstance(error, PeerAborted) else None,
+            }
+        }
+    sys.stdout.write(json.dumps(report))
+    return 3 if "error" in report else 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(json.loads(sys.argv[1])))
