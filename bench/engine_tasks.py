@@ -1,0 +1,117 @@
+"""What each server does for `python -m bench engine`: the tasks, timed at one party."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+
+from caps.prss import expand
+from caps.ring import Z16, Z64, Ring, Words
+from caps.sharing import deal
+from services.mpc_server.engine.arithmetic import gram, multiply, reveal
+from services.mpc_server.engine.comparison import equal, less_than
+from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.conversion import lift
+from services.mpc_server.engine.shares import AShare
+
+Step = Callable[[Context], Awaitable[AShare]]
+
+
+def values(label: str, shape: tuple[int, ...], ring: Ring) -> Words:
+    """Public benchmark data, the same at every party."""
+    return expand(hashlib.sha256(label.encode()).digest(), b"bench", shape, ring)
+
+
+def shared(party: Party, words: Words, label: str) -> AShare:
+    """This party's share of public benchmark data, as a holder would have dealt it."""
+    seeds = iter(hashlib.sha256(f"{label}/{i}".encode()).digest() for i in range(2))
+    dealt = deal(words, entropy=lambda _: next(seeds))
+    return party.context.share(*dealt[party.context.party].components())
+
+
+def one_hot(rows: int, columns: int) -> Words:
+    """A 0-1 matrix of `columns` one-hot columns in blocks of 5, the shape of a table with 5 categories a column."""
+    codes = values("codes", (rows, columns // 5), Z64) % np.uint64(5)
+    table: Words = (codes[:, :, None] == np.arange(5)).reshape(rows, columns).astype(Z16.dtype)
+    return table
+
+
+async def measure(party: Party, repeats: int) -> dict[str, Any]:
+    """Every engine measurement: best and median of `repeats`, all parties starting together."""
+    a, b = values("a", (1_000_000,), Z64), values("b", (1_000_000,), Z64)
+    x, y = shared(party, a, "x"), shared(party, b, "y")
+    quarter = np.uint64(2)
+    small_a, small_b = a[:100_000] >> quarter, b[:100_000] >> quarter
+    small_b[::2] = small_a[::2]
+    p, q = shared(party, small_a, "p"), shared(party, small_b, "q")
+    one, three = shared(party, np.ones(1, Z64.dtype), "one"), shared(party, np.full(1, 3, Z64.dtype), "three")
+
+    async def thousand(ctx: Context) -> AShare:
+        product = one
+        for i in range(1000):
+            product = await multiply(ctx.step(i), product, three)
+        return product
+
+    report = {
+        "mul_1e6": await timed(party, "mul", lambda ctx: multiply(ctx, x, y), a * b, repeats),
+        "less_than_1e5": await timed(party, "less", lambda ctx: less_than(ctx, p, q), small_a < small_b, repeats),
+        "equal_1e5": await timed(party, "equal", lambda ctx: equal(ctx, p, q), small_a == small_b, repeats),
+        "sequential_mul_1000": await timed(
+            party, "sequential", thousand, np.array([pow(3, 1000, 1 << 64)], np.uint64), repeats
+        ),
+    }
+    for rows, columns in ((614, 45), (50_000, 45), (50_000, 200)):
+        table = one_hot(rows, columns)
+        columns_shared = shared(party, table, f"table {rows}x{columns}")
+
+        async def count(ctx: Context, table_share: AShare = columns_shared) -> AShare:
+            counts = await gram(ctx.step("gram"), table_share)
+            return await lift(ctx.step("lift"), counts[np.triu_indices(counts.shape[1])], ring=Z64)
+
+        doubles = table.astype(np.float64)
+        expected = (doubles.T @ doubles)[np.triu_indices(columns)]
+        del doubles
+        name = f"gram_{rows}x{columns}"
+        report[name] = await timed(party, name, count, expected, repeats)
+    return report
+
+
+async def timed(
+    party: Party, name: str, step: Callable[[Context], Any], expected: np.ndarray[Any, Any], repeats: int
+) -> dict[str, Any]:
+    """Run a step once to warm up and check it, then `repeats` times against the clock."""
+    ctx = party.context.step(name)
+    result = await party.execute(step(ctx.step("warm")))
+    await check(party, ctx, result, expected)
+    walls, cpus = [], []
+    traffic = party.channel.traffic
+    for i in range(repeats):
+        await barrier(party, ctx.step(f"ready{i}"))
+        rounds, sent = traffic.rounds, traffic.sent
+        cpu, wall = time.process_time(), time.perf_counter()
+        await party.execute(step(ctx.step(f"run{i}")))
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+        rounds, sent = traffic.rounds - rounds, traffic.sent - sent
+    return {"walls": walls, "cpus": cpus, "rounds": rounds, "sent": sent}
+
+
+async def barrier(party: Party, ctx: Context) -> None:
+    """Return when both peers have come as far."""
+    word = np.zeros(1, Z64.dtype)
+
+    async def meet() -> None:
+        await ctx.exchange([(ctx.next, word), (ctx.previous, word)], [(ctx.next, 8), (ctx.previous, 8)])
+
+    await party.execute(meet())
+
+
+async def check(party: Party, ctx: Context, result: AShare, expected: np.ndarray[Any, Any]) -> None:
+    """Open the result and compare it: a benchmark of wrong results is worth nothing."""
+    opened = await party.execute(reveal(ctx.step("check"), result))
+    if not np.array_equal(opened, expected.astype(opened.dtype)):
+        raise RuntimeError(f"{ctx.path.decode()} computed something else than numpy")
