@@ -162,5 +162,5 @@ def _digest(words: Words) -> bytes:
 
 
 def _same(x: AShare, y: AShare) -> None:
-    if x.shape != y.shape or x.ring != y.ring:
+    if x.mine.shape != y.mine.shape or x.mine.dtype != y.mine.dtype:
         raise ShareError(f"{x!r} and {y!r} differ in shape or ring")

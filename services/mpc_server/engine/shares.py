@@ -54,9 +54,8 @@ class _Inert:
         return repr(self)
 
 
-def _frozen(words: Words) -> Words:
-    words.flags.writeable = False
-    return words
+def _freeze(words: Words) -> None:
+    words.setflags(write=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -72,9 +71,11 @@ class AShare(_Inert):
             raise ShareError(
                 f"components differ: {self.mine.shape} {self.mine.dtype} and {self.next.shape} {self.next.dtype}"
             )
-        # Arithmetic on arrays without axes yields numpy scalars, whose overflow would warn.
-        object.__setattr__(self, "mine", _frozen(np.asarray(self.mine)))
-        object.__setattr__(self, "next", _frozen(np.asarray(self.next)))
+        if not self.mine.shape:  # arithmetic on arrays without axes yields numpy scalars, whose overflow would warn
+            object.__setattr__(self, "mine", np.asarray(self.mine))
+            object.__setattr__(self, "next", np.asarray(self.next))
+        _freeze(self.mine)
+        _freeze(self.next)
 
     @property
     def ring(self) -> Ring:
@@ -182,8 +183,8 @@ class BShare(_Inert):
         expected = (self.mine.shape[0], plane_words(self.size))
         if self.mine.dtype != PLANE or self.next.dtype != PLANE or not self.mine.shape == self.next.shape == expected:
             raise ShareError(f"bit planes of {self.shape} must be {expected} words, not {self.mine.shape}")
-        _frozen(self.mine)
-        _frozen(self.next)
+        _freeze(self.mine)
+        _freeze(self.next)
 
     @property
     def width(self) -> int:
