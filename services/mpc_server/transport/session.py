@@ -389,8 +389,9 @@ class Session:
         """Whether `error` says better than `held` who is to blame."""
         if isinstance(held, PeerStalled) and isinstance(error, PeerAborted):
             return error.party == held.party and error.blames not in (None, error.party, self._party)
-        if isinstance(held, PeerAborted) and not isinstance(error, PeerAborted):
-            return error.party == held.blames
+        if isinstance(held, PeerAborted):
+            first_hand = not isinstance(error, PeerAborted) or error.blames in (None, error.party)
+            return first_hand and error.party == held.blames != held.party
         return False
 
     def _conclude(self) -> None:
