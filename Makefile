@@ -23,7 +23,7 @@ check: $(READY) ## lint, types, import contracts, generated docs up to date
 	@$(BIN)/python -m services.mpc_server.protocol_docs --check docs/protocols.md
 
 test: check ## everything CI runs: check, then the tests
-	@$(BIN)/pytest -q -m "not slow"
+	@$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/pytest -q -m slow

@@ -15,7 +15,7 @@ from tests.cases import CASES, Call, Source, sources
 from tests.world import Failed, Recorder, World
 
 NAMES = sorted(CASES)
-OPENINGS = {"reveal", "reveal_bits"}
+OPENINGS = {name for name, declared in REGISTRY.items() if declared.leaks.rstrip(".") != "nothing"}
 
 
 def test_every_protocol_has_a_case() -> None:
@@ -36,14 +36,15 @@ def assert_equal(got, expected) -> None:
             assert_equal(one, other)
         return
     expected = np.asarray(expected)
-    if expected.dtype.kind == "i":
+    got = np.asarray(got)
+    if expected.dtype.kind == "i" and got.dtype.kind == "u":
         got = Z64.signed(got) if got.dtype == Z64.dtype else got.view(f"<i{got.dtype.itemsize}")
     assert got.shape == expected.shape
     assert np.array_equal(got, expected)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(drawn=sources())
 def test_result_and_cost_are_as_declared(name: str, drawn: Source) -> None:
     call = CASES[name][1](drawn)
@@ -74,13 +75,15 @@ def test_received_words_look_uniform_whatever_the_input(name: str, fill: str) ->
 
     Seeds are fixed, so the test is deterministic; p-values below 1e-6 in some 300 tests would be a defect, not luck.
     """
-    received: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
-    for seed in range(40):
+    received = {party: bytearray() for party in range(3)}
+    for seed in range(60):
         recorder = Recorder()
         run(World(1000 + seed, interceptor=recorder), name, CASES[name][1](source(seed, seed, fill)))
         for message in recorder.messages:
-            received[message.dest].append(bytes(message.payload))
-    streams = [np.frombuffer(b"".join(parts), np.uint8) for parts in received.values()]
+            received[message.dest] += message.payload
+        if min(len(data) for data in received.values() if data) >= 4096:
+            break
+    streams = [np.frombuffer(data, np.uint8) for data in received.values()]
     assert max(stream.size for stream in streams) >= 1280
     for data in streams:
         if data.size < 1280:
@@ -96,7 +99,7 @@ def test_what_is_sent_is_masked_afresh(name: str) -> None:
     Where a message is a few bytes, two masks may agree by chance; over all messages and sizes that is 1 byte in 256.
     """
     same = total = 0
-    for seed in range(10):
+    for seed in range(5):
         transcripts = []
         for keys in (1, 2):
             recorder = Recorder()

@@ -184,15 +184,20 @@ class Party:
             protocol.close()
 
     async def _exchange(self, request: Round) -> Replies:
+        tag = hashlib.blake2b(b"\0".join(request.names), digest_size=TAG_BYTES).digest()
+        if len(request.sends) == len(request.awaits) == 1 and request.sends[0][1].size and request.awaits[0][1]:
+            # By far the most frequent round, and the one whose cost is all latency.
+            ((target, words),), ((source, size),) = request.sends, request.awaits
+            received = await self.channel.exchange(tag, {target: [_octets(words)]}, {source: size})
+            return [received[source]]
         outgoing: dict[int, list[memoryview]] = {}
         for peer, words in request.sends:
             if words.size:
-                outgoing.setdefault(peer, []).append(np.ascontiguousarray(words).reshape(-1).data.cast("B"))
+                outgoing.setdefault(peer, []).append(_octets(words))
         incoming: dict[int, int] = {}
         for peer, size in request.awaits:
             if size:
                 incoming[peer] = incoming.get(peer, 0) + size
-        tag = hashlib.blake2b(b"\0".join(request.names), digest_size=TAG_BYTES).digest()
         received = await self.channel.exchange(tag, outgoing, incoming)
         replies = []
         offsets = dict.fromkeys(incoming, 0)
@@ -204,3 +209,7 @@ class Party:
             offsets[peer] = start + size
             replies.append(received[peer][start : start + size])
         return replies
+
+
+def _octets(words: Words) -> memoryview:
+    return np.ascontiguousarray(words).reshape(-1).data.cast("B")
