@@ -8,7 +8,7 @@ from pathlib import Path
 
 from services.mpc_server.engine.registry import REGISTRY, Declaration
 
-MODULES = ("arithmetic", "boolean", "conversion", "comparison", "randomness", "fixedpoint")
+MODULES = ("arithmetic", "boolean", "conversion", "comparison", "randomness", "fixedpoint", "sampling", "release")
 
 _HEAD = """\
 # Protocols

@@ -23,6 +23,10 @@ PAIRS_PER_LEVEL = 1 << 16
 """A tournament compares this many pairs at once before it prefers another level to a larger message."""
 
 
+CACHED_WORDS = 1 << 15
+"""Words of bit planes that are worked on at once, so that they stay in cache."""
+
+
 async def reshare_planes(ctx: Context, shape: Shape, summand: Words) -> BShare:
     """From one summand per party to a replicated XOR sharing. The summand must already carry a share of zero."""
     (theirs,) = await ctx.exchange([(ctx.previous, summand)], [(ctx.next, summand.nbytes)])
@@ -313,6 +317,119 @@ def tournament_bytes(count: int, width: int) -> int:
     return total
 
 
+@protocol("Sklansky 1960 prefix network, in blocks", rounds="log2(b)", sent="w//b*prefix_ands(b)*plane(n)")
+async def prefix_and(ctx: Context, x: BShare, *, block: int) -> BShare:
+    """[[the AND of each bit with all lower ones of its block]], for blocks of b consecutive bits out of w.
+
+    Pre-conditions: b divides w.
+    Leaks: nothing.
+    """
+    ctx.own(x)
+    if x.width % block:
+        raise ShareError(f"{x!r} does not consist of blocks of {block} bits")
+    first = np.arange(0, x.width, block)[:, None]
+    for level, (updated, pivots, _) in enumerate(_prefix_levels(block)):
+        changed = (first + updated).reshape(-1)
+        products = await conjunction(ctx.step(level), x.planes(changed), x.planes((first + pivots).reshape(-1)))
+        x = _replace(x, changed, products)
+    return x
+
+
+def prefix_ands(block: int) -> int:
+    """ANDs per element and block of `prefix_and`."""
+    return sum(len(updated) for updated, _, _ in _prefix_levels(block))
+
+
+@protocol("inner product over Z_2; Araki et al. 2016", rounds="1", sent="w//b*plane(n)")
+async def plane_dot(ctx: Context, x: BShare, y: BShare, *, block: int) -> BShare:
+    """[[the parity of x AND y]] over each block of b consecutive bits out of w; as `pick`, along the planes.
+
+    Pre-conditions: x and y have one shape and one width, which b divides.
+    Leaks: nothing.
+    """
+    ctx.own(x, y)
+    if x.shape != y.shape or x.width != y.width or x.width % block:
+        raise ShareError(f"{x!r} and {y!r} do not consist of alike blocks of {block} bits")
+    blocks = x.width // block
+    local = np.bitwise_xor.reduce(_local_and(x, y).reshape(blocks, block, -1), axis=1)
+    return await reshare_planes(ctx, x.shape, local ^ ctx.zero_planes(blocks, x.size))
+
+
+@protocol(
+    "outer products of halves, last row and column by linearity",
+    rounds="log2(w)",
+    sent="one_hot_ands(w)*plane(n)",
+)
+async def one_hot(ctx: Context, x: BShare) -> BShare:
+    """[[2^w bits, of which bit x is set]], for x a number of w bits.
+
+    Pre-conditions: w >= 1.
+    Leaks: nothing.
+    """
+    ctx.own(x)
+    parts = [stack_planes([~bit, bit]) for bit in (x.planes(slice(i, i + 1)) for i in range(x.width))]
+    level = 0
+    while len(parts) > 1:
+        pairs = list(zip(parts[::2], parts[1::2], strict=False))
+        # Plane (i, j) of a product is high_i AND low_j; that of the last i, or j, is what the others leave.
+        grids = [np.indices((high.width - 1, low.width - 1)).reshape(2, -1) for low, high in pairs]
+        products = await conjunction(
+            ctx.step(level),
+            stack_planes([high.planes(rows) for (_, high), (rows, _) in zip(pairs, grids, strict=True)]),
+            stack_planes([low.planes(columns) for (low, _), (_, columns) in zip(pairs, grids, strict=True)]),
+        )
+        ends = np.cumsum([0, *(grid.shape[1] for grid in grids)])
+        inner = [products.planes(slice(*ends[i : i + 2])) for i in range(len(pairs))]
+        joined = [
+            x._with(
+                _completed(part.mine, low.mine, high.mine),
+                _completed(part.next, low.next, high.next),
+            )
+            for part, (low, high) in zip(inner, pairs, strict=True)
+        ]
+        parts = joined + parts[2 * len(pairs) :]
+        level += 1
+    return parts[0]
+
+
+def _completed(inner: Words, low: Words, high: Words) -> Words:
+    """All planes high_i AND low_j from those where neither is last: each high_i is the sum of its row."""
+    full = np.empty((len(high), len(low), inner.shape[1]), PLANE)
+    full[:-1, :-1] = inner.reshape(len(high) - 1, len(low) - 1, -1)
+    np.bitwise_xor(high[:-1], np.bitwise_xor.reduce(full[:-1, :-1], axis=1), out=full[:-1, -1])
+    np.bitwise_xor(low, np.bitwise_xor.reduce(full[:-1], axis=0), out=full[-1])
+    return full.reshape(-1, inner.shape[1])
+
+
+def one_hot_ands(width: int) -> int:
+    """ANDs per element of `one_hot`."""
+    return (1 << width) - width - 1
+
+
+def chosen(flags: BShare, table: npt.NDArray[np.uint8]) -> BShare:
+    """The public bits table[:, e] at the position e where the one-hot `flags` are set; 0 if none is. Local.
+
+    Words are taken in blocks, so that the planes of one stay in cache while all rows of the table are summed.
+    """
+    rows = [np.flatnonzero(row) for row in table]
+    step = max(1, CACHED_WORDS // flags.width)
+
+    def selected(part: Words) -> Words:
+        out = np.empty((len(rows), part.shape[1]), PLANE)
+        for start in range(0, part.shape[1], step):
+            block = np.ascontiguousarray(part[:, start : start + step])
+            for bit, row in enumerate(rows):
+                np.bitwise_xor.reduce(block[row], axis=0, out=out[bit, start : start + step])
+        return out
+
+    return flags._with(selected(flags.mine), selected(flags.next))
+
+
 FUNCTIONS.update(
-    carry_ands=carry_ands, adder_ands=adder_ands, tournament_rounds=tournament_rounds, tournament_bytes=tournament_bytes
+    carry_ands=carry_ands,
+    adder_ands=adder_ands,
+    tournament_rounds=tournament_rounds,
+    tournament_bytes=tournament_bytes,
+    prefix_ands=prefix_ands,
+    one_hot_ands=one_hot_ands,
 )

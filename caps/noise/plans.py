@@ -1,0 +1,424 @@
+"""Which tables, coefficients and cells yield a given noise for the fewest ANDs, and the guarantee that comes with them.
+
+Parameters are exact fractions. Every plan states the total variation distance of one sample from the law it is named
+after, and is refused if that exceeds 2^-80.
+
+Convolution. Let X_1, X_2 be discrete Gaussians of parameters v_1, v_2 (about their variances), and Y = X_1 + k X_2.
+Completing the square, P(Y = y) is proportional to exp(-y^2 / 2(v_1 + k^2 v_2)) times the sum of exp(-(z - c)^2 / 2s^2)
+over all integers z, where c depends on y and s^2 = v_1 v_2 / (v_1 + k^2 v_2). By Poisson summation that sum is
+s sqrt(2 pi) (1 + theta) with |theta| <= h = 2 sum of exp(-2 pi^2 m^2 s^2), m >= 1. So Y is the discrete Gaussian of
+parameter v_1 + k^2 v_2 but for a factor within exp(+-tau), tau = ln((1 + h) / (1 - h)), and within tau in total
+variation.
+
+Selection. Let V_i = u_i + beta G_i with Gumbel G_i, of which i is the largest with the exponential mechanism's
+probability p_i, and let |V'_i - V_i| <= e. If i wins by V', then V_i >= V_j - 2e for all j; and if V_i > V_j + 2e for
+all j, then i wins by V'. Both events have the probability of i after moving u_i by 2e, so i wins by V' with probability
+p_i but for a factor within exp(+-kappa), kappa = 2e / beta, however ties are broken.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from itertools import product
+from math import isqrt
+
+from caps.errors import DomainError
+from caps.noise.tables import (
+    CONTEXT,
+    DIGITS,
+    ERROR,
+    LIMIT,
+    VERSION,
+    AliasTable,
+    alias_table,
+    decimal,
+    digest,
+    draw_ands,
+    upward,
+)
+
+MAX_INDEX_BITS = 10
+"""Larger one-hot vectors cost more than a further coefficient or digit."""
+
+MAX_CELL_BITS = 14
+"""The same for Gumbel noise, which has no cheaper construction."""
+
+SMOOTH2 = Fraction(361, 100)
+"""Least s^2 of a convolution: s >= 1.9 keeps its error below 2^-100."""
+
+_LN2 = Decimal("0.693147180559945309417232121458176568075500134360255254120680")
+_PI2_BELOW = Decimal("9.8696044010893586188344909998761511353136994072407")
+_TAIL = Decimal(2) ** -(DIGITS + 6)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GaussianPlan:
+    """X = sum of a_j X_j, the X_j independent discrete Gaussians of parameter exactly sigma2 / sum of a_j^2.
+
+    A draw of `table` is |X_j|; `distance` is that of one X from its law, the error of the convolution included.
+    """
+
+    sigma2: Fraction
+    coefficients: tuple[int, ...]
+    table: AliasTable
+    distance: Fraction
+
+    @property
+    def ands(self) -> int:
+        """ANDs of one sample on shares, apart from the conversion to a ring."""
+        return len(self.coefficients) * self.table.ands
+
+    @property
+    def bound(self) -> int:
+        """No sample is larger in size."""
+        return sum(self.coefficients) * ((1 << self.table.width) - 1)
+
+    @property
+    def digest(self) -> str:
+        """What parties compare before use."""
+        return digest(f"{VERSION}/gaussian {self.sigma2} {self.coefficients} {self.table.digest}")
+
+
+@lru_cache(maxsize=256, typed=True)
+def gaussian_plan(sigma2: Fraction) -> GaussianPlan:
+    """The cheapest plan for the discrete Gaussian P(X = x) ~ exp(-x^2 / (2 sigma2)), 0.1 <= sigma, up to about 10^7."""
+    if not isinstance(sigma2, Fraction | int) or not Fraction(1, 100) <= sigma2:
+        raise DomainError(f"sigma^2 must be an exact fraction of at least 1/100, not {sigma2!r}")
+    sigma2 = Fraction(sigma2)
+    best: tuple[int, tuple[int, ...]] | None = None
+    for coefficients in _coefficients(sigma2):
+        base2 = sigma2 / sum(a * a for a in coefficients)
+        index_bits = _reach(base2).bit_length()
+        cost = len(coefficients) * draw_ands(index_bits, index_bits)
+        if index_bits <= MAX_INDEX_BITS and (best is None or cost < best[0]):
+            best = cost, coefficients
+    if best is None:
+        raise DomainError(f"sigma^2 = {float(sigma2):.3g} is wider than the tables of four draws reach")
+    coefficients = best[1]
+    table = half_gaussian(sigma2 / sum(a * a for a in coefficients))
+    distance = len(coefficients) * table.distance + sum(map(_smoothing_error, _smoothness(sigma2, coefficients)))
+    return GaussianPlan(sigma2, coefficients, table, _within_limit(distance, f"sigma^2 = {sigma2}"))
+
+
+def _coefficients(sigma2: Fraction) -> Iterator[tuple[int, ...]]:
+    """Of each form the candidates whose base is narrowest: for every first factor, the largest second one allowed."""
+    forms: list[Callable[[int, int], tuple[int, ...]]] = [
+        lambda _, k: (1, k),
+        lambda j, k: (1, j, j * k),
+        lambda j, k: (1, j, k, j * k),
+    ]
+    yield (1,)
+    for form, first in product(forms, range(2, 1 << (MAX_INDEX_BITS // 2 + 1))):
+        low, high = 1, max(isqrt(int(sigma2)), 1)
+        while low < high:
+            second = (low + high + 1) // 2
+            smooth = min(_smoothness(sigma2, form(first, second))) >= SMOOTH2
+            low, high = (second, high) if smooth else (low, second - 1)
+        if low > 1:
+            yield form(first, low)
+
+
+def _smoothness(sigma2: Fraction, coefficients: tuple[int, ...]) -> list[Fraction]:
+    """s^2 of every convolution: joining X_1 + k X_2 of variances v_1, v_2 has s^2 = v_1 v_2 / (v_1 + k^2 v_2)."""
+    base2 = sigma2 / sum(a * a for a in coefficients)
+    match coefficients:
+        case (1,):
+            return []
+        case (1, k):
+            return [base2 / (1 + k * k)]
+        case (1, j, m):
+            pair2 = base2 * (1 + j * j)
+            return [base2 / (1 + j * j), pair2 * base2 / (pair2 + m * m * base2)]
+        case (1, j, k, _):
+            inner = base2 / (1 + j * j)
+            return [inner, inner, base2 * (1 + j * j) / (1 + k * k)]
+    raise DomainError(f"{coefficients} is not a form of convolution")
+
+
+def _smoothing_error(s2: Fraction) -> Fraction:
+    """tau(s) = ln((1 + h) / (1 - h)), h = 2 sum of exp(-2 pi^2 m^2 s^2) over m >= 1: bounds the log-ratio of the laws.
+
+    With x = exp(-2 pi^2 s^2) <= 0.1, h <= 2x (1 + 2 x^3) and tau <= 2h (1 + h), so 4x (1 + 8x) bounds it.
+    """
+    with localcontext(CONTEXT):
+        x = (-2 * _PI2_BELOW * decimal(s2)).exp()
+        return upward(4 * x * (1 + 8 * x) * (1 + ERROR))
+
+
+def _reach(sigma2: Fraction) -> int:
+    """M = ceil(sigma sqrt(2 ln 2 (80 + 2))) + 1: magnitudes beyond it have probability below 2^-82."""
+    with localcontext(CONTEXT):
+        return int((decimal(sigma2) * 2 * _LN2 * (DIGITS + 2)).sqrt().to_integral_value(ROUND_CEILING)) + 1
+
+
+@lru_cache(maxsize=256, typed=True)
+def half_gaussian(sigma2: Fraction) -> AliasTable:
+    """|X| for X a discrete Gaussian: weights 1 for 0 and 2 exp(-k^2 / (2 sigma2)) for k = 1, 2, .., M."""
+    reach = _reach(sigma2)
+    with localcontext(CONTEXT):
+        rate = -1 / (2 * decimal(sigma2))
+        # Beyond 2M a weight is below 2^-328, which ERROR covers.
+        weights = [Decimal(1), *(2 * (rate * k * k).exp() for k in range(1, 2 * reach + 1))]
+        scale = sum(weights, Decimal(0))
+        probabilities = [w / scale for w in weights[: reach + 1]]
+    return alias_table(f"half-gaussian sigma2={sigma2}", range(reach + 1), probabilities)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GeometricPlan:
+    """P(G = g) ~ exp(-g / scale), g = 0, 1, ..: table i yields the i-th group of bits of G, lowest first.
+
+    In base 2^p the digits of a geometric variable are independent, each geometric itself and cut off at 2^p.
+    """
+
+    scale: Fraction
+    tables: tuple[AliasTable, ...]
+    distance: Fraction
+
+    @property
+    def width(self) -> int:
+        """Bits of a sample."""
+        return sum(table.index_bits for table in self.tables)
+
+    @property
+    def ands(self) -> int:
+        """ANDs of one sample on shares."""
+        return sum(table.ands for table in self.tables)
+
+    @property
+    def digest(self) -> str:
+        """What parties compare before use."""
+        return digest(f"{VERSION}/geometric {self.scale} {[table.digest for table in self.tables]}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaplacePlan:
+    """X = G_1 - G_2, two geometric variables: P(X = x) ~ exp(-|x| / scale), exactly."""
+
+    geometric: GeometricPlan
+
+    @property
+    def scale(self) -> Fraction:
+        """b of the discrete Laplace law."""
+        return self.geometric.scale
+
+    @property
+    def distance(self) -> Fraction:
+        """Total variation distance of one sample."""
+        return 2 * self.geometric.distance
+
+    @property
+    def ands(self) -> int:
+        """ANDs of one sample on shares, apart from the conversion to a ring."""
+        return 2 * self.geometric.ands
+
+    @property
+    def bound(self) -> int:
+        """No sample is larger in size."""
+        return (1 << self.geometric.width) - 1
+
+    @property
+    def digest(self) -> str:
+        """What parties compare before use."""
+        return digest(f"{VERSION}/laplace {self.geometric.digest}")
+
+
+@lru_cache(maxsize=256, typed=True)
+def geometric_plan(scale: Fraction) -> GeometricPlan:
+    """The cheapest plan for geometric noise with P(G >= g) = exp(-g / scale), as permute-and-flip needs it."""
+    return _geometric_plan(scale, LIMIT)
+
+
+@lru_cache(maxsize=256, typed=True)
+def laplace_plan(scale: Fraction) -> LaplacePlan:
+    """The cheapest plan for discrete Laplace noise of scale b."""
+    plan = LaplacePlan(_geometric_plan(scale, LIMIT / 2))
+    _within_limit(plan.distance, f"b = {scale}")
+    return plan
+
+
+def _geometric_plan(scale: Fraction, limit: Fraction) -> GeometricPlan:
+    if not isinstance(scale, Fraction | int) or not Fraction(1, 100) <= scale <= 10**7:
+        raise DomainError(f"a scale must be an exact fraction between 1/100 and 10^7, not {scale!r}")
+    scale = Fraction(scale)
+    with localcontext(CONTEXT):
+        top = int((decimal(scale) * _LN2 * (DIGITS + 6)).to_integral_value(ROUND_CEILING))
+    width = max(1, (top - 1).bit_length())
+    # A table is about 2^-83 from its law, so `limit` allows only so many of them.
+    most = int(limit * 2 ** (DIGITS + 3) * Fraction(9, 10))
+    splits = [[(width + i) // count for i in range(count)] for count in range(1, min(width, most) + 1)]
+    allowed = [split for split in splits if max(split) <= MAX_INDEX_BITS]
+    if not allowed:
+        raise DomainError(f"b = {float(scale):.3g} is wider than {most} tables reach")
+    split = min(allowed, key=lambda split: sum(draw_ands(p, p) for p in split))
+    tables = tuple(_geometric_digit(scale, sum(split[:i]), split[i]) for i in range(len(split)))
+    with localcontext(CONTEXT):
+        tail = upward((-(1 << width) / decimal(scale)).exp())
+    distance = tail + sum(table.distance for table in tables)
+    if distance > limit:
+        raise DomainError(f"b = {float(scale):.3g} cannot be sampled within 2^-80")
+    return GeometricPlan(scale, tables, distance)
+
+
+def _geometric_digit(scale: Fraction, position: int, bits: int) -> AliasTable:
+    """The digit of 2^bits values at 2^position: P(d) ~ exp(-d 2^position / scale)."""
+    with localcontext(CONTEXT):
+        ratio = (-(1 << position) / decimal(scale)).exp()
+        weights = [ratio**d for d in range(1 << bits)]
+        total = sum(weights, Decimal(0))
+        probabilities = [w / total for w in weights]
+    return alias_table(f"geometric scale={scale} at={position}", range(1 << bits), probabilities)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GumbelPlan:
+    """Integers that follow beta * Gumbel so closely that a noisy maximum picks like the exponential mechanism.
+
+    Score units are cut into cells [a, a + 2^w), a a multiple of 2^w. A draw of `table` names a cell: bits 0 .. width -
+    least - 1 of the code are a / 2^least in two's complement, the rest are the mask of the free bits above `least`. The
+    sample is a, with the free bits, and the `least` lowest, random.
+
+    Adding this noise to integer scores and taking the maximum, ties to whomever, selects each candidate with a
+    probability within a factor exp(+-kappa) of softmax(scores / beta), up to `distance` per candidate: every sample can
+    be coupled with a true beta * Gumbel so that they are, but for one common shift, at most kappa * beta / 2 apart.
+    """
+
+    beta: Fraction
+    kappa: Fraction
+    width: int
+    least: int
+    table: AliasTable
+
+    @property
+    def distance(self) -> Fraction:
+        """Total variation distance of one draw of a cell."""
+        return self.table.distance
+
+    @property
+    def free(self) -> int:
+        """Masked random bits of a sample, above the `least` that are never masked."""
+        return self.table.width - (self.width - self.least)
+
+    @property
+    def ands(self) -> int:
+        """ANDs of one sample on shares."""
+        return self.table.ands + self.free
+
+    @property
+    def digest(self) -> str:
+        """What parties compare before use."""
+        return digest(f"{VERSION}/gumbel {self.beta} {self.kappa} {self.width} {self.least} {self.table.digest}")
+
+
+def selection_plan(delta_u: Fraction, eps: Fraction, *, ratio: Fraction = Fraction(1, 32)) -> GumbelPlan:
+    """Noise for scores of sensitivity delta_u: beta = 2 delta_u / eps, and kappa at most ratio * eps.
+
+    Between neighbours the logarithms of the probabilities then differ within a range of eps + 4 kappa, so a selection
+    is (eps + 4 kappa)^2 / 8 zCDP (Cesar and Rogers 2021), and it is (eps + 2 kappa)-DP.
+    """
+    if not eps > 0 or not delta_u > 0:
+        raise DomainError("a selection needs a positive sensitivity and a positive eps")
+    return gumbel_plan(2 * Fraction(delta_u) / Fraction(eps), Fraction(eps) * ratio)
+
+
+@lru_cache(maxsize=64, typed=True)
+def gumbel_plan(beta: Fraction, kappa: Fraction) -> GumbelPlan:
+    """The smallest table with the precision asked for; what room it has then goes into more precision."""
+    if not all(isinstance(value, Fraction | int) and value > 0 for value in (beta, kappa)):
+        raise DomainError("beta and kappa are exact positive fractions")
+    cells = _Cells(Fraction(beta))
+    # Half a unit is lost because samples are whole; counted from the middle of a unit, it is no more.
+    allowed = kappa * beta / 2 - Fraction(1, 2)
+    if allowed <= 0:
+        raise DomainError(f"kappa = {float(kappa):.2g} needs scores in units finer than beta = {float(beta):.4g}")
+    while upward(cells.worst) > allowed:
+        if len(cells) >= 1 << MAX_CELL_BITS:
+            raise DomainError(f"kappa = {float(kappa):.2g} needs more than 2^{MAX_CELL_BITS} cells")
+        cells.split()
+    while len(cells) < 1 << (len(cells) - 1).bit_length() and cells.worst > 0:
+        cells.split()
+    return cells.plan()
+
+
+class _Cells:
+    """Cells of a Gumbel law, the least uniform one always next to be split.
+
+    On one side of 0 the density of a Gumbel law is monotone, so within a cell the distance between the law's quantiles
+    and uniform ones is a concave function (or its negative) and lies below its tangent at the middle.
+    """
+
+    def __init__(self, beta: Fraction) -> None:
+        self._beta = beta
+        self._precise = decimal(beta)
+        self._cache: dict[int, tuple[Decimal, Decimal]] = {}
+        self._heap: list[tuple[Decimal, int, int]] = []
+        size = (64 * int(beta) + 64).bit_length()
+        with localcontext(CONTEXT):
+            self._add(-(1 << size), size)
+            self._add(0, size)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def worst(self) -> Decimal:
+        """The largest distance between quantiles in any cell."""
+        return -self._heap[0][0]
+
+    def _at(self, x: int) -> tuple[Decimal, Decimal]:
+        """exp(-x / beta) and the distribution function F(x) = exp(-exp(-x / beta))."""
+        if x not in self._cache:
+            t = (-x / self._precise).exp()
+            self._cache[x] = t, (-t).exp()
+        return self._cache[x]
+
+    def _add(self, a: int, bits: int) -> None:
+        """Keep the cell [a, a + 2^bits), unless the law hardly ever comes there."""
+        size = 1 << bits
+        (_, below), (_, above) = self._at(a), self._at(a + size)
+        if above <= _TAIL or 1 - below <= _TAIL:
+            return
+        worst = Decimal(0)
+        if bits:
+            t, middle = self._at(a + size // 2)
+            share = size / (above - below)
+            gap = abs(share * (middle - below) - size // 2)
+            slope = abs(share * middle * t / self._precise - 1)
+            worst = gap + slope * (size // 2)
+        heapq.heappush(self._heap, (-worst, a, bits))
+
+    def split(self) -> None:
+        """Halve the worst cell."""
+        _, a, bits = heapq.heappop(self._heap)
+        with localcontext(CONTEXT):
+            self._add(a, bits - 1)
+            self._add(a + (1 << (bits - 1)), bits - 1)
+
+    def plan(self) -> GumbelPlan:
+        """The cells as a table."""
+        cells = sorted((a, bits) for _, a, bits in self._heap)
+        least, most = min(bits for _, bits in cells), max(bits for _, bits in cells)
+        low, high = cells[0][0], cells[-1][0] + (1 << cells[-1][1]) - 1
+        width = max((~low).bit_length(), high.bit_length()) + 1
+        places = width - least
+        codes = [(a >> least) % (1 << places) | ((1 << (bits - least)) - 1) << places for a, bits in cells]
+        with localcontext(CONTEXT):
+            probabilities = [self._at(a + (1 << bits))[1] - self._at(a)[1] for a, bits in cells]
+            error = upward(self.worst + Decimal("0.5") + Decimal("1e-20"))
+        home = max(range(len(cells)), key=lambda i: probabilities[i])
+        order = [home, *range(home), *range(home + 1, len(cells))]
+        law = f"gumbel beta={self._beta}"
+        table = alias_table(law, [codes[i] for i in order], [probabilities[i] for i in order])
+        assert table.width == places + most - least
+        return GumbelPlan(self._beta, 2 * error / self._beta, width, least, table)
+
+
+def _within_limit(distance: Fraction, what: str) -> Fraction:
+    if distance > LIMIT:
+        raise DomainError(f"{what} cannot be sampled within 2^-80")
+    return distance

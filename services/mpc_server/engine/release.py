@@ -1,0 +1,229 @@
+"""pi_SELECT and pi_MEASURE on integers: exact scores, noise drawn in MPC, nothing opened but the released value.
+
+Counts and scores are integers throughout, so that neither rounding nor the grid of a fixed-point number can carry
+information (docs/privacy.md). Noise is data-independent: it comes in as shares, drawn beforehand.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from caps.errors import DomainError, ShareError
+from caps.ring import Z32, Z64, Words, pack_bits, unpack_bits
+from services.mpc_server.engine.arithmetic import reshare, reveal, reveal_bits, share_from
+from services.mpc_server.engine.boolean import carry, tournament
+from services.mpc_server.engine.context import Context, together
+from services.mpc_server.engine.conversion import to_bits
+from services.mpc_server.engine.registry import protocol
+from services.mpc_server.engine.shares import AShare, BShare
+
+Indices = npt.NDArray[np.intp]
+Integers = npt.NDArray[np.int64]
+
+COUNT_BITS = Z32.bits
+"""Counts are below 2^32: no study has more people."""
+
+UNIT_BITS = 8
+"""Estimates are rounded to multiples of 2^-8, and scores counted in that unit."""
+
+
+@protocol(
+    "bit decomposition of counts, once for all selections of a run",
+    rounds="2 + log2(32-1)",
+    sent=("(32 + adder_ands(32))*plane(n)", "adder_ands(32)*plane(n)", "adder_ands(32)*plane(n)"),
+)
+async def count_bits(ctx: Context, counts: AShare) -> BShare:
+    """[[the 32 bits of each count]].
+
+    Reducing every component modulo 2^32 shares the counts modulo 2^32, which is what they are.
+
+    Pre-conditions: 0 <= count < 2^32, in Z_2^64.
+    Leaks: nothing.
+    """
+    ctx.own(counts)
+    narrow = ctx.share(counts.mine.astype(Z32.dtype), counts.next.astype(Z32.dtype))
+    return await to_bits(ctx, narrow)
+
+
+@protocol(
+    "less-than with a public bound: the first AND of each bit is local", rounds="log2(w)", sent="carry_ands(w)*plane(n)"
+)
+async def bits_below(ctx: Context, x: BShare, *, bound: Words) -> BShare:
+    """[[1 if x < bound else 0]] of unsigned w-bit elements, for a public bound per element.
+
+    Pre-conditions: bound has the shape of x; bounds of 2^w and more are not below any x and must be capped.
+    Leaks: nothing.
+    """
+    ctx.own(x)
+    if bound.shape != x.shape or (bound.size and int(bound.max()) >> x.width):
+        raise DomainError(f"bounds must have the shape {x.shape} and at most {x.width} bits")
+    flat = bound.reshape(-1).astype(np.uint64)
+    bits = (flat[None] >> np.arange(x.width, dtype=np.uint64)[:, None] & np.uint64(1)).astype(np.uint8)
+    mask = pack_bits(bits)
+    opposite = ~x
+    smaller_here = ctx.bits(x.shape, opposite.mine & mask, opposite.next & mask)
+    return await carry(ctx, smaller_here, opposite.flip(bits))
+
+
+@protocol(
+    "CaPS Protocol 6 with the sign left in bits: |y| = (1 - 2c)(1 - 2d) y",
+    rounds="2",
+    sent=("n*k//8 + m*k//8", "n*k//8 + m*k//8", "n*k//8 + m*k//8"),
+)
+async def signed_sums(ctx: Context, sign: BShare, y: AShare, *, starts: Indices) -> AShare:
+    """[[sum of (1 - 2 sign) y]] over the m segments of y that begin at `starts`; n counts the elements of y.
+
+    The sign is c ^ d with c = s_0 ^ s_1 known to S1 and d = s_2 known to S2 and S3. These two multiply their
+    components of y by 1 - 2d themselves and reshare; S1 shares 1 - 2c in the same round; then one inner product a
+    segment.
+
+    Pre-conditions: y is a vector of n elements, sign one bit for each; starts increase from 0 and none is n.
+    Leaks: nothing.
+    """
+    ctx.own(sign, y)
+    if len(y.shape) != 1 or sign.shape != y.shape or sign.width != 1:
+        raise ShareError(f"{sign!r} is not one sign for each element of {y!r}")
+    if not len(starts) or starts[0] != 0 or np.any(np.diff(starts) < 1) or starts[-1] >= y.size:
+        raise DomainError("segments must start at 0, be in order, and none be empty")
+    turned, factor = await together(_turned(ctx.step("turned"), sign, y), _first_factor(ctx.step("factor"), sign, y))
+    local: Words = turned.mine * (factor.mine + factor.next) + turned.next * factor.mine
+    sums = np.add.reduceat(local, starts, dtype=local.dtype)
+    return await reshare(ctx, sums + ctx.zeros(sums.shape, y.ring))
+
+
+async def _first_factor(ctx: Context, sign: BShare, y: AShare) -> AShare:
+    """[[1 - 2c]], dealt by S1."""
+    known = None
+    if ctx.party == 0:
+        known = 1 - 2 * unpack_bits((sign.mine ^ sign.next)[0], y.size).astype(y.ring.dtype)
+    return await share_from(ctx, known, dealer=0, shape=y.shape, ring=y.ring)
+
+
+async def _turned(ctx: Context, sign: BShare, y: AShare) -> AShare:
+    """[[(1 - 2d) y]]: S2 turns component 1, S3 component 0, and both component 2. They reshare with masks S1 knows."""
+    ring, size, word_bytes = y.ring, y.size, y.mine.nbytes
+    if ctx.party == 0:
+        mask_0 = ctx.prss.mine_only(ctx.path + b"#mask0", (size,), ring)
+        mask_1 = ctx.prss.next_only(ctx.path + b"#mask1", (size,), ring)
+        await ctx.exchange([], [])
+        return ctx.share(mask_0, mask_1)
+    d = unpack_bits((sign.next if ctx.party == 1 else sign.mine)[0], size).astype(ring.dtype)
+    factor = 1 - 2 * d
+    if ctx.party == 1:
+        mask = ctx.prss.mine_only(ctx.path + b"#mask1", (size,), ring)
+        rest = y.mine * factor - mask
+        (theirs,) = await ctx.exchange([(2, rest)], [(2, word_bytes)])
+        return ctx.share(mask, y.next * factor + rest + np.frombuffer(theirs, ring.dtype))
+    mask = ctx.prss.next_only(ctx.path + b"#mask0", (size,), ring)
+    rest = y.next * factor - mask
+    (theirs,) = await ctx.exchange([(1, rest)], [(1, word_bytes)])
+    return ctx.share(y.mine * factor + rest + np.frombuffer(theirs, ring.dtype), mask)
+
+
+@protocol(
+    "CaPS Protocols 5 and 7, pi_ERR, in integers",
+    rounds="2 + log2(32)",
+    sent="n*8 + m*8 + carry_ands(32)*plane(n)",
+)
+async def error_scores(
+    ctx: Context,
+    counts: AShare,
+    bits: BShare,
+    *,
+    estimate: Integers,
+    starts: Indices,
+    bias: Integers,
+    weights: Integers,
+) -> AShare:
+    """[[w_c (sum over the cells of candidate c of |2^8 x - estimate| - bias_c)]] for m candidates with n cells in all.
+
+    One formula serves all algorithms: AIM has weights and the expected noise as bias, MWEM+PGM the number of cells as
+    bias, MST neither. Estimate and bias are in units of 2^-8. Adding or removing one person changes one cell of each
+    candidate by 2^8, so a score by at most 2^8 |w_c|, exactly.
+
+    Deviation: the paper prints sum(1 - 2 abs_diff) in Protocol 7; the sum of abs_diff is meant.
+
+    Pre-conditions: bits are those of `count_bits`; |score| < 2^62, which `check_range` decides from public numbers.
+    Leaks: nothing.
+    """
+    ctx.own(counts, bits)
+    if counts.shape != bits.shape or estimate.shape != counts.shape or not bias.shape == weights.shape == starts.shape:
+        raise ShareError("one estimate for each cell, and one bias and weight for each candidate, are needed")
+    # 2^8 x < estimate exactly when x < ceil(estimate / 2^8).
+    bound = np.clip(-(-estimate >> UNIT_BITS), 0, (1 << COUNT_BITS) - 1).astype(np.uint64)
+    sign = await bits_below(ctx.step("sign"), bits, bound=bound)
+    distance = counts * (1 << UNIT_BITS) - estimate
+    sums = await signed_sums(ctx.step("sums"), sign, distance, starts=starts)
+    return (sums - bias) * weights
+
+
+def check_range(estimate: Integers, bias: Integers, weights: Integers, *, people: int, cells: int) -> None:
+    """Refuse public numbers with which a score could reach 2^62, where it would wrap and sensitivity be lost."""
+    largest = (people << UNIT_BITS) * cells + int(np.abs(estimate).sum(dtype=object)) + int(np.abs(bias).max(initial=0))
+    if largest * int(np.abs(weights).max(initial=1)) >> 62:
+        raise DomainError("estimates, biases or weights are so large that a score could overflow")
+
+
+@protocol(
+    "report noisy max; McSherry and Talwar 2007 with Gumbel noise, Ding et al. 2021 with geometric",
+    rounds="2 + log2(64-1) + tournament_rounds(n, 64) + 1",
+    sent=(
+        "(64 + adder_ands(64))*plane(n) + tournament_bytes(n, 64) + log2(n)*plane(1) + 16",
+        "adder_ands(64)*plane(n) + tournament_bytes(n, 64) + log2(n)*plane(1) + 16",
+        "adder_ands(64)*plane(n) + tournament_bytes(n, 64) + log2(n)*plane(1) + 16",
+    ),
+)
+async def noisy_argmax(ctx: Context, scores: AShare, noise: AShare) -> int:
+    """The index of the largest score + noise, opened; the lowest index wins a tie.
+
+    With integer Gumbel noise this is the exponential mechanism up to the factor proved in docs/privacy.md; with
+    geometric noise it is permute-and-flip, exactly.
+
+    Pre-conditions: |score + noise| < 2^63; the noise is fresh, drawn for this step, and used nowhere else.
+    Leaks: the index, to every party. That is the release.
+    """
+    ctx.own(scores, noise)
+    if scores.shape != noise.shape or len(scores.shape) != 1:
+        raise ShareError(f"{noise!r} is not one noise value for each score of {scores!r}")
+    # Adding 2^63 turns the order of signed numbers into that of unsigned ones.
+    values = await to_bits(ctx.step("bits"), scores + noise + (1 << 63))
+    _, where = await tournament(ctx.step("tournament"), values)
+    return int(await reveal_bits(ctx.step("index"), where, ring=Z64))
+
+
+@protocol("CaPS Protocol 4, pi_MEASURE, in integers", rounds="1", sent="n*8 + 16")
+async def noisy_counts(ctx: Context, counts: AShare, noise: AShare) -> Integers:
+    """counts + noise, opened.
+
+    Pre-conditions: the noise is fresh, drawn for this step, and used nowhere else.
+    Leaks: the sum, to every party. That is the release.
+    """
+    ctx.own(counts, noise)
+    if counts.shape != noise.shape:
+        raise ShareError(f"{noise!r} is not one noise value for each count of {counts!r}")
+    return Z64.signed(await reveal(ctx, counts + noise)).astype(np.int64)
+
+
+@protocol("distributed discrete Gaussian: Kairouz, Liu and Steinke 2021", rounds="1", sent="2*n*8")
+async def counts_with_own_noise(ctx: Context, counts: AShare, own_noise: Integers) -> Integers:
+    """counts + the sum of the three parties' own noise, opened: no MPC sampling at all.
+
+    Each party draws a discrete Gaussian of variance sigma^2 / 2. Against one corrupted party, which knows its own draw,
+    noise of variance sigma^2 remains; what is released carries 1.5 sigma^2.
+
+    Pre-conditions: own_noise is this party's fresh draw from the operating system's generator, one for each count.
+    Leaks: the sum, to every party, and its own noise to each. That is the release.
+    """
+    ctx.own(counts)
+    if own_noise.shape != counts.shape:
+        raise ShareError(f"noise of shape {own_noise.shape} does not fit {counts!r}")
+    summand = counts.mine + ctx.zeros(counts.shape, counts.ring) + own_noise.astype(counts.ring.dtype)
+    size = prod(counts.shape) * counts.ring.itemsize
+    replies = await ctx.exchange(
+        [(ctx.next, summand), (ctx.previous, summand)], [(ctx.next, size), (ctx.previous, size)]
+    )
+    others = [np.frombuffer(reply, counts.ring.dtype).reshape(counts.shape) for reply in replies]
+    return Z64.signed(np.asarray(summand + others[0] + others[1])).astype(np.int64)

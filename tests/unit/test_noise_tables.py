@@ -1,0 +1,225 @@
+"""Tables and plans against laws computed in another way: exact integers and twice the digits."""
+
+from __future__ import annotations
+
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from itertools import pairwise
+from math import exp, log, pi
+
+import numpy as np
+import pytest
+
+from caps.errors import DomainError
+from caps.noise import plans
+from caps.noise.plans import gaussian_plan, geometric_plan, gumbel_plan, half_gaussian, laplace_plan, selection_plan
+from caps.noise.tables import DIGITS, LIMIT, AliasTable, alias_table
+
+SIGMAS = ["0.1", "0.3", "0.7", "5", "8", "11.9", "24", "50", "73.1", "500", "1000", "5000", "1000000"]
+
+
+def law(table: AliasTable) -> dict[int, Fraction]:
+    return {code: Fraction(mass, 1 << (DIGITS + table.index_bits)) for code, mass in table.masses().items()}
+
+
+def gaussian(sigma2: Fraction, reach: int) -> dict[int, Fraction]:
+    """The discrete Gaussian to 120 digits; the integers left out have less than 10^-60 of it."""
+    with localcontext(prec=120):
+        rate = Decimal(sigma2.denominator) / Decimal(2 * sigma2.numerator)
+        weights = [(-rate * k * k).exp() for k in range(reach + 1)]
+        total = weights[0] + 2 * sum(weights[1:])
+        half = [Fraction(w / total) for w in weights]
+    return {k: half[abs(k)] for k in range(-reach, reach + 1)}
+
+
+def distance(one: dict[int, Fraction], other: dict[int, Fraction]) -> Fraction:
+    return sum((abs(one.get(k, Fraction(0)) - other.get(k, Fraction(0))) for k in one | other), Fraction(0)) / 2
+
+
+def signed(table: AliasTable) -> dict[int, Fraction]:
+    masses = law(table)
+    return {k: masses.get(abs(k), Fraction(0)) / (1 if k == 0 else 2) for k in range(-max(masses), max(masses) + 1)}
+
+
+def joined(one: dict[int, Fraction], other: dict[int, Fraction], factor: int) -> dict[int, Fraction]:
+    total: dict[int, Fraction] = {}
+    for x, p in one.items():
+        for y, q in other.items():
+            total[x + factor * y] = total.get(x + factor * y, Fraction(0)) + p * q
+    return total
+
+
+@pytest.mark.parametrize("sigma", ["0.1", "0.3", "0.7", "1.9", "5", "11.9", "20"])
+def test_the_distance_of_a_table_is_what_it_says(sigma: str) -> None:
+    sigma2 = Fraction(sigma) ** 2
+    table = half_gaussian(sigma2)
+    true = distance(signed(table), gaussian(sigma2, 30 * max(1, round(float(sigma)))))
+    assert true <= table.distance < true + Fraction(1, 2**120)
+    assert table.distance <= Fraction(1, 2**82)
+
+
+def test_the_masses_of_a_table_sum_to_one_exactly() -> None:
+    for sigma in SIGMAS:
+        table = gaussian_plan(Fraction(sigma) ** 2).table
+        assert sum(table.masses().values()) == 1 << (DIGITS + table.index_bits)
+
+
+def test_tables_are_the_same_everywhere() -> None:
+    """Digests written down once: another machine or library version must find the same."""
+    assert {
+        "gaussian 5": gaussian_plan(Fraction(25)).digest[:16],
+        "gaussian 1000": gaussian_plan(Fraction(10**6)).digest[:16],
+        "laplace 50": laplace_plan(Fraction(50)).digest[:16],
+        "gumbel": selection_plan(Fraction(448), Fraction(1, 2)).digest[:16],
+    } == {
+        "gaussian 5": "cc4aaa557f77bd85",
+        "gaussian 1000": "c47fdb300f3c522a",
+        "laplace 50": "b8478f0a1141aaf9",
+        "gumbel": "5566506460511378",
+    }
+
+
+def test_a_table_above_the_limit_is_refused() -> None:
+    half = Decimal("0.5")
+    alias_table("fair", [0, 1], [half, half])
+    with localcontext(prec=60):
+        lacking = half - Decimal(2) ** -79
+    with pytest.raises(DomainError, match="above 2\\^-80"):
+        alias_table("lacking", [0, 1], [half, lacking])
+
+
+@pytest.mark.parametrize(
+    ("codes", "probabilities"), [([0, 0], ["0.5", "0.5"]), ([0, 1], ["1.5", "-0.5"]), ([0, 1], ["0.6", "0.5"])]
+)
+def test_what_is_no_law_is_refused(codes: list[int], probabilities: list[str]) -> None:
+    with pytest.raises(DomainError, match="not a law"):
+        alias_table("wrong", codes, [Decimal(p) for p in probabilities])
+
+
+def test_one_certain_code_and_uniform_codes_are_exact() -> None:
+    for codes in ([5], [3, 1, 2, 0]):
+        table = alias_table("even", codes, [Decimal(1) / len(codes)] * len(codes))
+        assert law(table) == {code: Fraction(1, len(codes)) for code in codes}
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_a_gaussian_plan_keeps_sigma_exactly_and_the_distance_below_the_limit(sigma: str) -> None:
+    sigma2 = Fraction(sigma) ** 2
+    plan = gaussian_plan(sigma2)
+    base2 = sigma2 / sum(a * a for a in plan.coefficients)
+    assert plan.table.digest == half_gaussian(base2).digest
+    assert len(plan.coefficients) * plan.table.distance <= plan.distance <= LIMIT
+    assert all(s2 >= Fraction(19, 10) ** 2 for s2 in plans._smoothness(sigma2, plan.coefficients))
+
+
+def test_plans_cost_what_they_should() -> None:
+    costs = {
+        sigma: (gaussian_plan(Fraction(sigma) ** 2).coefficients, gaussian_plan(Fraction(sigma) ** 2).ands)
+        for sigma in SIGMAS
+    }
+    assert costs["5"] == ((1,), 193)
+    assert costs["24"] == ((1, 3), 514)
+    assert costs["1000"] == ((1, 4, 22, 88), 1028)
+    assert costs["1000000"][1] == 4612
+
+
+@pytest.mark.parametrize(("sigma", "coefficients"), [("24", 2), ("12.7", 1), ("30", 2)])
+def test_exact_convolution_is_within_the_distance(sigma: str, coefficients: int) -> None:
+    sigma2 = Fraction(sigma) ** 2
+    plan = gaussian_plan(sigma2)
+    assert len(plan.coefficients) == coefficients
+    total = {0: Fraction(1)}
+    for coefficient in plan.coefficients:
+        total = joined(total, signed(plan.table), coefficient)
+    assert distance(total, gaussian(sigma2, 20 * round(float(sigma)))) <= plan.distance
+
+
+@pytest.mark.parametrize(("v1", "v2", "k"), [("1.5", "1.5", 1), ("2", "3", 2), ("4", "4", 2)])
+def test_the_error_of_a_convolution_is_bounded_by_the_lemma(v1: str, v2: str, k: int) -> None:
+    """Log-ratio of the exact convolution to the wide Gaussian: at most tau, and not much less than half of it."""
+    one, two = Fraction(v1), Fraction(v2)
+    joint, reach = joined(gaussian(one, 45), gaussian(two, 45), k), 12
+    true = gaussian(one + k * k * two, 200)
+    tau = plans._smoothing_error(one * two / (one + k * k * two))
+    worst = max(abs(log(joint[y] / true[y])) for y in range(-reach, reach + 1))
+    assert 0.4 * float(tau) < worst <= float(tau)
+
+
+@pytest.mark.parametrize("sigma2", [0, Fraction(1, 101), -1, 0.25, Fraction(10**16)])
+def test_a_variance_no_plan_serves_is_refused(sigma2: Fraction) -> None:
+    with pytest.raises(DomainError):
+        gaussian_plan(sigma2)
+
+
+@pytest.mark.parametrize("scale", ["0.1", "1", "3.7", "10"])
+def test_digits_of_a_geometric_variable_make_its_law(scale: str) -> None:
+    plan = geometric_plan(Fraction(scale))
+    total, position = {0: Fraction(1)}, 0
+    for table in plan.tables:
+        total = joined(total, law(table), 1 << position)
+        position += table.index_bits
+    with localcontext(prec=120):
+        ratio = (-1 / Decimal(scale)).exp()
+        true = {g: Fraction((1 - ratio) * ratio**g) for g in range(2 << plan.width)}
+    assert distance(total, true) <= plan.distance <= LIMIT
+    assert laplace_plan(Fraction(scale)).distance <= LIMIT
+
+
+def test_scales_no_plan_serves_are_refused() -> None:
+    laplace_plan(Fraction(1, 2)), geometric_plan(Fraction(1, 2))  # a cached plan must not serve its inexact twin
+    for scale in (Fraction(0), Fraction(1, 200), Fraction(10**8), 0.5):
+        with pytest.raises(DomainError):
+            laplace_plan(scale)
+        with pytest.raises(DomainError):
+            geometric_plan(scale)
+    assert laplace_plan(Fraction(10**6)).distance <= LIMIT
+
+
+def cells(plan: plans.GumbelPlan) -> list[tuple[int, int, Fraction]]:
+    """(start, length, probability), read from the codes as a sampler does."""
+    places, out = plan.width - plan.least, []
+    for code, mass in law(plan.table).items():
+        start, mask = code % (1 << places), code >> places
+        start -= (start >> (places - 1)) << places
+        assert mask & (mask + 1) == 0
+        assert start & mask == 0
+        out.append((start << plan.least, (mask + 1) << plan.least, mass))
+    return sorted(out)
+
+
+@pytest.mark.parametrize(("delta_u", "eps"), [(448, "0.3"), (64, "2"), (2000, "0.05"), (33, "5")])
+def test_gumbel_cells_are_within_kappa(delta_u: int, eps: str) -> None:
+    """In every cell, evenly spread samples and the law's quantiles differ by less than e = kappa * beta / 2."""
+    plan = selection_plan(Fraction(delta_u), Fraction(eps))
+    beta, e = float(plan.beta), float(plan.kappa * plan.beta / 2)
+    assert plan.beta == 2 * delta_u / Fraction(eps)
+    assert plan.kappa <= Fraction(eps) / 32
+    assert plan.distance <= LIMIT
+    every = cells(plan)
+    assert all(a + size == b for (a, size, _), (b, _, _) in pairwise(every))
+    assert len(every) > 0.9 * (1 << plan.table.index_bits)
+    worst = 0.0
+    for a, size, mass in every:
+        inside = a + size * np.linspace(0, 1, 65)
+        # Differences of F, as survival differences on the right: no cancellation.
+        t = np.exp(-inside / beta)
+        share = np.expm1(t[0] - t) / np.expm1(t[0] - t[-1])
+        if size > 1:  # a cell of one unit has one sample, in its middle
+            worst = max(worst, float(np.abs(a + size * share - inside).max()))
+        true = exp(-t[0]) * float(np.expm1(t[0] - t[-1]))
+        assert abs(float(mass) - true) <= 1e-9 * true + 1e-24
+    assert 0.9 * e < worst + 0.5 <= e
+
+
+def test_a_gumbel_precision_no_plan_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "MAX_CELL_BITS", 8)
+    with pytest.raises(DomainError, match="units finer"):
+        selection_plan(Fraction(16), Fraction(1))
+    with pytest.raises(DomainError, match="more than"):
+        gumbel_plan(Fraction(10**5), Fraction(1, 10**3))
+    with pytest.raises(DomainError, match="positive"):
+        selection_plan(Fraction(448), Fraction(0))
+
+
+def test_pi_squared_is_rounded_down() -> None:
+    assert float(plans._PI2_BELOW) == pytest.approx(pi * pi, rel=1e-15)
