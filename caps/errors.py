@@ -6,6 +6,7 @@
     |   +-- LabelReused         a message or random draw was named twice
     |   +-- DomainError         a public parameter outside the range a protocol is defined on
     |   +-- SessionClosed       use of a channel after it was closed or aborted
+    |   +-- BudgetExceeded      a charge that does not fit into what is left (caps.privacy.filter)
     +-- PeerError               another party failed or misbehaved; `.party` says which
         +-- PeerUnreachable     no connection could be made within the time allowed
         +-- PeerLost            the connection ended before the protocol did

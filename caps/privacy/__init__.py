@@ -1,0 +1,42 @@
+"""Privacy accounting: what each release costs, what is left, what may be claimed. See docs/privacy.md."""
+
+from caps.privacy.filter import BudgetExceeded, Entry, Filter
+from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, Mechanism, NoisyMax, PermuteAndFlip
+from caps.privacy.neighbouring import BOUNDED, UNBOUNDED, Neighbouring, Relation
+from caps.privacy.schedule import AimSchedule, MstSchedule, MwemSchedule, Role, Schedule, Step
+from caps.privacy.statement import ASSUMPTIONS, UNIT, PrivacyStatement, Releases
+from caps.privacy.zcdp import ETA_MAX, calibrate, cdp_delta, cdp_eps, cdp_rho, folded_epsilon, pure_rho, satisfies
+
+__all__ = [
+    "ASSUMPTIONS",
+    "BOUNDED",
+    "ETA_MAX",
+    "UNBOUNDED",
+    "UNIT",
+    "AimSchedule",
+    "AnyMechanism",
+    "BudgetExceeded",
+    "Entry",
+    "Filter",
+    "Gaussian",
+    "Laplace",
+    "Mechanism",
+    "MstSchedule",
+    "MwemSchedule",
+    "Neighbouring",
+    "NoisyMax",
+    "PermuteAndFlip",
+    "PrivacyStatement",
+    "Relation",
+    "Releases",
+    "Role",
+    "Schedule",
+    "Step",
+    "calibrate",
+    "cdp_delta",
+    "cdp_eps",
+    "cdp_rho",
+    "folded_epsilon",
+    "pure_rho",
+    "satisfies",
+]

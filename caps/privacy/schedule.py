@@ -1,0 +1,244 @@
+"""How each algorithm spends its budget, step by step, in exact arithmetic.
+
+A schedule is a value: `step` is the one step allowed now, `after()` the schedule once that step has been charged. The
+coordinator's loop and each server's enforcement walk the same object, so a coordinator that asks for anything else is
+refused. All states that can follow are known before the step has run, which is what lets noise be drawn in advance.
+
+Whatever happens, the charges add up to at most `rho`; a schedule walked to its end has spent at least
+(1 - 1e-9) rho.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from math import ceil
+from typing import Protocol, Self
+
+from caps.errors import DomainError
+from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
+from caps.privacy.neighbouring import Neighbouring
+from caps.privacy.rational import grid_down, positive, read_count, significant_down
+
+MEASURE_SHARE = Fraction(9, 10)
+SMALLEST_PART = Fraction(1, 2**80)
+
+
+class Role(StrEnum):
+    """What a step does."""
+
+    INITIAL = "initial"
+    SELECT = "select"
+    MEASURE = "measure"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`count` releases by one mechanism, charged together."""
+
+    role: Role
+    mechanism: AnyMechanism
+    count: int = 1
+
+    def rho(self, neighbouring: Neighbouring) -> Fraction:
+        """The charge of the step."""
+        return self.count * self.mechanism.rho(neighbouring)
+
+
+class Schedule(Protocol):
+    """The interface of all schedules."""
+
+    @property
+    def rho(self) -> Fraction:
+        """The most that all steps together may be charged."""
+
+    @property
+    def pure_epsilon(self) -> Fraction | None:
+        """The most that all steps together cost as pure DP; None if some step is not pure."""
+
+    @property
+    def neighbouring(self) -> Neighbouring:
+        """The relation that the noise is calibrated to."""
+
+    @property
+    def spent(self) -> Fraction:
+        """The charges of all steps before `step`."""
+
+    @property
+    def step(self) -> Step | None:
+        """The only step allowed now; None at the end."""
+
+    def after(self, *, anneal: bool = False) -> Self:
+        """The schedule once `step` has been charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class AimSchedule:
+    """AIM (McKenna, Mullins, Sheldon and Miklau 2022): initial measurements, then rounds of select and measure.
+
+    Each round costs rho / rounds, nine tenths of it for the measurement. After a round the caller may anneal: sigma
+    halves and epsilon doubles, so rounds cost four times as much. A round that would leave less than another one is
+    the last, and takes all that is left: before it, at least the cost of the round just done remains, so the rule
+    never meets an empty budget, whatever is annealed.
+
+    Deviation from private-pgm's aim.py: the measurements counted at the start are those made, not the number of
+    columns; too few rounds to pay for them are refused instead of running into a negative budget; and the charge of a
+    selection includes what its integer arithmetic may err.
+    """
+
+    rho: Fraction
+    neighbouring: Neighbouring
+    select: NoisyMax
+    measure: Gaussian
+    initial: int
+    role: Role | None = Role.INITIAL
+    last: bool = False
+    spent: Fraction = Fraction(0)
+    pure_epsilon: None = None
+
+    @classmethod
+    def start(
+        cls, rho: Fraction, neighbouring: Neighbouring, *, initial: int, rounds: int | None = None
+    ) -> AimSchedule:
+        """`initial` counts the marginals measured before the first round; `rounds`, 16 times as many unless given."""
+        if read_count(initial) < 1:
+            raise DomainError("AIM starts from at least one measurement")
+        rounds = 16 * initial if rounds is None else read_count(rounds)
+        least = ceil(MEASURE_SHARE * initial) + 1
+        if rounds < least:
+            raise DomainError(
+                f"{initial} initial measurements leave no budget for a round: plan {least} rounds or more"
+            )
+        budget = _divisible(rho, rounds)
+        select, measure = _split(budget / rounds, neighbouring)
+        return cls(budget, neighbouring, select, measure, initial)
+
+    @property
+    def step(self) -> Step | None:
+        match self.role:
+            case Role.INITIAL:
+                return Step(Role.INITIAL, self.measure, self.initial)
+            case Role.SELECT:
+                return Step(Role.SELECT, self.select)
+            case Role.MEASURE:
+                return Step(Role.MEASURE, self.measure)
+        return None
+
+    def after(self, *, anneal: bool = False) -> AimSchedule:
+        """The schedule once `step` has been charged. Only a measurement that is not the last may be annealed after."""
+        step = self.step
+        if step is None:
+            raise DomainError("the schedule has ended")
+        if anneal and (self.role is not Role.MEASURE or self.last):
+            raise DomainError("annealing follows the measurement of a round that is not the last")
+        done = replace(self, spent=self.spent + step.rho(self.neighbouring))
+        if self.role is Role.SELECT:
+            return replace(done, role=Role.MEASURE)
+        if self.last:
+            return replace(done, role=None)
+        return (done._annealed() if anneal else done)._next_round()
+
+    def _annealed(self) -> AimSchedule:
+        select = NoisyMax(2 * self.select.epsilon_star, 2 * self.select.kappa)
+        return replace(self, select=select, measure=Gaussian(self.measure.sigma_squared / 4))
+
+    def _next_round(self) -> AimSchedule:
+        left = self.rho - self.spent
+        if left >= 2 * (self.select.rho(self.neighbouring) + self.measure.rho(self.neighbouring)):
+            return replace(self, role=Role.SELECT)
+        select, measure = _split(left, self.neighbouring)
+        return replace(self, role=Role.SELECT, select=select, measure=measure, last=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A schedule whose steps are all known beforehand."""
+
+    rho: Fraction
+    neighbouring: Neighbouring
+    steps: tuple[Step, ...]
+    pure_epsilon: Fraction | None = None
+    position: int = 0
+    spent: Fraction = Fraction(0)
+
+    @property
+    def step(self) -> Step | None:
+        return self.steps[self.position] if self.position < len(self.steps) else None
+
+    def after(self, *, anneal: bool = False) -> Self:
+        """The schedule once `step` has been charged."""
+        step = self.step
+        if step is None:
+            raise DomainError("the schedule has ended")
+        if anneal:
+            raise DomainError("only AIM anneals")
+        return replace(self, position=self.position + 1, spent=self.spent + step.rho(self.neighbouring))
+
+
+class MwemSchedule(_Plan):
+    """MWEM+PGM (McKenna, Sheldon and Miklau 2019): `rounds` equal rounds of select and measure.
+
+    Deviation from private-pgm's mwem+pgm.py: the neighbouring relation enters the selection too. There the bounded
+    case selects with the sensitivity of the unbounded one, and so spends four times the rho it states for selection.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def gaussian(cls, rho: Fraction, neighbouring: Neighbouring, *, rounds: int) -> MwemSchedule:
+        """Rounds of rho / rounds each: exponential mechanism and Gaussian noise."""
+        budget = _divisible(rho, _at_least_one(rounds))
+        select, measure = _split(budget / rounds, neighbouring)
+        return cls(budget, neighbouring, (Step(Role.SELECT, select), Step(Role.MEASURE, measure)) * rounds)
+
+    @classmethod
+    def laplace(cls, epsilon: Fraction, neighbouring: Neighbouring, *, rounds: int) -> MwemSchedule:
+        """Rounds of epsilon / rounds each, pure DP: permute-and-flip and Laplace noise."""
+        each = positive("epsilon", epsilon) / _at_least_one(rounds)
+        select = PermuteAndFlip(significant_down((1 - MEASURE_SHARE) * each))
+        measure = Laplace.of_epsilon(MEASURE_SHARE * each, neighbouring)
+        steps = (Step(Role.SELECT, select), Step(Role.MEASURE, measure)) * rounds
+        rho = sum((step.rho(neighbouring) for step in steps), Fraction(0))
+        return cls(rho, neighbouring, steps, pure_epsilon=Fraction(epsilon))
+
+
+class MstSchedule(_Plan):
+    """MST (McKenna, Miklau and Sheldon 2021): a third of rho each to measure columns, choose edges, measure edges."""
+
+    __slots__ = ()
+
+    @classmethod
+    def start(cls, rho: Fraction, neighbouring: Neighbouring, *, columns: int) -> MstSchedule:
+        """`columns` one-way marginals, then a spanning tree of columns - 1 edges, chosen one by one."""
+        if read_count(columns) < 2:
+            raise DomainError("a spanning tree joins at least two columns")
+        budget, edges = _divisible(rho, 3 * columns), columns - 1
+        one_way = Gaussian.costing(grid_down(budget / (3 * columns)), neighbouring)
+        edge = Gaussian.costing(grid_down(budget / (3 * edges)), neighbouring)
+        select = NoisyMax.costing(grid_down(budget / (3 * edges)))
+        steps = (
+            Step(Role.INITIAL, one_way, columns),
+            *(Step(Role.SELECT, select),) * edges,
+            Step(Role.MEASURE, edge, edges),
+        )
+        return cls(budget, neighbouring, steps)
+
+
+def _split(rho: Fraction, neighbouring: Neighbouring) -> tuple[NoisyMax, Gaussian]:
+    """One round that costs at most rho, rounded down to the grid: a tenth to select, the rest to measure."""
+    select = NoisyMax.costing(grid_down((1 - MEASURE_SHARE) * rho))
+    return select, Gaussian.costing(grid_down(MEASURE_SHARE * rho), neighbouring)
+
+
+def _divisible(rho: Fraction, parts: int) -> Fraction:
+    """rho on the grid. Refused where a part would be so small that the grid's rounding matters."""
+    if positive("rho", rho) < parts * SMALLEST_PART:
+        raise DomainError(f"rho is too small to be divided into {parts} parts")
+    return grid_down(rho)
+
+
+def _at_least_one(rounds: int) -> int:
+    if read_count(rounds) < 1:
+        raise DomainError("an algorithm has at least one round")
+    return rounds
