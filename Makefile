@@ -31,7 +31,8 @@ test-slow: $(READY) ## the tests that take minutes
 demo: $(READY) ## three parties as real processes over mutual TLS, computing on shares
 	@$(BIN)/python -m deploy.demo
 
-bench: $(READY) ## measure the engine beside spu, mpyc and bare TLS; installs the peers into .venv-peers
+bench: $(READY) ## measure protocols and engine beside the paper's, spu, mpyc and bare TLS; peers go to .venv-peers
+	@$(BIN)/python -m bench protocols
 	@$(BIN)/python -m bench engine
 
 docs: $(READY) ## write docs/protocols.md from the registry

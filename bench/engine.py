@@ -7,36 +7,24 @@ Times on a shared machine are noisy: read the ratios, and the rounds and bytes, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import median
+from collections.abc import Mapping
 from typing import Any
 
 from bench.peers.measure import measure_blas, measure_mpyc, measure_pingpong, measure_spu
+from bench.timing import summary
 from services.mpc_server.local import run_task
 
 
 def measure(*, repeats: int, peers: bool) -> dict[str, Any]:
     """One key per measurement, each with what it was measured beside."""
     parties = run_task("bench.engine_tasks:measure", {"repeats": repeats}, timeout=600)
-    report = {name: _ours([party[name] for party in parties]) for name in parties[0]}
+    report = {name: summary([party[name] for party in parties]) for name in parties[0]}
     others = {"two_float64_products": measure_blas(), **_bare_tls()}
     if peers:
         others |= {"spu": measure_spu(), "mpyc": measure_mpyc()}
     for name, ours in report.items():
         ours["beside"] = {peer: _compared(ours, entries[name]) for peer, entries in others.items() if name in entries}
     return report
-
-
-def _ours(parties: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    walls = [max(walls) for walls in zip(*(party["walls"] for party in parties), strict=True)]
-    cpus = [sum(cpus) for cpus in zip(*(party["cpus"] for party in parties), strict=True)]
-    return {
-        "seconds": median(walls),
-        "seconds_best": min(walls),
-        "cpu_seconds": median(cpus),
-        "bytes": sum(party["sent"] for party in parties),
-        "rounds": parties[0]["rounds"],
-    }
 
 
 def _bare_tls() -> dict[str, dict[str, Any]]:

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from caps.prss import expand
-from caps.ring import Z16, Z64, Ring, Words
-from caps.sharing import deal
+from bench.timing import shared, timed, values
+from caps.ring import Z16, Z64, Words
 from services.mpc_server.engine.arithmetic import gram, multiply, reveal
 from services.mpc_server.engine.comparison import equal, less_than
 from services.mpc_server.engine.context import Context, Party
 from services.mpc_server.engine.conversion import lift
 from services.mpc_server.engine.shares import AShare
-
-Step = Callable[[Context], Awaitable[AShare]]
-
-
-def values(label: str, shape: tuple[int, ...], ring: Ring) -> Words:
-    """Public benchmark data, the same at every party."""
-    return expand(hashlib.sha256(label.encode()).digest(), b"bench", shape, ring)
-
-
-def shared(party: Party, words: Words, label: str) -> AShare:
-    """This party's share of public benchmark data, as a holder would have dealt it."""
-    seeds = iter(hashlib.sha256(f"{label}/{i}".encode()).digest() for i in range(2))
-    dealt = deal(words, entropy=lambda _: next(seeds))
-    return party.context.share(*dealt[party.context.party].components())
 
 
 def one_hot(rows: int, columns: int) -> Words:
@@ -57,10 +40,10 @@ async def measure(party: Party, repeats: int) -> dict[str, Any]:
         return product
 
     report = {
-        "mul_1e6": await timed(party, "mul", lambda ctx: multiply(ctx, x, y), a * b, repeats),
-        "less_than_1e5": await timed(party, "less", lambda ctx: less_than(ctx, p, q), small_a < small_b, repeats),
-        "equal_1e5": await timed(party, "equal", lambda ctx: equal(ctx, p, q), small_a == small_b, repeats),
-        "sequential_mul_1000": await timed(
+        "mul_1e6": await checked(party, "mul", lambda ctx: multiply(ctx, x, y), a * b, repeats),
+        "less_than_1e5": await checked(party, "less", lambda ctx: less_than(ctx, p, q), small_a < small_b, repeats),
+        "equal_1e5": await checked(party, "equal", lambda ctx: equal(ctx, p, q), small_a == small_b, repeats),
+        "sequential_mul_1000": await checked(
             party, "sequential", thousand, np.array([pow(3, 1000, 1 << 64)], np.uint64), repeats
         ),
     }
@@ -76,38 +59,17 @@ async def measure(party: Party, repeats: int) -> dict[str, Any]:
         expected = (doubles.T @ doubles)[np.triu_indices(columns)]
         del doubles
         name = f"gram_{rows}x{columns}"
-        report[name] = await timed(party, name, count, expected, repeats)
+        report[name] = await checked(party, name, count, expected, repeats)
     return report
 
 
-async def timed(
+async def checked(
     party: Party, name: str, step: Callable[[Context], Any], expected: np.ndarray[Any, Any], repeats: int
 ) -> dict[str, Any]:
-    """Run a step once to warm up and check it, then `repeats` times against the clock."""
-    ctx = party.context.step(name)
-    result = await party.execute(step(ctx.step("warm")))
-    await check(party, ctx, result, expected)
-    walls, cpus = [], []
-    traffic = party.channel.traffic
-    for i in range(repeats):
-        await barrier(party, ctx.step(f"ready{i}"))
-        rounds, sent = traffic.rounds, traffic.sent
-        cpu, wall = time.process_time(), time.perf_counter()
-        await party.execute(step(ctx.step(f"run{i}")))
-        walls.append(time.perf_counter() - wall)
-        cpus.append(time.process_time() - cpu)
-        rounds, sent = traffic.rounds - rounds, traffic.sent - sent
-    return {"walls": walls, "cpus": cpus, "rounds": rounds, "sent": sent}
-
-
-async def barrier(party: Party, ctx: Context) -> None:
-    """Return when both peers have come as far."""
-    word = np.zeros(1, Z64.dtype)
-
-    async def meet() -> None:
-        await ctx.exchange([(ctx.next, word), (ctx.previous, word)], [(ctx.next, 8), (ctx.previous, 8)])
-
-    await party.execute(meet())
+    """Run a step once to warm up and check it, then time it."""
+    ctx = party.context.step(f"{name}-check")
+    await check(party, ctx, await party.execute(step(ctx.step("warm"))), expected)
+    return await timed(party, name, step, repeats)
 
 
 async def check(party: Party, ctx: Context, result: AShare, expected: np.ndarray[Any, Any]) -> None:

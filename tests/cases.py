@@ -423,4 +423,4 @@ def _(s: Source) -> Call:
     return Call((flags, bits), {"n": bits.words.size, "w": len(offsets)}, expected, {"offsets": offsets})
 
 
-from tests import cases_release, cases_sampling  # noqa: E402, F401  (they register their cases)
+from tests import cases_compute, cases_paper, cases_release, cases_sampling  # noqa: E402, F401  (they register)

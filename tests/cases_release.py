@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from caps.ring import Z32, Z64
-from services.mpc_server.engine import release
+from services.mpc_server.engine import release, steps
 from tests.cases import Call, Source, case
 from tests.world import Bits, PerParty
 
@@ -80,3 +80,12 @@ def _(s: Source) -> Call:
     x = s.words(Z64, shape, 32)
     own = [s.sizes.integers(-(1 << 20), 1 << 20, shape) for _ in range(3)]
     return Call((x, PerParty(*map(np.asarray, own))), {"n": x.size}, x.astype(np.int64) + sum(own))
+
+
+@case(steps.signed_from_bits)
+def _(s: Source) -> Call:
+    width = s.count(1, 64)
+    x = s.bits(width, s.shape())
+    unused = 64 - width
+    signed = Z64.signed(np.asarray(x.words << np.uint64(unused))) >> unused
+    return Call((x,), {"n": x.words.size, "w": width}, signed)

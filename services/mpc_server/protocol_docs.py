@@ -8,7 +8,19 @@ from pathlib import Path
 
 from services.mpc_server.engine.registry import REGISTRY, Declaration
 
-MODULES = ("arithmetic", "boolean", "conversion", "comparison", "randomness", "fixedpoint", "sampling", "release")
+MODULES = (
+    "arithmetic",
+    "boolean",
+    "conversion",
+    "comparison",
+    "randomness",
+    "fixedpoint",
+    "compute",
+    "sampling",
+    "release",
+    "steps",
+    "paper",
+)
 
 _HEAD = """\
 # Protocols

@@ -121,7 +121,7 @@ async def equal(ctx: Context, x: AShare, y: AShare) -> AShare:
 
 
 @protocol(
-    "CaPS Protocol 6, lines 3-4",
+    "CaPS Protocol 7, lines 3-4",
     rounds="5 + log2(k-1)",
     sent=(
         "2*n*k//8 + (2*k - 1 + carry_ands(k-1))*plane(n)",
@@ -141,7 +141,7 @@ async def absolute(ctx: Context, x: AShare) -> AShare:
 
 
 @protocol(
-    "CaPS Protocol 6, pi_NORM-L1",
+    "CaPS Protocol 7, pi_NORM-L1",
     rounds="5 + log2(k-1)",
     sent=(
         "m*k//8 + n*k//8 + (2*k - 1 + carry_ands(k-1))*plane(n)",

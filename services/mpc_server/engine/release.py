@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.errors import DomainError, ShareError
+from caps.oracle import UNIT_BITS, Integers
 from caps.ring import Z32, Z64, Words, pack_bits, unpack_bits
 from services.mpc_server.engine.arithmetic import reshare, reveal, reveal_bits, share_from
 from services.mpc_server.engine.boolean import carry, tournament
@@ -21,13 +22,9 @@ from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare
 
 Indices = npt.NDArray[np.intp]
-Integers = npt.NDArray[np.int64]
 
 COUNT_BITS = Z32.bits
 """Counts are below 2^32: no study has more people."""
-
-UNIT_BITS = 8
-"""Estimates are rounded to multiples of 2^-8, and scores counted in that unit."""
 
 
 @protocol(
@@ -69,7 +66,7 @@ async def bits_below(ctx: Context, x: BShare, *, bound: Words) -> BShare:
 
 
 @protocol(
-    "CaPS Protocol 6 with the sign left in bits: |y| = (1 - 2c)(1 - 2d) y",
+    "CaPS Protocol 7 with the sign left in bits: |y| = (1 - 2c)(1 - 2d) y",
     rounds="2",
     sent=("n*k//8 + m*k//8", "n*k//8 + m*k//8", "n*k//8 + m*k//8"),
 )
@@ -124,7 +121,7 @@ async def _turned(ctx: Context, sign: BShare, y: AShare) -> AShare:
 
 
 @protocol(
-    "CaPS Protocols 5 and 7, pi_ERR, in integers",
+    "CaPS Protocols 6 and 8, pi_ERR, in integers",
     rounds="2 + log2(32)",
     sent="n*8 + m*8 + carry_ands(32)*plane(n)",
 )
@@ -144,9 +141,9 @@ async def error_scores(
     bias, MST neither. Estimate and bias are in units of 2^-8. Adding or removing one person changes one cell of each
     candidate by 2^8, so a score by at most 2^8 |w_c|, exactly.
 
-    Deviation: the paper prints sum(1 - 2 abs_diff) in Protocol 7; the sum of abs_diff is meant.
+    Deviation: the paper prints sum(1 - 2 abs_diff) in Protocol 8; the sum of abs_diff is meant.
 
-    Pre-conditions: bits are those of `count_bits`; |score| < 2^62, which `check_range` decides from public numbers.
+    Pre-conditions: bits are those of `count_bits`; |score| < 2^61, which `caps.oracle.Selection.check` decides.
     Leaks: nothing.
     """
     ctx.own(counts, bits)
@@ -158,13 +155,6 @@ async def error_scores(
     distance = counts * (1 << UNIT_BITS) - estimate
     sums = await signed_sums(ctx.step("sums"), sign, distance, starts=starts)
     return (sums - bias) * weights
-
-
-def check_range(estimate: Integers, bias: Integers, weights: Integers, *, people: int, cells: int) -> None:
-    """Refuse public numbers with which a score could reach 2^62, where it would wrap and sensitivity be lost."""
-    largest = (people << UNIT_BITS) * cells + int(np.abs(estimate).sum(dtype=object)) + int(np.abs(bias).max(initial=0))
-    if largest * int(np.abs(weights).max(initial=1)) >> 62:
-        raise DomainError("estimates, biases or weights are so large that a score could overflow")
 
 
 @protocol(
@@ -194,7 +184,7 @@ async def noisy_argmax(ctx: Context, scores: AShare, noise: AShare) -> int:
     return int(await reveal_bits(ctx.step("index"), where, ring=Z64))
 
 
-@protocol("CaPS Protocol 4, pi_MEASURE, in integers", rounds="1", sent="n*8 + 16")
+@protocol("CaPS Protocol 5, pi_MEASURE, in integers", rounds="1", sent="n*8 + 16")
 async def noisy_counts(ctx: Context, counts: AShare, noise: AShare) -> Integers:
     """counts + noise, opened.
 

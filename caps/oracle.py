@@ -1,0 +1,162 @@
+"""What an algorithm may ask about the joint data: count once, select, measure. It sees noisy answers, nothing else.
+
+Two things answer: the MPC servers (`services.mpc_server.engine.steps`) and, where the data may be in one place, the
+clear twin (`caps.clear`). Requests hold public numbers only, and everything a server needs to charge its ledger.
+
+Scores are integers in units of 2^-UNIT_BITS of a person, so that their sensitivity is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from caps.domain import Clique, Layout
+from caps.errors import DomainError
+from caps.noise.plans import (
+    DistributedPlan,
+    GaussianPlan,
+    GeometricPlan,
+    GumbelPlan,
+    LaplacePlan,
+    distributed_plan,
+    gaussian_plan,
+    geometric_plan,
+    gumbel_plan,
+    laplace_plan,
+)
+from caps.privacy.filter import Entry
+from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
+from caps.privacy.neighbouring import Neighbouring
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+Plan: TypeAlias = GaussianPlan | LaplacePlan | GumbelPlan | GeometricPlan
+"""Noise that is drawn jointly, in MPC."""
+
+UNIT_BITS = 8
+MAX_ROWS = 1 << 32
+_SAMPLERS = {
+    GaussianPlan: "discrete-gaussian",
+    LaplacePlan: "discrete-laplace",
+    GumbelPlan: "gumbel",
+    GeometricPlan: "geometric",
+    DistributedPlan: "discrete-gaussian-distributed",
+}
+
+
+def rounded_estimate(estimate: npt.ArrayLike) -> Integers:
+    """An estimate of counts, as a model gives it, in units of 2^-UNIT_BITS."""
+    scaled = np.rint(np.asarray(estimate, np.float64) * (1 << UNIT_BITS))
+    if not np.all(np.abs(scaled) < MAX_ROWS << UNIT_BITS):  # also catches NaN
+        raise DomainError("an estimated count is not a number of people")
+    return scaled.astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Which candidate's marginal is worst approximated: the greatest w (sum of |2^8 count - estimate| - bias) + noise.
+
+    step: names the step within its run, once. estimate: of all cells of the candidates, one after the other. bias and
+    weights: one for each candidate. All in units of 2^-UNIT_BITS but the weights, which are plain integers.
+    """
+
+    step: str
+    candidates: tuple[Clique, ...]
+    estimate: Integers
+    bias: Integers
+    weights: Integers
+    mechanism: NoisyMax | PermuteAndFlip
+
+    def check(self, layout: Layout) -> None:
+        """Refuse a request that does not fit the layout, or whose scores could reach 2^62 and wrap."""
+        cells = sum(layout.sizes[layout.index(clique)] for clique in self.candidates)
+        if not self.candidates or self.estimate.shape != (cells,):
+            raise DomainError(f"{len(self.candidates)} candidates with {cells} cells need as many estimates")
+        if self.bias.shape != (len(self.candidates),) or self.weights.shape != self.bias.shape:
+            raise DomainError("every candidate needs a bias and a weight")
+        if any(array.dtype != np.int64 for array in (self.estimate, self.bias, self.weights)):
+            raise DomainError("estimates, biases and weights are 64-bit integers")
+        if not np.any(self.weights):
+            raise DomainError("at least one weight must not be zero")
+        worst = (MAX_ROWS << UNIT_BITS) + sum(map(abs, self.estimate.tolist())) + max(map(abs, self.bias.tolist()))
+        if worst * max(map(abs, self.weights.tolist())) >> 61:
+            raise DomainError("estimates, biases or weights are so large that a score could overflow")
+
+    def starts(self, layout: Layout) -> npt.NDArray[np.intp]:
+        """The first cell of every candidate in `estimate`."""
+        sizes = [layout.sizes[layout.index(clique)] for clique in self.candidates]
+        return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.intp)
+
+    def plan(self, neighbouring: Neighbouring) -> GumbelPlan | GeometricPlan:
+        """The noise that makes the selection private: its scale follows from the largest weight."""
+        weight = int(np.abs(self.weights).max()) << UNIT_BITS
+        scale = self.mechanism.scale(weight, neighbouring)
+        if isinstance(self.mechanism, NoisyMax):
+            return gumbel_plan(scale, self.mechanism.kappa)
+        return geometric_plan(scale)
+
+    def entry(self, neighbouring: Neighbouring) -> Entry:
+        """What a ledger is charged."""
+        plan = self.plan(neighbouring)
+        return _entry(self.step, self.mechanism, plan, len(self.candidates))
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """A noisy marginal. `draws`, at least its cells, is how many noise values are drawn: the rest is discarded.
+
+    Servers draw noise before they know which marginal will be selected, hence for the largest. `distributed` asks for
+    Gaussian noise that each server draws by itself: no MPC, and half as much variance again.
+    """
+
+    step: str
+    clique: Clique
+    mechanism: Gaussian | Laplace
+    draws: int | None = None
+    distributed: bool = False
+
+    def noise_values(self, layout: Layout) -> int:
+        """How many values to draw. Raises DomainError if they are fewer than the cells."""
+        cells = layout.sizes[layout.index(self.clique)]
+        draws = cells if self.draws is None else self.draws
+        if draws < cells:
+            raise DomainError(f"{draws} noise values are too few for {cells} cells")
+        return draws
+
+    def plan(self) -> GaussianPlan | LaplacePlan | DistributedPlan:
+        """The noise."""
+        if self.distributed:
+            if not isinstance(self.mechanism, Gaussian):
+                raise DomainError("only Gaussian noise can be drawn by each server for itself")
+            return distributed_plan(self.mechanism.sigma_squared)
+        if isinstance(self.mechanism, Gaussian):
+            return gaussian_plan(self.mechanism.sigma_squared)
+        return laplace_plan(self.mechanism.scale)
+
+    def entry(self, layout: Layout) -> Entry:
+        """What a ledger is charged."""
+        return _entry(self.step, self.mechanism, self.plan(), self.noise_values(layout))
+
+
+def _entry(step: str, mechanism: AnyMechanism, plan: Plan | DistributedPlan, draws: int) -> Entry:
+    return Entry(step, mechanism, 1, _SAMPLERS[type(plan)], draws, plan.distance, certified=True)
+
+
+class Oracle(Protocol):
+    """The joint data, as an algorithm sees it."""
+
+    @property
+    def layout(self) -> Layout:
+        """The marginals that can be asked about."""
+
+    def answers(self) -> None:
+        """COMPUTE ANSWERS: count every marginal of the layout. Returns nothing: the counts stay secret."""
+
+    def select(self, selection: Selection) -> int:
+        """SELECT: the position, among the candidates, of the one selected."""
+
+    def measure(self, measurement: Measurement) -> Integers:
+        """MEASURE: the marginal plus noise, flat."""

@@ -1,0 +1,164 @@
+"""The steps of a run on shares: what `caps.oracle` asks for, and noise drawn before it is needed.
+
+A step's noise is labelled by the step and by the plan it follows. So it is the same whether it was drawn beforehand or
+on demand, a repetition of the step repeats it, and it cannot serve twice: labels are for one use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from caps.domain import Layout
+from caps.errors import DomainError
+from caps.noise.clear import BitSource
+from caps.noise.clear import discrete_gaussian as discrete_gaussian_of_own
+from caps.noise.plans import DistributedPlan, GaussianPlan, GumbelPlan, LaplacePlan
+from caps.oracle import Integers, Measurement, Plan, Selection
+from caps.privacy.neighbouring import Neighbouring
+from caps.ring import Z64
+from services.mpc_server.engine.context import Branch, Context, together
+from services.mpc_server.engine.conversion import from_bits
+from services.mpc_server.engine.registry import protocol
+from services.mpc_server.engine.release import (
+    count_bits,
+    counts_with_own_noise,
+    error_scores,
+    noisy_argmax,
+    noisy_counts,
+)
+from services.mpc_server.engine.sampling import discrete_gaussian, discrete_laplace, geometric, gumbel
+from services.mpc_server.engine.shares import AShare, BShare
+
+
+@protocol("two's complement: flip the top bit, subtract its weight", rounds="2", sent=("w*n*8", "n*8", "n*8"))
+async def signed_from_bits(ctx: Context, x: BShare) -> AShare:
+    """[[x]] over Z_2^64 from w bits in two's complement.
+
+    Pre-conditions: 1 <= w <= 64.
+    Leaks: nothing.
+    """
+    top = np.zeros((x.width, 1), np.uint8)
+    top[-1] = 1
+    return await from_bits(ctx, x.flip(top), ring=Z64) - (1 << (x.width - 1))
+
+
+async def draw_noise(ctx: Context, plan: Plan, draws: int) -> AShare:
+    """[[`draws` noise values]] of a plan over Z_2^64. Data-independent."""
+    shape = (draws,)
+    if isinstance(plan, GaussianPlan):
+        return await discrete_gaussian(ctx, plan=plan, shape=shape)
+    if isinstance(plan, LaplacePlan):
+        return await discrete_laplace(ctx, plan=plan, shape=shape)
+    if isinstance(plan, GumbelPlan):
+        return await signed_from_bits(ctx.step("ring"), await gumbel(ctx, plan=plan, shape=shape))
+    return await from_bits(ctx.step("ring"), await geometric(ctx, plan=plan, shape=shape), ring=Z64)
+
+
+def noise_context(run: Context, step: str, plan: Plan | DistributedPlan) -> Context:
+    """Where the noise of a step is drawn: bound to the run's keys, the step, and the law with its parameters."""
+    return run.step(step).step("noise").step(plan.digest[:16])
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Noise that a later step may need."""
+
+    step: str
+    plan: Plan
+    draws: int
+
+
+@dataclass(slots=True, repr=False)
+class NoisePool:
+    """Noise drawn while the servers would idle. At most `limit` values are held; what is taken is gone."""
+
+    limit: int = 1 << 20
+    _held: dict[tuple[str, str], AShare] = field(default_factory=dict)
+    _size: int = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    async def fill(self, run: Context, wanted: Iterable[Wanted]) -> None:
+        """Draw all that is wanted, in shared rounds. Refused as a whole, before anything is drawn, if it has no room.
+
+        Pre-conditions: all parties fill with equal requests in equal order.
+        """
+        requests = list(wanted)
+        total = sum(request.draws for request in requests)
+        if self._size + total > self.limit:
+            raise DomainError(f"a pool of {self.limit} noise values holds {self._size} and has no room for {total}")
+        self._size += total
+        branches: list[Branch[AShare]] = [
+            draw_noise(noise_context(run, request.step, request.plan), request.plan, request.draws)
+            for request in requests
+        ]
+        for request, noise in zip(requests, await together(*branches), strict=True):
+            self._held[request.step, request.plan.digest] = noise
+
+    def take(self, step: str, plan: Plan, draws: int) -> AShare | None:
+        """The noise drawn for this step and plan, or None. Other noise drawn for the step is discarded with it."""
+        found = self._held.get((step, plan.digest))
+        if found is not None and found.size < draws:
+            raise DomainError(f"{found.size} noise values were drawn for step {step}, and {draws} are needed")
+        for key in [key for key in self._held if key[0] == step]:
+            self._size -= self._held.pop(key).size
+        return found
+
+
+@dataclass(slots=True, repr=False)
+class Steps:
+    """One party's side of the steps of one run, on the counts that COMPUTE ANSWERS left shared."""
+
+    run: Context
+    layout: Layout
+    neighbouring: Neighbouring
+    counts: AShare
+    pool: NoisePool = field(default_factory=NoisePool)
+    _bits: BShare | None = None
+
+    async def prepare(self) -> None:
+        """Bring the counts into the form that selections need, once."""
+        if self._bits is None:
+            self._bits = await count_bits(self.run.step("prepare"), self.counts)
+
+    async def select(self, selection: Selection) -> int:
+        """SELECT. Opens the position of the selected candidate, nothing else."""
+        selection.check(self.layout)
+        if self._bits is None:
+            raise DomainError("prepare() comes before select()")
+        ctx = self.run.step(selection.step)
+        cells = self.layout.positions(selection.candidates)
+        plan = selection.plan(self.neighbouring)
+        noise = await self._noise(selection.step, plan, len(selection.candidates))
+        scores = await error_scores(
+            ctx.step("scores"),
+            self.counts[cells],
+            self._bits.take(cells),
+            estimate=selection.estimate,
+            starts=selection.starts(self.layout),
+            bias=selection.bias,
+            weights=selection.weights,
+        )
+        return await noisy_argmax(ctx.step("argmax"), scores, noise[: len(selection.candidates)])
+
+    async def measure(self, measurement: Measurement, own_bits: BitSource | None = None) -> Integers:
+        """MEASURE. Opens the marginal plus noise. `own_bits`, this party's alone, serves distributed noise."""
+        ctx = self.run.step(measurement.step)
+        counts = self.counts[self.layout.part(measurement.clique)]
+        draws, plan = measurement.noise_values(self.layout), measurement.plan()
+        if isinstance(plan, DistributedPlan):
+            if own_bits is None:
+                raise DomainError("distributed noise needs a source of bits of this party's own")
+            label = noise_context(self.run, measurement.step, plan).path + b"/S%d" % (self.run.party + 1)
+            own = discrete_gaussian_of_own(own_bits, label, plan.each, (draws,))
+            return await counts_with_own_noise(ctx.step("open"), counts, own[: counts.size])
+        noise = await self._noise(measurement.step, plan, draws)
+        return await noisy_counts(ctx.step("open"), counts, noise[: counts.size])
+
+    async def _noise(self, step: str, plan: Plan, draws: int) -> AShare:
+        found = self.pool.take(step, plan, draws)
+        return found if found is not None else await draw_noise(noise_context(self.run, step, plan), plan, draws)
