@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from fractions import Fraction
 from itertools import combinations
 
@@ -12,16 +13,19 @@ from hypothesis import strategies as st
 
 from caps.clear import ClearOracle
 from caps.domain import Attribute, Domain, Layout
-from caps.errors import DomainError, LabelReused
+from caps.errors import DomainError, LabelReused, ShareError
 from caps.oracle import Measurement, Selection, rounded_estimate
 from caps.privacy.filter import BudgetExceeded, Filter
 from caps.privacy.mechanisms import Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.privacy.neighbouring import Neighbouring, Relation
 from caps.prss import expand
 from caps.ring import Z64, plane_words
+from services.mpc_server.engine.arithmetic import multiply
+from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import NoisePool, Steps, Wanted
 from tests.cases_sampling import WorldBits
-from tests.world import Failed, PerParty, Recorder, World
+from tests.world import STUDY, Failed, PerParty, Recorder, World
 
 UNBOUNDED = Neighbouring(Relation.UNBOUNDED)
 PATH = b"/test/run"
@@ -147,6 +151,51 @@ def test_a_filled_pool_changes_no_result_and_takes_the_noise_offline() -> None:
         return np.array(0)
 
     assert pooled.rounds - World(6).run(offline, counts).rounds == 30 + 1  # the selection, and the opening
+
+
+def test_a_pool_fills_on_a_channel_of_its_own_while_the_party_works() -> None:
+    """The same keys on a second channel: noise is drawn in between the rounds of other work, and is the same noise."""
+    layout, codes = table(5, 200, [5] * 4)
+    counts = shared_counts(layout, codes)
+    measure = Measurement("measure", layout.cliques[-1], Gaussian(Fraction(73) ** 2))
+    wanted = [Wanted("measure", measure.plan(), 25)]
+    world = World(6)
+    working, filling = world.channels(), world.channels()
+
+    async def serve(p: int) -> tuple[np.ndarray, AShare, int]:
+        party = Party(working[p], study=STUDY, scope=b"world")
+        context = party.context.step("test")
+        share = shares[p]
+        steps = Steps(context.step("run"), layout, UNBOUNDED, share)
+
+        async def work(ctx: Context) -> AShare:
+            product = share
+            for i in range(50):
+                product = await multiply(ctx.step(i), product, share)
+            return product
+
+        product, _ = await asyncio.gather(
+            party.execute(work(context.step("work"))),
+            party.beside(filling[p]).execute(steps.pool.fill(steps.run, wanted)),
+        )
+        return await party.execute(steps.measure(measure)), product, party.channel.traffic.rounds
+
+    async def main():
+        return await asyncio.gather(*(serve(p) for p in range(3)))
+
+    contexts = [Party(c, study=STUDY, scope=b"world").context for c in world.channels()]
+    shares = world.share(contexts, counts)
+    results = asyncio.run(main())
+    on_demand = World(6).run(run_steps, counts, layout, [measure]).value[0]
+    assert all(np.array_equal(opened, on_demand) for opened, _, _ in results)
+    assert np.array_equal(world.open([product for _, product, _ in results]), counts**51)
+    assert {rounds for *_, rounds in results} == {50 + 1}
+
+
+def test_a_party_keeps_to_its_own_channels() -> None:
+    channels = World(1).channels()
+    with pytest.raises(ShareError, match="S2"):
+        Party(channels[0], study=STUDY, scope=b"").beside(channels[1])
 
 
 def test_noise_serves_once() -> None:

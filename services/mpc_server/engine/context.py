@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Coroutine, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import coroutine
 from typing import Any, TypeVar
 
 import numpy as np
 
-from caps.errors import CapsError, DomainError, PeerError, ShareError
+from caps.errors import CapsError, DomainError, PeerError, ShareError, party_name
 from caps.prss import Prss
 from caps.ring import PLANE, Ring, Words, plane_words
 from services.mpc_server.channel import TAG_BYTES, Channel
@@ -145,12 +145,10 @@ def together(*branches: Branch[Any]) -> Generator[Round, Replies, list[Any]]:
     return results
 
 
-@dataclass(slots=True)
 class Party:
-    """One party of one session: drives its protocols by exchanges on its channel."""
+    """One party of a study: drives its protocols, one at a time, by exchanges on its channel."""
 
-    channel: Channel
-    context: Context = field(init=False)
+    __slots__ = ("channel", "context")
 
     def __init__(self, channel: Channel, *, study: bytes, scope: bytes) -> None:
         party = channel.party
@@ -162,6 +160,14 @@ class Party:
         )
         self.channel = channel
         self.context = Context(Owner(party, study), prss)
+
+    def beside(self, channel: Channel) -> Party:
+        """The same party, with its keys and its used labels, on another channel: for protocols that run meanwhile."""
+        if channel.party != self.context.party:
+            raise ShareError(f"{self.context.owner!r} cannot speak on a channel of {party_name(channel.party)}")
+        twin = object.__new__(Party)
+        twin.channel, twin.context = channel, self.context
+        return twin
 
     async def execute(self, protocol: Branch[T]) -> T:
         """Drive a protocol to its result. On any error both peers are told, and the session is over."""
