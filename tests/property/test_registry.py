@@ -53,6 +53,8 @@ def test_result_and_cost_are_as_declared(name: str, drawn: Source) -> None:
         call.check(outcome.value)
     else:
         assert_equal(outcome.value, call.expect)
+    if call.in_world is not None:
+        call.in_world(outcome.value)
     declared = REGISTRY[name]
     assert outcome.rounds == evaluate(declared.rounds, **call.sizes)
     assert outcome.sent == tuple(evaluate(formula, **call.sizes) for formula in declared.sent)
