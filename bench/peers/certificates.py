@@ -3,15 +3,11 @@
 Never for production: the keys of all parties are made in one place and lie unencrypted in a temporary folder.
 """
 
-import datetime
-import ipaddress
+import datetime as dt
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from caps.pki import Authority, generate_key, write_key, write_pem
 
 
 @dataclass(frozen=True)
@@ -24,80 +20,26 @@ class Credentials:
 
 
 def make_credentials(folder: Path, names: tuple[str, ...]) -> tuple[Credentials, ...]:
-    """One authority and one certificate per name, valid for localhost, 127.0.0.1 and the name itself, for a day."""
-    now = datetime.datetime.now(datetime.UTC)
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca_name = _subject("benchmark authority, insecure")
-    ca_path = folder / "mpyc_ca.crt"
-    _write_certificate(
-        ca_path,
-        _builder(ca_name, ca_name, ca_key.public_key(), now)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .sign(ca_key, hashes.SHA256()),
-    )
+    """One authority and one certificate per name, valid for localhost, 127.0.0.1 and the name itself, for a day.
+
+    File names are those that MPyC insists on.
+    """
+    now = dt.datetime.now(dt.UTC)
+    not_before, not_after = now - dt.timedelta(minutes=5), now + dt.timedelta(days=1)
+    authority = Authority.create("benchmark authority, insecure", not_before=not_before, not_after=not_after)
+    write_pem(folder / "mpyc_ca.crt", authority.certificate)
     made = []
     for index, name in enumerate(names):
-        key = ec.generate_private_key(ec.SECP256R1())
-        addresses = [
-            x509.DNSName(name),
-            x509.DNSName("localhost"),
-            x509.IPAddress(ipaddress.IPv4Address("127.0.0.1")),
-        ]
-        certificate = (
-            _builder(_subject(name), ca_name, key.public_key(), now)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
-                critical=False,
-            )
-            .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
-            .sign(ca_key, hashes.SHA256())
+        key = generate_key()
+        certificate = authority.issue(
+            key.public_key(),
+            subject=name,
+            hosts=[name, "localhost", "127.0.0.1"],
+            not_before=not_before,
+            not_after=not_after,
         )
-        credentials = Credentials(folder / f"party_{index}.crt", folder / f"party_{index}.key", ca_path)
-        _write_certificate(credentials.certificate, certificate)
-        credentials.key.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
-        credentials.key.chmod(0o600)
+        credentials = Credentials(folder / f"party_{index}.crt", folder / f"party_{index}.key", folder / "mpyc_ca.crt")
+        write_pem(credentials.certificate, certificate)
+        write_key(credentials.key, key)
         made.append(credentials)
     return tuple(made)
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime.datetime
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=1))
-    )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _subject(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
-    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

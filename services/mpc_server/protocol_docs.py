@@ -32,8 +32,9 @@ Three parties S1, S2, S3, replicated secret sharing, at most one party corrupted
 depth of messages; protocols that run side by side share their rounds. **Sent** is the payload in bytes that each
 server sends, without frame headers (32 bytes a frame) and TLS records. `n` is the number of elements, `k` the bits of
 the ring, `w` the bits of an element or the columns of a matrix, `f` fractional or dropped bits; other letters are
-named in the summary. `log2(x)` is rounded up; `plane(n)` = 8 * ceil(n / 64) is one bit plane of n elements; the other
-functions count the AND gates of a circuit and stand beside it in the source.
+named in the summary. `first` is 1 for S1 and 0 for the others. `log2(x)` is rounded up; `plane(n)` = 8 * ceil(n / 64)
+is one bit plane of n elements; the other functions count the AND gates of a circuit and stand beside it in the
+source.
 """
 
 
@@ -46,7 +47,7 @@ def render() -> str:
         chosen = [declaration for declaration in REGISTRY.values() if declaration.module == module]
         doc = (import_module(f"services.mpc_server.engine.{module}").__doc__ or "").partition("\n\n")[0]
         rows = [
-            "| protocol | source | rounds | sent by S1; S2; S3 (bytes) | leaks |",
+            "| protocol | source | rounds | sent by each server (bytes) | leaks |",
             "|---|---|---|---|---|",
             *(_row(declaration) for declaration in chosen),
         ]
@@ -56,9 +57,13 @@ def render() -> str:
 
 
 def _row(declaration: Declaration) -> str:
-    first, *others = declaration.sent
-    sent = f"`{first}`" if all(other == first for other in others) else "; ".join(f"`{s}`" for s in declaration.sent)
-    cells = (declaration.name, declaration.source, f"`{declaration.rounds}`", sent, declaration.leaks)
+    cells = (
+        declaration.name,
+        declaration.source,
+        f"`{declaration.rounds}`",
+        f"`{declaration.sent}`",
+        declaration.leaks,
+    )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

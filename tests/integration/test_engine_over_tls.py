@@ -10,7 +10,7 @@ import pytest
 from caps.errors import party_name
 from caps.ring import planes_to_words
 from caps.sharing import Algebra, reconstruct
-from services.mpc_server.engine.registry import REGISTRY, evaluate
+from services.mpc_server.engine.registry import REGISTRY
 from services.mpc_server.local import local_servers, run_task
 from tests.cases import CASES
 from tests.property.test_registry import assert_equal
@@ -47,8 +47,8 @@ def test_every_protocol_gives_the_same_over_tls(seed: int) -> None:
             call.check(value)
         else:
             assert_equal(value, call.expect)
-        assert {part["rounds"] for part in parts} == {evaluate(REGISTRY[name].rounds, **call.sizes)}
-        assert [part["sent"] for part in parts] == [evaluate(f, **call.sizes) for f in REGISTRY[name].sent]
+        assert {part["rounds"] for part in parts} == {REGISTRY[name].rounds_for(**call.sizes)}
+        assert [part["sent"] for part in parts] == [REGISTRY[name].sent_by(p, **call.sizes) for p in range(3)]
 
 
 @pytest.mark.parametrize("culprit", [0, 1, 2])

@@ -46,8 +46,8 @@ checked = listed(check_one_hot)
 
 def assert_cost(name: str, outcome: Outcome, sizes: dict[str, int]) -> None:
     declared = REGISTRY[name]
-    assert outcome.rounds == evaluate(declared.rounds, **sizes)
-    assert outcome.sent == tuple(evaluate(formula, **sizes) for formula in declared.sent)
+    assert outcome.rounds == declared.rounds_for(**sizes)
+    assert outcome.sent == tuple(declared.sent_by(party, **sizes) for party in range(3))
 
 
 def nine_attributes(*degrees: int) -> Layout:
@@ -165,7 +165,7 @@ def test_what_is_sent_does_not_depend_on_the_rows_and_is_small() -> None:
     assert max(outcomes[0].sent) <= 100_000
     for rows in (1, GROUP_ROWS):
         sizes = count_sizes(layout, rows)
-        assert max(evaluate(formula, **sizes) for formula in REGISTRY["count"].sent) == max(outcomes[0].sent)
+        assert max(REGISTRY["count"].sent_by(party, **sizes) for party in range(3)) == max(outcomes[0].sent)
 
 
 def test_the_papers_way_gives_the_same_and_sends_every_row() -> None:

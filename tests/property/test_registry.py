@@ -10,7 +10,7 @@ from scipy import stats
 from caps.errors import PeerViolation
 from caps.ring import Z64
 from services.mpc_server.engine.arithmetic import multiply, reveal
-from services.mpc_server.engine.registry import REGISTRY, evaluate
+from services.mpc_server.engine.registry import REGISTRY
 from tests.cases import CASES, Call, Source, sources
 from tests.world import Failed, Recorder, World
 
@@ -56,8 +56,8 @@ def test_result_and_cost_are_as_declared(name: str, drawn: Source) -> None:
     if call.in_world is not None:
         call.in_world(outcome.value)
     declared = REGISTRY[name]
-    assert outcome.rounds == evaluate(declared.rounds, **call.sizes)
-    assert outcome.sent == tuple(evaluate(formula, **call.sizes) for formula in declared.sent)
+    assert outcome.rounds == declared.rounds_for(**call.sizes)
+    assert outcome.sent == tuple(declared.sent_by(party, **call.sizes) for party in range(3))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -22,7 +22,7 @@ async def reshare(ctx: Context, summand: Words) -> AShare:
     return ctx.share(summand, np.frombuffer(theirs, summand.dtype).reshape(summand.shape))
 
 
-@protocol("Araki et al. 2016, PRSS input by one party", rounds="1", sent=("n*k//8", "0", "0"))
+@protocol("Araki et al. 2016, PRSS input by one party", rounds="1", sent="first*n*k//8")
 async def share_from(ctx: Context, values: Words | None, *, dealer: int, shape: Shape, ring: Ring) -> AShare:
     """[[values]], where `values` is known to party `dealer` (and is None elsewhere).
 

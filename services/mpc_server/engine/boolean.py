@@ -33,7 +33,7 @@ async def reshare_planes(ctx: Context, shape: Shape, summand: Words) -> BShare:
     return ctx.bits(shape, summand, np.frombuffer(theirs, PLANE).reshape(summand.shape))
 
 
-@protocol("as share_from, for XOR shares", rounds="1", sent=("w*plane(n)", "0", "0"))
+@protocol("as share_from, for XOR shares", rounds="1", sent="first*w*plane(n)")
 async def share_bits_from(ctx: Context, planes: Words | None, *, dealer: int, width: int, shape: Shape) -> BShare:
     """[[bits]] of w-bit elements whose planes are known to party `dealer` (None elsewhere).
 

@@ -10,15 +10,14 @@ from services.mpc_server.engine.conversion import from_bits, halves_in_bits, to_
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare
 
+SIGN = "((1+first)*k - 1 + carry_ands(k-1))*plane(n)"
+"""Bytes of `negative`."""
+
 
 @protocol(
     "top bit of a sum of two halves: Mohassel and Rindal 2018, with one input fewer",
     rounds="2 + log2(k-1)",
-    sent=(
-        "(2*k - 1 + carry_ands(k-1))*plane(n)",
-        "(k - 1 + carry_ands(k-1))*plane(n)",
-        "(k - 1 + carry_ands(k-1))*plane(n)",
-    ),
+    sent=SIGN,
 )
 async def negative(ctx: Context, x: AShare) -> BShare:
     """[[1 if x < 0 else 0]] as a shared bit, x signed.
@@ -37,11 +36,7 @@ async def negative(ctx: Context, x: AShare) -> BShare:
 @protocol(
     "CaPS App. A, pi_LT",
     rounds="4 + log2(k-1)",
-    sent=(
-        "n*k//8 + (2*k - 1 + carry_ands(k-1))*plane(n)",
-        "n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
-        "n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
-    ),
+    sent=f"n*k//8 + {SIGN}",
 )
 async def less_than(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x < y else 0]], elementwise, signed.
@@ -58,11 +53,7 @@ async def less_than(ctx: Context, x: AShare, y: AShare) -> AShare:
 @protocol(
     "CaPS App. A, pi_GT",
     rounds="4 + log2(k-1)",
-    sent=(
-        "n*k//8 + (2*k - 1 + carry_ands(k-1))*plane(n)",
-        "n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
-        "n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
-    ),
+    sent=f"n*k//8 + {SIGN}",
 )
 async def greater_than(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x > y else 0]], elementwise, signed.
@@ -76,11 +67,7 @@ async def greater_than(ctx: Context, x: AShare, y: AShare) -> AShare:
 @protocol(
     "CaPS App. A, pi_GTE",
     rounds="4 + log2(k-1)",
-    sent=(
-        "n*k//8 + (2*k - 1 + carry_ands(k-1))*plane(n)",
-        "n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
-        "n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
-    ),
+    sent=f"n*k//8 + {SIGN}",
 )
 async def greater_equal(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x >= y else 0]], elementwise, signed.
@@ -94,11 +81,7 @@ async def greater_equal(ctx: Context, x: AShare, y: AShare) -> AShare:
 @protocol(
     "CaPS App. A, pi_EQ",
     rounds="3 + log2(k)",
-    sent=(
-        "n*k//8 + (2*k - 1)*plane(n)",
-        "n*k//8 + (k - 1)*plane(n)",
-        "n*k//8 + (k - 1)*plane(n)",
-    ),
+    sent="n*k//8 + ((1+first)*k - 1)*plane(n)",
 )
 async def equal(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x = y else 0]], elementwise.
@@ -123,11 +106,7 @@ async def equal(ctx: Context, x: AShare, y: AShare) -> AShare:
 @protocol(
     "CaPS Protocol 7, lines 3-4",
     rounds="5 + log2(k-1)",
-    sent=(
-        "2*n*k//8 + (2*k - 1 + carry_ands(k-1))*plane(n)",
-        "2*n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
-        "2*n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
-    ),
+    sent=f"2*n*k//8 + {SIGN}",
 )
 async def absolute(ctx: Context, x: AShare) -> AShare:
     """[[|x|]], elementwise.
@@ -143,11 +122,7 @@ async def absolute(ctx: Context, x: AShare) -> AShare:
 @protocol(
     "CaPS Protocol 7, pi_NORM-L1",
     rounds="5 + log2(k-1)",
-    sent=(
-        "m*k//8 + n*k//8 + (2*k - 1 + carry_ands(k-1))*plane(n)",
-        "m*k//8 + n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
-        "m*k//8 + n*k//8 + (k - 1 + carry_ands(k-1))*plane(n)",
-    ),
+    sent=f"m*k//8 + n*k//8 + {SIGN}",
 )
 async def l1_norm(ctx: Context, x: AShare) -> AShare:
     """[[sum over the last axis of |x|]]; n counts elements, m the sums.
@@ -163,11 +138,7 @@ async def l1_norm(ctx: Context, x: AShare) -> AShare:
 @protocol(
     "CaPS App. A, pi_MAX",
     rounds="4 + log2(k-1) + tournament_rounds(n, k)",
-    sent=(
-        "(k + log2(n))*k//8 + (k + adder_ands(k))*plane(n) + tournament_bytes(n, k)",
-        "2*k//8 + adder_ands(k)*plane(n) + tournament_bytes(n, k)",
-        "2*k//8 + adder_ands(k)*plane(n) + tournament_bytes(n, k)",
-    ),
+    sent="(2 + first*(k + log2(n) - 2))*k//8 + (first*k + adder_ands(k))*plane(n) + tournament_bytes(n, k)",
 )
 async def argmax(ctx: Context, x: AShare) -> tuple[AShare, AShare]:
     """[[max of x]] and [[its index]], x a vector of n signed numbers; the lowest index wins a tie.

@@ -55,17 +55,12 @@ BLOCK_WORDS = 1 << 22
 MAX_DEGREE = 8
 _COINS = b"caps/v1/compute/coins"
 
-_LIFTED = tuple(f"{a}*{{e}}*8 + ({b}*{{k}} + carry_ands({{k}}))*plane({{e}})" for a, b in ((2, 2), (1, 1), (1, 1)))
+_LIFTED = "(1+first)*{e}*8 + ((1+first)*{k} + carry_ands({k}))*plane({e})"
 _ADD_ROUNDS = "7 + log2(k)"
-_ADD_SENT = tuple(f"{lifted.format(e='e', k='k')} + 64 + 16*v*j" for lifted in _LIFTED)
+_ADD_SENT = _LIFTED.format(e="e", k="k") + " + 64 + 16*v*j"
 _CHECK_SENT = f"64 + u*{6 * COMBINATIONS}"
 _COUNT_ROUNDS = "l*row_blocks(n, p) + min(c, 1) + 8"
-_COUNT_SENT = tuple(f"2*n*q + 2*row_groups(n)*c + {lifted.format(e='row_groups(n)*m', k='16')}" for lifted in _LIFTED)
-
-
-def _triple(formulas: Sequence[str]) -> tuple[str, str, str]:
-    first, second, third = formulas
-    return first, second, third
+_COUNT_SENT = "2*n*q + 2*row_groups(n)*c + " + _LIFTED.format(e="row_groups(n)*m", k="16")
 
 
 @protocol("PRSS words, opened", rounds="1", sent="48")
@@ -173,7 +168,7 @@ def combinations_of_totals(layouts: Sequence[Layout], bits: int) -> int:
     return -(-SOUNDNESS_BITS // room)
 
 
-@protocol("CaPS Protocol 2, lines 1-5", rounds=_ADD_ROUNDS, sent=_triple(_ADD_SENT))
+@protocol("CaPS Protocol 2, lines 1-5", rounds=_ADD_ROUNDS, sent=_ADD_SENT)
 async def add_marginals(
     ctx: Context, contributions: Sequence[HorizontalInput], *, layout: Layout
 ) -> tuple[AShare, Flags]:
@@ -521,7 +516,7 @@ def _joined(parts: Sequence[Indices]) -> Indices:
 @protocol(
     "CaPS Protocols 2 and 11, as products of one-hot columns (docs/adr/0003)",
     rounds=_COUNT_ROUNDS,
-    sent=_triple(_COUNT_SENT),
+    sent=_COUNT_SENT,
 )
 async def count(ctx: Context, columns: AShare, *, layout: Layout) -> AShare:
     """[[all marginals]] of a layout over Z_2^64, from the one-hot columns of its whole domain.
@@ -603,10 +598,11 @@ def count_sizes(layout: Layout, rows: int) -> dict[str, int]:
     }
 
 
-_EQUAL = tuple(f"8*n*w + {planes}*block_planes(n, w, p) + 8*n*q" for planes in (127, 63, 63))
-
-
-@protocol("CaPS Protocols 2 and 11", rounds="paper_blocks(n, p)*(8 + d)", sent=_triple(_EQUAL))
+@protocol(
+    "CaPS Protocols 2 and 11",
+    rounds="paper_blocks(n, p)*(8 + d)",
+    sent="8*n*w + (63 + first*64)*block_planes(n, w, p) + 8*n*q",
+)
 async def count_paper(ctx: Context, codes: AShare, *, layout: Layout) -> AShare:
     """[[all marginals]] of a layout from integer codes, one column per attribute, by comparing rows with cells.
 
@@ -684,13 +680,10 @@ class Answers(NamedTuple):
 
 
 _BOTH_ROUNDS = f"max(min(v, 1)*({_ADD_ROUNDS}), min(u, 1)*(4 + log2(h) + {_COUNT_ROUNDS}))"
-_BOTH_SENT = tuple(
-    f"min(v, 1)*({add}) + min(u, 1)*({_CHECK_SENT} + 2*n*g + {counted})"
-    for add, counted in zip(_ADD_SENT, _COUNT_SENT, strict=True)
-)
+_BOTH_SENT = f"min(v, 1)*({_ADD_SENT}) + min(u, 1)*({_CHECK_SENT} + 2*n*g + {_COUNT_SENT})"
 
 
-@protocol("CaPS Protocol 2, pi_COMP", rounds=_BOTH_ROUNDS, sent=_triple(_BOTH_SENT))
+@protocol("CaPS Protocol 2, pi_COMP", rounds=_BOTH_ROUNDS, sent=_BOTH_SENT)
 async def compute_answers(
     ctx: Context,
     inputs: Sequence[HorizontalInput | ColumnsInput],

@@ -38,7 +38,7 @@ async def halves_in_bits(ctx: Context, x: AShare, width: int) -> tuple[BShare, B
 @protocol(
     "bit decomposition: Mohassel and Rindal 2018, with one input fewer",
     rounds="2 + log2(k-1)",
-    sent=("(k + adder_ands(k))*plane(n)", "adder_ands(k)*plane(n)", "adder_ands(k)*plane(n)"),
+    sent="(first*k + adder_ands(k))*plane(n)",
 )
 async def to_bits(ctx: Context, x: AShare) -> BShare:
     """[[the k bits of x]], lowest first.
@@ -54,7 +54,7 @@ async def to_bits(ctx: Context, x: AShare) -> BShare:
 @protocol(
     "bit injection: Mohassel and Rindal 2018, the first product made local",
     rounds="2",
-    sent=("w*n*k//8", "n*k//8", "n*k//8"),
+    sent="(first*(w-1) + 1)*n*k//8",
 )
 async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
     """[[x]] over Z_2^k from its w bits, read as an unsigned number.
@@ -116,11 +116,7 @@ async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
 @protocol(
     "exact share conversion: carries counted, as in Dalskov, Escudero and Keller 2019",
     rounds="4 + log2(k)",
-    sent=(
-        "2*n*t//8 + (k + k + carry_ands(k))*plane(n)",
-        "n*t//8 + (k + carry_ands(k))*plane(n)",
-        "n*t//8 + (k + carry_ands(k))*plane(n)",
-    ),
+    sent="(1+first)*n*t//8 + ((1+first)*k + carry_ands(k))*plane(n)",
 )
 async def lift(ctx: Context, x: AShare, *, ring: Ring) -> AShare:
     """[[x]] over the larger ring Z_2^t from a sharing over Z_2^k, x read as unsigned.
@@ -153,11 +149,7 @@ async def lift(ctx: Context, x: AShare, *, ring: Ring) -> AShare:
 @protocol(
     "CaPS section 2: deterministic truncation of Dalskov, Escudero and Keller 2019",
     rounds="4 + log2(f)",
-    sent=(
-        "3*n*k//8 + (2*f + 2 + carry_ands(f))*plane(n)",
-        "2*n*k//8 + (f + 1 + carry_ands(f))*plane(n)",
-        "2*n*k//8 + (f + 1 + carry_ands(f))*plane(n)",
-    ),
+    sent="(2+first)*n*k//8 + ((1+first)*(f+1) + carry_ands(f))*plane(n)",
 )
 async def truncate(ctx: Context, x: AShare, *, bits: int) -> AShare:
     """[[floor(x / 2^f)]], signed and exact.

@@ -109,11 +109,6 @@ ASSEMBLE_ROUNDS = "3 + log2(8) + 4 + log2(26) + 6 + log2(31)"
 TURN_ROUNDS = "2 + log2(k-1) + 3 + log2(9) + 4 + log2(56-f)"
 
 
-def _sent(formula: str) -> tuple[str, str, str]:
-    """Bytes of each server by one formula, `first` being 1 for S1, which starts conversions, else 0."""
-    return formula.replace("first", "1"), formula.replace("first", "0"), formula.replace("first", "0")
-
-
 def truncate_bytes(n: int, bits: int, first: int) -> int:
     """Bytes of `truncate`."""
     return (2 + first) * 8 * n + ((1 + first) * (bits + 1) + carry_ands(bits)) * plane(n)
@@ -129,7 +124,7 @@ async def _round(ctx: Context, x: AShare, bits: int) -> AShare:
     return await truncate(ctx, x + (1 << (bits - 1)), bits=bits)
 
 
-@protocol("Catrina and Saxena 2010", rounds="5 + log2(f)", sent=_sent("n*k//8 + truncate_bytes(n, f, first)"))
+@protocol("Catrina and Saxena 2010", rounds="5 + log2(f)", sent=("n*k//8 + truncate_bytes(n, f, first)"))
 async def multiply_fixed(ctx: Context, x: AShare, y: AShare, *, frac: int = FRAC) -> AShare:
     """[[x * y]], rounded down.
 
@@ -142,7 +137,7 @@ async def multiply_fixed(ctx: Context, x: AShare, y: AShare, *, frac: int = FRAC
     return await truncate(ctx.step("round"), await multiply(ctx.step("product"), x, y), bits=frac)
 
 
-@protocol("Catrina and Saxena 2010", rounds="4 + log2(f)", sent=_sent("truncate_bytes(n, f, first)"))
+@protocol("Catrina and Saxena 2010", rounds="4 + log2(f)", sent=("truncate_bytes(n, f, first)"))
 async def scale_fixed(ctx: Context, x: AShare, *, factor: npt.ArrayLike, frac: int = FRAC) -> AShare:
     """[[x * factor]], rounded down, for a public real factor or an array of them in the shape of x.
 
@@ -173,7 +168,7 @@ async def select(ctx: Context, condition: AShare, x: AShare, y: AShare) -> AShar
 @protocol(
     "CaPS App. A, polynomial expansion; powers by doubling",
     rounds="log2(d)*(5 + log2(f)) + 4 + log2(f)",
-    sent=_sent("polynomial_bytes(n, d, f, first)"),
+    sent=("polynomial_bytes(n, d, f, first)"),
 )
 async def polynomial(ctx: Context, x: AShare, *, coefficients: Sequence[float], frac: int = FRAC) -> AShare:
     """[[c_0 + c_1 x + ... + c_d x^d]] for public coefficients, lowest first.
@@ -216,7 +211,7 @@ def polynomial_bytes(n: int, degree: int, frac: int, first: int) -> int:
 @protocol(
     "bit decomposition, then leading bit by parallel prefix; Catrina and Saxena 2010, Norm",
     rounds=NORMALISE_ROUNDS,
-    sent=_sent("normalise_bytes(n, first)"),
+    sent=("normalise_bytes(n, first)"),
 )
 async def normalise(ctx: Context, x: AShare) -> tuple[BShare, BShare, BShare]:
     """[[sign]], [[one-hot e]] of 62 bits and [[m]] of 32 bits, where |x| = 2^e (1 + m / 2^32) with m rounded down.
@@ -395,7 +390,7 @@ def assemble_bytes(n: int, signs: int, first: int) -> int:
 @protocol(
     "CaPS App. A, pi_EXP; base 2: exponent and table",
     rounds=f"2 + log2(k-1) + {ASSEMBLE_ROUNDS}",
-    sent=_sent("exponential_bytes(n, first)"),
+    sent=("exponential_bytes(n, first)"),
 )
 async def exponential(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     """[[e^x]]; 0 where that is below half an ulp, however low x is.
@@ -438,7 +433,7 @@ def exponential_bytes(n: int, first: int) -> int:
 @protocol(
     "CaPS App. A, pi_LN; exponent and table",
     rounds=f"{NORMALISE_ROUNDS} + 3 + log2(8) + 4 + log2(56-f)",
-    sent=_sent(
+    sent=(
         "normalise_bytes(n, first) + quadratic_bytes(n, 1, 8, first) + words_bytes(n, 6, first)"
         " + truncate_bytes(n, 56-f, first)"
     ),
@@ -464,7 +459,7 @@ async def logarithm(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
 @protocol(
     "CaPS App. A, pi_SQRT; exponent, its parity, and table",
     rounds=f"{NORMALISE_ROUNDS} + {ASSEMBLE_ROUNDS}",
-    sent=_sent("normalise_bytes(n, first) + assemble_bytes(n, 0, first)"),
+    sent=("normalise_bytes(n, first) + assemble_bytes(n, 0, first)"),
 )
 async def square_root(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     """[[the square root of x]], exactly 0 for 0.
@@ -489,7 +484,7 @@ async def square_root(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
 @protocol(
     "Catrina and Saxena 2010, by table instead of iteration",
     rounds=f"{NORMALISE_ROUNDS} + {ASSEMBLE_ROUNDS}",
-    sent=_sent("normalise_bytes(n, first) + assemble_bytes(n, 1, first)"),
+    sent=("normalise_bytes(n, first) + assemble_bytes(n, 1, first)"),
 )
 async def reciprocal(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     """[[1 / x]], with the sign of x; 0 for x = 0.
@@ -516,7 +511,7 @@ async def _reciprocal(ctx: Context, x: AShare, bits: int) -> AShare:
 @protocol(
     "floating-point division of normalised numbers",
     rounds=f"{NORMALISE_ROUNDS} + {ASSEMBLE_ROUNDS} + 5 + log2(30)",
-    sent=_sent(
+    sent=(
         "2*normalise_bytes(n, first) + 62*plane(n) + assemble_bytes(n, 1, first) + words_bytes(n, 30, first)"
         " + n*k//8 + truncate_bytes(n, 30, first)"
     ),
@@ -553,7 +548,7 @@ async def divide(ctx: Context, x: AShare, y: AShare, *, frac: int = FRAC) -> ASh
     return await _assemble(ctx, mantissa(ctx.step("mantissa")), powers(ctx.step("scale")))
 
 
-@protocol("CaPS App. A, pi_SIN", rounds=TURN_ROUNDS, sent=_sent("turn_bytes(n, 1, f, first)"))
+@protocol("CaPS App. A, pi_SIN", rounds=TURN_ROUNDS, sent=("turn_bytes(n, 1, f, first)"))
 async def sine(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     """[[sin x]], x in radians.
 
@@ -566,7 +561,7 @@ async def sine(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     return (await _turn(ctx, x, [SINE], frac))[0]
 
 
-@protocol("CaPS App. A, pi_COS", rounds=TURN_ROUNDS, sent=_sent("turn_bytes(n, 1, f, first)"))
+@protocol("CaPS App. A, pi_COS", rounds=TURN_ROUNDS, sent=("turn_bytes(n, 1, f, first)"))
 async def cosine(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     """[[cos x]], x in radians.
 
@@ -578,7 +573,7 @@ async def cosine(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     return (await _turn(ctx, x, [COSINE], frac))[0]
 
 
-@protocol("CaPS App. A, pi_SIN and pi_COS", rounds=TURN_ROUNDS, sent=_sent("turn_bytes(n, 2, f, first)"))
+@protocol("CaPS App. A, pi_SIN and pi_COS", rounds=TURN_ROUNDS, sent=("turn_bytes(n, 2, f, first)"))
 async def sine_cosine(ctx: Context, x: AShare, *, frac: int = FRAC) -> tuple[AShare, AShare]:
     """[[sin x]] and [[cos x]], which share all but their coefficients.
 
@@ -609,7 +604,7 @@ def turn_bytes(n: int, tables: int, frac: int, first: int) -> int:
     "CaPS App. A, pi_SOFTMAX",
     rounds=f"4 + log2(k-1) + tournament_rounds(n, k) + 2 + log2(k-1) + {ASSEMBLE_ROUNDS}"
     f" + {NORMALISE_ROUNDS} + {ASSEMBLE_ROUNDS} + 5 + log2(60-f)",
-    sent=_sent(
+    sent=(
         "(first*k + adder_ands(k))*plane(n) + tournament_bytes(n, k) + words_bytes(1, k, first)"
         " + words_bytes(1, log2(n), first) + exponential_bytes(n, first) + normalise_bytes(1, first)"
         " + assemble_bytes(1, 1, first) + n*k//8 + truncate_bytes(n, 60-f, first)"

@@ -47,7 +47,7 @@ from services.mpc_server.engine.fixedpoint import (
     square_root,
 )
 from services.mpc_server.engine.randomness import random_bit, random_fraction
-from services.mpc_server.engine.registry import FUNCTIONS, REGISTRY, evaluate, protocol
+from services.mpc_server.engine.registry import FUNCTIONS, REGISTRY, protocol
 from services.mpc_server.engine.shares import AShare, concatenate
 
 CERTIFIED = False
@@ -73,12 +73,7 @@ def _rounds(*names: str) -> str:
 
 def _bytes(name: str, first: int, **sizes: int) -> int:
     """Declared bytes of a protocol over Z_2^64, of S1 if `first` is 1, else of another server."""
-    return evaluate(REGISTRY[name].sent[1 - first], k=64, **sizes)
-
-
-def _sent(formula: str) -> tuple[str, str, str]:
-    """Bytes of each server by one formula in `first`, which is 1 for S1, else 0."""
-    return formula.replace("first", "1"), formula.replace("first", "0"), formula.replace("first", "0")
+    return REGISTRY[name].sent_by(1 - first, k=64, **sizes)
 
 
 ERROR_ROUNDS = _rounds("negative") + " + 3"
@@ -116,7 +111,7 @@ def paper_errors_bytes(n: int, q: int, first: int) -> int:
 @protocol(
     "CaPS Protocol 6, lines 2-7: pi_ERR of AIM",
     rounds=ERROR_ROUNDS,
-    sent=_sent("paper_errors_bytes(n, q, first)"),
+    sent=("paper_errors_bytes(n, q, first)"),
 )
 async def paper_errors_aim(
     ctx: Context,
@@ -144,7 +139,7 @@ async def paper_errors_aim(
 @protocol(
     "CaPS Protocol 8, lines 2-9: pi_ERR of MWEM+PGM",
     rounds=ERROR_ROUNDS,
-    sent=_sent("paper_errors_bytes(n, q, first)"),
+    sent=("paper_errors_bytes(n, q, first)"),
 )
 async def paper_errors_mwem(
     ctx: Context, answers: AShare, *, estimate: Integers, sizes: Integers, unit: int = 1
@@ -160,7 +155,7 @@ async def paper_errors_mwem(
     return await _l1_errors(ctx, answers, estimate, sizes, unit) - np.asarray(sizes) * unit
 
 
-@protocol("CaPS Protocol 6, lines 9-12: pi_NORM", rounds=NORM_ROUNDS, sent=_sent("paper_normalise_bytes(q, first)"))
+@protocol("CaPS Protocol 6, lines 9-12: pi_NORM", rounds=NORM_ROUNDS, sent=("paper_normalise_bytes(q, first)"))
 async def paper_normalise(ctx: Context, errors: AShare) -> AShare:
     """[[err_i - max err]] of a vector: at most 0, and 0 for the worst query.
 
@@ -179,7 +174,7 @@ def paper_normalise_bytes(q: int, first: int) -> int:
 @protocol(
     "CaPS Protocol 6, line 14: pi_PROB, a softmax",
     rounds=PROB_ROUNDS,
-    sent=_sent("paper_probabilities_bytes(q, f, first)"),
+    sent=("paper_probabilities_bytes(q, f, first)"),
 )
 async def paper_probabilities(
     ctx: Context, errors: AShare, *, epsilon: Real, sensitivity: Real, frac: int = FRAC
@@ -220,7 +215,7 @@ def paper_probabilities_bytes(q: int, f: int, first: int) -> int:
     return clamp + scale + powers + _bytes("multiply_fixed", first, n=q, f=f)
 
 
-@protocol("CaPS Protocol 4, pi_RC", rounds=CHOICE_ROUNDS, sent=_sent("paper_random_index_bytes(m, q, f, first)"))
+@protocol("CaPS Protocol 4, pi_RC", rounds=CHOICE_ROUNDS, sent=("paper_random_index_bytes(m, q, f, first)"))
 async def paper_random_index(ctx: Context, probabilities: AShare, *, frac: int = FRAC) -> AShare:
     """[[i with probability p_i over their sum]], counted from 0, for each of m rows of q probabilities.
 
@@ -258,7 +253,7 @@ def paper_random_index_bytes(m: int, q: int, f: int, first: int) -> int:
 @protocol(
     "CaPS Protocol 3, pi_SELECT from line 2 on",
     rounds=SELECT_ROUNDS,
-    sent=_sent("paper_select_bytes(q, f, first)"),
+    sent=("paper_select_bytes(q, f, first)"),
 )
 async def paper_select(ctx: Context, errors: AShare, *, epsilon: Real, sensitivity: Real, frac: int = FRAC) -> int:
     """The index, from 0, of the query selected by its error. NOT differentially private: see the module.
@@ -287,7 +282,7 @@ def paper_select_bytes(q: int, f: int, first: int) -> int:
 @protocol(
     "CaPS Protocol 6, pi_SELECT for AIM",
     rounds=f"{ERROR_ROUNDS} + {SELECT_ROUNDS}",
-    sent=_sent("paper_errors_bytes(n, q, first) + paper_select_bytes(q, f, first)"),
+    sent=("paper_errors_bytes(n, q, first) + paper_select_bytes(q, f, first)"),
 )
 async def paper_select_aim(
     ctx: Context,
@@ -321,7 +316,7 @@ async def paper_select_aim(
 @protocol(
     "CaPS Protocol 8, pi_SELECT for MWEM+PGM",
     rounds=f"{ERROR_ROUNDS} + {SELECT_ROUNDS}",
-    sent=_sent("paper_errors_bytes(n, q, first) + paper_select_bytes(q, f, first)"),
+    sent=("paper_errors_bytes(n, q, first) + paper_select_bytes(q, f, first)"),
 )
 async def paper_select_mwem(
     ctx: Context,
@@ -433,7 +428,7 @@ def paper_release_bytes(n: int, f: int, first: int) -> int:
 @protocol(
     "CaPS Protocol 5, pi_MEASURE by Irwin-Hall",
     rounds=f"{_rounds('random_fraction')} + {MEASURE_ROUNDS}",
-    sent=_sent("paper_irwin_hall_bytes(n, f, first) + paper_release_bytes(n, f, first)"),
+    sent=("paper_irwin_hall_bytes(n, f, first) + paper_release_bytes(n, f, first)"),
 )
 async def paper_measure_irwin_hall(ctx: Context, answers: AShare, *, scale: float, frac: int = FRAC) -> Words:
     """Answers plus scale times approximately normal noise, in fixed point. NOT differentially private: see the module.
@@ -456,7 +451,7 @@ def paper_irwin_hall_bytes(n: int, f: int, first: int) -> int:
 @protocol(
     "CaPS Protocol 5 with Protocol 9, pi_MEASURE by Box-Muller",
     rounds=f"{_rounds('random_fraction', 'logarithm', 'square_root', 'multiply_fixed')} + {MEASURE_ROUNDS}",
-    sent=_sent("paper_box_muller_bytes(n, f, first) + paper_release_bytes(n, f, first)"),
+    sent=("paper_box_muller_bytes(n, f, first) + paper_release_bytes(n, f, first)"),
 )
 async def paper_measure_box_muller(ctx: Context, answers: AShare, *, scale: float, frac: int = FRAC) -> Words:
     """Answers plus scale times normal noise, in fixed point. NOT differentially private: see the module.
@@ -487,7 +482,7 @@ def paper_box_muller_bytes(n: int, f: int, first: int) -> int:
 @protocol(
     "CaPS Protocol 10, pi_MEASURE with Laplace noise",
     rounds=f"{_rounds('random_fraction', 'logarithm', 'multiply')} + {MEASURE_ROUNDS}",
-    sent=_sent("paper_laplace_bytes(n, f, first) + paper_release_bytes(n, f, first)"),
+    sent=("paper_laplace_bytes(n, f, first) + paper_release_bytes(n, f, first)"),
 )
 async def paper_measure_laplace(ctx: Context, answers: AShare, *, scale: float, frac: int = FRAC) -> Words:
     """Answers plus scale times Laplace noise, in fixed point. NOT differentially private: see the module.
@@ -511,7 +506,7 @@ def paper_laplace_bytes(n: int, f: int, first: int) -> int:
 @protocol(
     "CaPS App. A before Protocol 10, pi_MEASURE with Laplace noise by its inverse distribution function",
     rounds=f"{_rounds('random_fraction', 'greater_equal', 'multiply', 'logarithm', 'multiply')} + {MEASURE_ROUNDS}",
-    sent=_sent("paper_laplace_inverse_bytes(n, f, first) + paper_release_bytes(n, f, first)"),
+    sent=("paper_laplace_inverse_bytes(n, f, first) + paper_release_bytes(n, f, first)"),
 )
 async def paper_measure_laplace_inverse(ctx: Context, answers: AShare, *, scale: float, frac: int = FRAC) -> Words:
     """Answers plus scale times Laplace noise, in fixed point. NOT differentially private: see the module.

@@ -21,7 +21,7 @@ async def random_bit(ctx: Context, *, shape: Shape, ring: Ring) -> AShare:
     return await from_bits(ctx, random_planes(ctx, width=1, shape=shape), ring=ring)
 
 
-@protocol("CaPS App. A, pi_GR-RANDOM", rounds="2", sent=("f*n*k//8", "n*k//8", "n*k//8"))
+@protocol("CaPS App. A, pi_GR-RANDOM", rounds="2", sent="(first*(f-1) + 1)*n*k//8")
 async def random_fraction(ctx: Context, *, shape: Shape, ring: Ring, frac: int) -> AShare:
     """[[a uniform multiple of 2^-f in [0, 1)]] in fixed point with f fractional bits.
 

@@ -66,21 +66,30 @@ class Declaration:
     module: str
     source: str
     rounds: str
-    sent: tuple[str, str, str]
+    sent: str
     summary: str
     pre_conditions: str
     leaks: str
+
+    def rounds_for(self, **sizes: int) -> int:
+        """Rounds of a call of these sizes."""
+        return evaluate(self.rounds, **sizes)
+
+    def sent_by(self, party: int, **sizes: int) -> int:
+        """Payload bytes that a party sends in a call of these sizes."""
+        return evaluate(self.sent, first=int(party == 0), **sizes)
 
 
 REGISTRY: dict[str, Declaration] = {}
 
 
 def protocol(
-    source: str, *, rounds: str, sent: str | tuple[str, str, str]
+    source: str, *, rounds: str, sent: str
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """Declare a protocol: where it is from, its rounds, and the payload bytes each server sends (one formula if alike).
+    """Declare a protocol: where it is from, its rounds, and the payload bytes that each server sends.
 
-    The docstring must say `Pre-conditions:` and `Leaks:`.
+    S1 opens conversions, so it sends more: `first` is 1 for S1 and 0 for the others. The docstring must say
+    `Pre-conditions:` and `Leaks:`.
     """
 
     def declare(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -93,7 +102,7 @@ def protocol(
             module=function.__module__.rpartition(".")[2],
             source=source,
             rounds=rounds,
-            sent=sent if isinstance(sent, tuple) else (sent, sent, sent),
+            sent=sent,
             summary=doc.partition("\n\n")[0].replace("\n", " "),
             pre_conditions=_section(name, doc, "Pre-conditions:"),
             leaks=_section(name, doc, "Leaks:"),

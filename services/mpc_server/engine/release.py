@@ -30,7 +30,7 @@ COUNT_BITS = Z32.bits
 @protocol(
     "bit decomposition of counts, once for all selections of a run",
     rounds="2 + log2(32-1)",
-    sent=("(32 + adder_ands(32))*plane(n)", "adder_ands(32)*plane(n)", "adder_ands(32)*plane(n)"),
+    sent="(first*32 + adder_ands(32))*plane(n)",
 )
 async def count_bits(ctx: Context, counts: AShare) -> BShare:
     """[[the 32 bits of each count]].
@@ -68,7 +68,7 @@ async def bits_below(ctx: Context, x: BShare, *, bound: Words) -> BShare:
 @protocol(
     "CaPS Protocol 7 with the sign left in bits: |y| = (1 - 2c)(1 - 2d) y",
     rounds="2",
-    sent=("n*k//8 + m*k//8", "n*k//8 + m*k//8", "n*k//8 + m*k//8"),
+    sent="n*k//8 + m*k//8",
 )
 async def signed_sums(ctx: Context, sign: BShare, y: AShare, *, starts: Indices) -> AShare:
     """[[sum of (1 - 2 sign) y]] over the m segments of y that begin at `starts`; n counts the elements of y.
@@ -160,11 +160,7 @@ async def error_scores(
 @protocol(
     "report noisy max; McSherry and Talwar 2007 with Gumbel noise, Ding et al. 2021 with geometric",
     rounds="2 + log2(64-1) + tournament_rounds(n, 64) + 1",
-    sent=(
-        "(64 + adder_ands(64))*plane(n) + tournament_bytes(n, 64) + log2(n)*plane(1) + 16",
-        "adder_ands(64)*plane(n) + tournament_bytes(n, 64) + log2(n)*plane(1) + 16",
-        "adder_ands(64)*plane(n) + tournament_bytes(n, 64) + log2(n)*plane(1) + 16",
-    ),
+    sent="(first*64 + adder_ands(64))*plane(n) + tournament_bytes(n, 64) + log2(n)*plane(1) + 16",
 )
 async def noisy_argmax(ctx: Context, scores: AShare, noise: AShare) -> int:
     """The index of the largest score + noise, opened; the lowest index wins a tie.

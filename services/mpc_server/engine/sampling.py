@@ -126,11 +126,7 @@ def draw_rounds(count: int, index_bits: int) -> int:
 @protocol(
     "discrete Gaussian of Canonne, Kamath and Steinke 2020; wide ones by integer convolution",
     rounds="draw_rounds(j*n, p) + 2",
-    sent=(
-        "draw_ands(p, w)*plane(j*n) + (w+1)*j*n*k//8",
-        "draw_ands(p, w)*plane(j*n) + 2*j*n*k//8",
-        "draw_ands(p, w)*plane(j*n) + 2*j*n*k//8",
-    ),
+    sent="draw_ands(p, w)*plane(j*n) + (2 + first*(w-1))*j*n*k//8",
 )
 async def discrete_gaussian(ctx: Context, *, plan: GaussianPlan, shape: Shape, ring: Ring = Z64) -> AShare:
     """[[x with probability proportional to exp(-x^2 / (2 sigma2))]], over all integers, within plan.distance.
@@ -179,11 +175,7 @@ def digits_ands(width: int, digits: int) -> int:
 @protocol(
     "difference of geometric variables; Inusah and Kozubowski 2006",
     rounds="draw_rounds(2*n, p) + 2",
-    sent=(
-        "digits_ands(w, d)*plane(2*n) + w*2*n*k//8",
-        "digits_ands(w, d)*plane(2*n) + 2*n*k//8",
-        "digits_ands(w, d)*plane(2*n) + 2*n*k//8",
-    ),
+    sent="digits_ands(w, d)*plane(2*n) + (1 + first*(w-1))*2*n*k//8",
 )
 async def discrete_laplace(ctx: Context, *, plan: LaplacePlan, shape: Shape, ring: Ring = Z64) -> AShare:
     """[[x with probability proportional to exp(-|x| / scale)]], over all integers, within plan.distance.

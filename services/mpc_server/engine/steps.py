@@ -33,7 +33,7 @@ from services.mpc_server.engine.sampling import discrete_gaussian, discrete_lapl
 from services.mpc_server.engine.shares import AShare, BShare
 
 
-@protocol("two's complement: flip the top bit, subtract its weight", rounds="2", sent=("w*n*8", "n*8", "n*8"))
+@protocol("two's complement: flip the top bit, subtract its weight", rounds="2", sent="(first*(w-1) + 1)*n*8")
 async def signed_from_bits(ctx: Context, x: BShare) -> AShare:
     """[[x]] over Z_2^64 from w bits in two's complement.
 
