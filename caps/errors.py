@@ -5,6 +5,7 @@
     |   +-- ShareError          shapes, dtypes, rings or owners of shares that do not fit together
     |   +-- LabelReused         a message or random draw was named twice
     |   +-- DomainError         a public parameter outside the range a protocol is defined on
+    |   |   +-- TableRefused    rows that the schema does not admit (caps.schema)
     |   +-- SessionClosed       use of a channel after it was closed or aborted
     |   +-- BudgetExceeded      a charge that does not fit into what is left (caps.privacy.filter)
     +-- PeerError               another party failed or misbehaved; `.party` says which
