@@ -1,1 +1,41 @@
-"""Select-measure-generate loops against an Oracle. Not built yet."""
+"""Select-measure-generate loops against an Oracle: pure, so the same loop runs on the clear twin and on the servers.
+
+Every module here that registers an algorithm is found by itself: to add a mechanism is to add a file. See
+docs/adding-a-mechanism.md.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from services.coordinator.algorithms.base import (
+    Algorithm,
+    Estimator,
+    Measured,
+    Model,
+    Outcome,
+    Progress,
+    Stage,
+    Task,
+    algorithm,
+    algorithm_from_json,
+    all_pairs,
+    names,
+)
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = [
+    "Algorithm",
+    "Estimator",
+    "Measured",
+    "Model",
+    "Outcome",
+    "Progress",
+    "Stage",
+    "Task",
+    "algorithm",
+    "algorithm_from_json",
+    "all_pairs",
+    "names",
+]

@@ -1,0 +1,433 @@
+"""What all algorithms share: the task, the walk along a schedule, progress, and the registry.
+
+An algorithm is a frozen dataclass of its parameters. It says how it spends the budget (`schedule`), which marginals it
+may ask about (`cliques`), and what it does (`loop`). The loop never names a noise scale: `Walk` takes each mechanism
+from the schedule, which the servers walk too, and refuses a step that is not due. It holds no data, reads no clock,
+draws no randomness and knows no number of rows, so it is determined by what the oracle answers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from fractions import Fraction
+from itertools import combinations
+from math import gcd, pi, sinh, sqrt
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+
+from caps.domain import Clique, Domain, Workload
+from caps.errors import DomainError, LocalError
+from caps.oracle import UNIT_BITS, Measurement, Oracle, Selection, rounded_estimate
+from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
+from caps.privacy.neighbouring import Neighbouring, Relation
+from caps.privacy.rational import positive, read_count, read_object, read_text
+from caps.privacy.schedule import Role, Schedule, Step
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+MAX_POOLED = 1 << 19
+"""Noise values a run may draw for measurements if some are discarded: half of ETA_MAX at 2^-80 each."""
+MAX_WEIGHT = 1 << 20
+"""Of a candidate, after division by what all weights have in common: scores stay far from 2^62."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A noisy marginal, flat, and the standard deviation of the noise in each of its cells."""
+
+    clique: Clique
+    values: Floats
+    sigma: float
+
+
+class Model(Protocol):
+    """A distribution over the domain, times a number of rows."""
+
+    @property
+    def total(self) -> float:
+        """Rows, as estimated or as known publicly."""
+
+    def marginal(self, clique: Clique) -> Floats:
+        """Expected counts, in the clique's shape."""
+
+    def marginals(self, cliques: Sequence[Clique]) -> Sequence[Floats]:
+        """The same for many cliques at once."""
+
+
+M = TypeVar("M", bound=Model)
+"""The kind of model that the estimator makes: a loop returns it as it is, for others to sample from."""
+
+
+class Estimator(Protocol[M]):
+    """Finds a model that explains measurements. Fits `services.coordinator.generate`, which the loops never import."""
+
+    def fit(self, measurements: Sequence[Any], *, total: float | None = None, warm_start: M | None = None) -> M:
+        """The model that explains these `Measured` best; `warm_start` is an earlier one to begin from."""
+
+    def model_bytes(self, cliques: Sequence[Clique]) -> int:
+        """Memory a model of these cliques would take."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all parties agreed on, as far as an algorithm must know it.
+
+    The budget is `rho` (zCDP) or `pure_epsilon`, not both. `total` is the number of rows where it is public, which is
+    so only if neighbours have equally many: under the unbounded relation it is refused.
+    """
+
+    domain: Domain
+    workload: Workload
+    neighbouring: Neighbouring
+    rho: Fraction | None = None
+    pure_epsilon: Fraction | None = None
+    total: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "workload", self.workload.over(self.domain))
+        if (self.rho is None) == (self.pure_epsilon is None):
+            raise DomainError("a task has one budget: rho or pure epsilon")
+        positive("the budget", self.zcdp if self.pure_epsilon is None else self.pure_epsilon)
+        if self.total is not None:
+            if self.neighbouring.relation is not Relation.BOUNDED:
+                raise DomainError("the number of rows is not public under the unbounded relation")
+            positive("the number of rows", read_count(self.total))
+
+    @property
+    def zcdp(self) -> Fraction:
+        """rho. Raises DomainError if the budget is pure."""
+        if self.rho is None:
+            raise DomainError("Gaussian noise is not pure DP: this needs a budget in rho")
+        return self.rho
+
+    @property
+    def one_ways(self) -> tuple[Clique, ...]:
+        """The cliques of one attribute each."""
+        return tuple((name,) for name in self.domain.names)
+
+
+def all_pairs(domain: Domain) -> Workload:
+    """The workload where none is given: every pair of attributes, with weight 1."""
+    pairs = tuple(combinations(domain.names, min(2, len(domain.names))))
+    return Workload(pairs, (1,) * len(pairs))
+
+
+def reduced(weights: Sequence[int]) -> list[int]:
+    """Weights divided by what they have in common. This changes no selection: the noise shrinks with them."""
+    common = gcd(*weights)
+    if max(weights) // common > MAX_WEIGHT:
+        raise DomainError(f"weights of candidates differ by more than a factor {MAX_WEIGHT}: give coarser ones")
+    return [weight // common for weight in weights]
+
+
+class Stage(StrEnum):
+    """What has just been done: a step, in the words of `Role`, or a fit."""
+
+    INITIAL = "initial"
+    SELECT = "select"
+    MEASURE = "measure"
+    GENERATE = "generate"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What may be shown while a run goes on. All of it is public or follows from opened, noisy values.
+
+    error: after a measurement, by how much (L1) the model before it was wrong there; estimated from the noisy answer by
+    subtracting what the noise contributes. annealed: after a fit, that the next round spends four times as much.
+    """
+
+    round: int
+    stage: Stage
+    clique: Clique | None
+    rho_spent: Fraction
+    rho: Fraction
+    model_bytes: int | None = None
+    error: float | None = None
+    annealed: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """As an object of JSON; budgets become floats, for people to look at."""
+        budgets = {"rho": float(self.rho), "rho_spent": float(self.rho_spent)}
+        return asdict(self) | budgets | {"clique": self.clique and list(self.clique)}
+
+
+Report: TypeAlias = Callable[[Progress], None]
+
+
+def silent(progress: Progress) -> None:
+    """Report to nobody."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome(Generic[M]):
+    """The last model, all that was measured (as opened: integers), and what it cost."""
+
+    model: M
+    measurements: tuple[Measured, ...]
+    rho_spent: Fraction
+    rounds: int
+
+
+def deviation(mechanism: AnyMechanism) -> float:
+    """Standard deviation of the noise in a cell; of discrete Laplace noise, 1 / (sqrt(2) sinh(1 / (2 scale)))."""
+    match mechanism:
+        case Gaussian():
+            return sqrt(mechanism.sigma_squared)
+        case Laplace():
+            return 1 / (sqrt(2) * sinh(1 / (2 * mechanism.scale)))
+    raise LocalError("a selection adds no noise to cells")
+
+
+def magnitude(mechanism: AnyMechanism) -> float:
+    """Expected absolute value of the noise in a cell; of discrete Laplace noise, 1 / sinh(1 / scale)."""
+    match mechanism:
+        case Gaussian():
+            return sqrt(2 / pi) * deviation(mechanism)
+        case Laplace():
+            return 1 / sinh(1 / mechanism.scale)
+    raise LocalError("a selection adds no noise to cells")
+
+
+@dataclass
+class Walk(Generic[M]):
+    """A run: the only way from a loop to the oracle. Mechanisms come from the schedule, and each step advances it."""
+
+    task: Task
+    schedule: Schedule
+    oracle: Oracle
+    estimator: Estimator[M]
+    report: Report = silent
+    round: int = 0
+    measured: list[Measured] = field(default_factory=list)
+    _before: Schedule | None = None
+
+    @property
+    def going(self) -> bool:
+        """Whether a step is due."""
+        return self.schedule.step is not None
+
+    @property
+    def noise(self) -> float:
+        """Expected absolute value of the noise in a cell of this round's measurement."""
+        following = self.schedule.after().step
+        if following is None or following.role is not Role.MEASURE:
+            raise LocalError("no measurement follows")
+        return magnitude(following.mechanism)
+
+    def next_round(self) -> int:
+        """Begin a round, and say which."""
+        self.round += 1
+        return self.round
+
+    def select(
+        self,
+        candidates: Sequence[Clique],
+        estimates: Sequence[Floats],
+        *,
+        bias: Sequence[float],
+        weights: Sequence[int],
+    ) -> Clique:
+        """SELECT one of the candidates: one with great weight (error of its estimate - bias), in people."""
+        mechanism = self._due(Role.SELECT, NoisyMax, PermuteAndFlip).mechanism
+        assert isinstance(mechanism, NoisyMax | PermuteAndFlip)
+        selection = Selection(
+            f"round{self.round}-select",
+            tuple(candidates),
+            rounded_estimate(np.concatenate([np.ravel(estimate) for estimate in estimates])),
+            np.rint(np.array(bias, np.float64) * (1 << UNIT_BITS)).astype(np.int64),
+            np.array(weights, np.int64),
+            mechanism,
+        )
+        clique = selection.candidates[self.oracle.select(selection)]
+        self._advance()
+        self._tell(Stage.SELECT, clique)
+        return clique
+
+    def measure(self, clique: Clique, estimate: Floats, *, draws: int | None = None) -> Measured:
+        """MEASURE this round's marginal, of which the model so far has an estimate."""
+        step = self._due(Role.MEASURE, Gaussian, Laplace)
+        measured = self._ask(f"round{self.round}-measure", clique, step, draws)
+        self._advance()
+        error = np.abs(measured.values - np.ravel(estimate)).sum() - magnitude(step.mechanism) * measured.values.size
+        self._tell(Stage.MEASURE, clique, error=max(0.0, float(error)))
+        return measured
+
+    def measure_all(self, cliques: Sequence[Clique], *, role: Role = Role.INITIAL, draws: int | None = None) -> None:
+        """MEASURE as many marginals as the schedule has for this step, which it charges together."""
+        step = self._due(role, Gaussian, Laplace)
+        if step.count != len(cliques):
+            raise LocalError(f"{step.count} measurements are due, not {len(cliques)}")
+        each, spent = step.mechanism.rho(self.task.neighbouring), self.schedule.spent
+        for number, clique in enumerate(cliques, 1):
+            self.round = 0 if role is Role.INITIAL else number
+            name = f"initial{number}" if role is Role.INITIAL else f"round{number}-measure"
+            self._ask(name, clique, step, draws)
+            self._tell(Stage(role.value), clique, spent=spent + number * each)
+        self._advance()
+
+    def anneal(self) -> None:
+        """Let the measurement just made be followed by dearer rounds."""
+        if self._before is None:
+            raise LocalError("no step has been charged")
+        self.schedule = self._before.after(anneal=True)
+
+    def fit(self, warm_start: M | None = None, *, measurements: Sequence[Measured] | None = None) -> M:
+        """GENERATE: a model of these measurements; of all, unless given. Tell of it by `fitted`."""
+        chosen = self.measured if measurements is None else measurements
+        return self.estimator.fit(tuple(chosen), total=self.task.total, warm_start=warm_start)
+
+    def fitted(self, clique: Clique | None = None, *, annealed: bool = False) -> None:
+        """Report that a fit is done."""
+        model_bytes = self.estimator.model_bytes([measured.clique for measured in self.measured])
+        self._tell(Stage.GENERATE, clique, model_bytes=model_bytes, annealed=annealed)
+
+    def _ask(self, name: str, clique: Clique, step: Step, draws: int | None) -> Measured:
+        assert isinstance(step.mechanism, Gaussian | Laplace)
+        values = self.oracle.measure(Measurement(name, clique, step.mechanism, draws))
+        measured = Measured(clique, values.astype(np.float64), deviation(step.mechanism))
+        self.measured.append(measured)
+        return measured
+
+    def _due(self, role: Role, *kinds: type[AnyMechanism]) -> Step:
+        step = self.schedule.step
+        if step is None or step.role is not role or not isinstance(step.mechanism, kinds):
+            raise LocalError(f"the schedule has no {role} here")
+        return step
+
+    def _advance(self) -> None:
+        self._before, self.schedule = self.schedule, self.schedule.after()
+
+    def _tell(
+        self,
+        stage: Stage,
+        clique: Clique | None,
+        *,
+        spent: Fraction | None = None,
+        model_bytes: int | None = None,
+        error: float | None = None,
+        annealed: bool = False,
+    ) -> None:
+        rho_spent = self.schedule.spent if spent is None else spent
+        self.report(
+            Progress(self.round, stage, clique, rho_spent, self.schedule.rho, model_bytes, error, annealed=annealed)
+        )
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """A select-measure-generate algorithm. Its fields are its parameters: integers, booleans or None."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for parameter in fields(self):
+            value, hint = getattr(self, parameter.name), hints[parameter.name]
+            if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+                raise DomainError(f"{self.name}: {parameter.name} cannot be {value!r}")
+            if not isinstance(value, bool) and value is not None and value < 1:
+                raise DomainError(f"{self.name}: {parameter.name} must be positive")
+
+    @abstractmethod
+    def schedule(self, task: Task) -> Schedule:
+        """How the budget is spent: known beforehand, and to the servers too."""
+
+    @abstractmethod
+    def cliques(self, task: Task) -> tuple[Clique, ...]:
+        """Every marginal that may be asked about: what the servers must count."""
+
+    @abstractmethod
+    def loop(self, walk: Walk[M]) -> M:
+        """The algorithm itself. Must walk the schedule to its end."""
+
+    def run(self, task: Task, oracle: Oracle, estimator: Estimator[M], report: Report = silent) -> Outcome[M]:
+        """Spend the budget. Raises DomainError before anything is charged if the oracle cannot answer what is asked."""
+        if oracle.layout.domain != task.domain:
+            raise DomainError("the oracle counts over another domain")
+        for clique in self.cliques(task):
+            oracle.layout.index(clique)
+        walk = Walk(task, self.schedule(task), oracle, estimator, report)
+        oracle.answers()
+        model = self.loop(walk)
+        if walk.going:
+            raise LocalError(f"{self.name} ended before its schedule")
+        return Outcome(model, tuple(walk.measured), walk.schedule.spent, walk.round)
+
+    def to_json(self) -> dict[str, object]:
+        """As an object of canonical JSON."""
+        return {"name": self.name, "parameters": asdict(self)}
+
+
+def pooled_draws(domain: Domain, candidates: Sequence[Clique], rounds: int) -> int | None:
+    """Cells of the largest candidate: so many noise values can be drawn before it is known which is measured.
+
+    None, for no more than needed, if so many draws would add up to a statistical distance that matters.
+    """
+    largest = max(domain.cells(clique) for clique in candidates)
+    return largest if rounds * largest <= MAX_POOLED else None
+
+
+class Sizes:
+    """Which candidates keep the model small. Sizes are remembered until the model's maximal cliques change."""
+
+    def __init__(self, estimator: Estimator[Any]) -> None:
+        self._estimator = estimator
+        self._maximal: frozenset[Clique] = frozenset()
+        self._known: dict[Clique, int] = {}
+
+    def within(self, limit: int, candidates: Iterable[Clique], model: Iterable[Clique]) -> list[Clique]:
+        """Candidates with which the model takes at most `limit` bytes, and those that are part of it already."""
+        cliques = {clique: set(clique) for clique in model}
+        maximal = frozenset(c for c in cliques if not any(cliques[c] < other for other in cliques.values()))
+        if maximal != self._maximal:
+            self._maximal, self._known = maximal, {}
+        return [candidate for candidate in candidates if self._size(candidate) <= limit]
+
+    def _size(self, candidate: Clique) -> int:
+        if candidate not in self._known:
+            part = any(set(candidate) <= set(clique) for clique in self._maximal)
+            with_it = [*sorted(self._maximal), candidate]
+            self._known[candidate] = 0 if part else self._estimator.model_bytes(with_it)
+        return self._known[candidate]
+
+
+_REGISTRY: dict[str, type[Algorithm]] = {}
+_A = TypeVar("_A", bound=type[Algorithm])
+
+
+def register(cls: _A) -> _A:
+    """Make an algorithm known by its name."""
+    if _REGISTRY.setdefault(cls.name, cls) is not cls:
+        raise LocalError(f"two algorithms are called {cls.name}")
+    return cls
+
+
+def names() -> tuple[str, ...]:
+    """Of all algorithms."""
+    return tuple(sorted(_REGISTRY))
+
+
+def algorithm(name: str, parameters: Mapping[str, object] | None = None) -> Algorithm:
+    """The algorithm of that name. Raises DomainError if it, or a parameter, is unknown."""
+    cls = _REGISTRY.get(name)
+    if cls is None:
+        raise DomainError(f"there is no algorithm {name!r}: choose one of {', '.join(names())}")
+    known = [parameter.name for parameter in fields(cls)]
+    for unknown in sorted(set(parameters or {}) - set(known)):
+        raise DomainError(f"{name} has no parameter {unknown!r}: it takes {', '.join(known) or 'none'}")
+    return replace(cls(), **(parameters or {}))
+
+
+def algorithm_from_json(value: object) -> Algorithm:
+    """The inverse of `Algorithm.to_json`."""
+    members = read_object(value, ("name", "parameters"))
+    parameters = members["parameters"]
+    if not isinstance(parameters, dict):
+        raise DomainError("parameters are an object")
+    return algorithm(read_text(members["name"]), parameters)

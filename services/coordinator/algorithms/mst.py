@@ -1,0 +1,97 @@
+"""MST (McKenna, Miklau and Sheldon 2021): a tree of the strongest pairs, chosen and measured privately."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from caps.domain import Clique
+from caps.privacy.schedule import MstSchedule, Role
+from services.coordinator.algorithms.base import Algorithm, M, Measured, Task, Walk, pooled_draws, register
+
+RARE = 3
+"""Values whose noisy count is below so many standard deviations are taken together."""
+
+Groups = Mapping[str, npt.NDArray[np.intp]]
+"""For each attribute, the group of each of its values."""
+
+
+@register
+@dataclass(frozen=True)
+class Mst(Algorithm):
+    """Measure every column; choose a spanning tree of the pairs that independence explains worst; measure its edges.
+
+    The workload plays no part: the candidates are all pairs. pooled: as in AIM.
+
+    Rare values of a column become one group, within which the model is uniform. Marginals are measured over the full
+    domain, and the noisy cells of a group of k replaced by their mean (`averaged`). To fit those with weight
+    1 / sigma^2 in each cell is to fit the group's sum with weight 1 / (k sigma^2), the inverse of its variance, and to
+    keep the group uniform: sum (mu_c - mean y)^2 = (sum mu_c - sum y_c)^2 / k + sum (mu_c - mean mu)^2. So the model
+    needs no second domain, and nothing is to be expanded afterwards.
+
+    Deviation from private-pgm's mst.py: that measures pairs after merging, so its rare cells have noise of variance
+    sigma^2, not k sigma^2, and its scores ignore differences within a group. The servers count the full domain, fixed
+    before the run.
+    """
+
+    name: ClassVar[str] = "mst"
+    pooled: bool = True
+
+    def schedule(self, task: Task) -> MstSchedule:
+        """As the base says."""
+        return MstSchedule.start(task.zcdp, task.neighbouring, columns=len(task.one_ways))
+
+    def cliques(self, task: Task) -> tuple[Clique, ...]:
+        """All columns and all pairs."""
+        return (*task.one_ways, *combinations(task.domain.names, 2))
+
+    def loop(self, walk: Walk[M]) -> M:
+        """As the base says."""
+        walk.measure_all(walk.task.one_ways)
+        groups = {measured.clique[0]: rare_together(measured) for measured in walk.measured}
+        model = walk.fit(measurements=[averaged(measured, groups) for measured in walk.measured])
+        walk.fitted()
+        pairs = list(combinations(walk.task.domain.names, 2))
+        tree = self._tree(walk, dict(zip(pairs, model.marginals(pairs), strict=True)))
+        draws = pooled_draws(walk.task.domain, pairs, len(tree)) if self.pooled else None
+        walk.measure_all(tree, role=Role.MEASURE, draws=draws)
+        model = walk.fit(model, measurements=[averaged(measured, groups) for measured in walk.measured])
+        walk.fitted()
+        return model
+
+    def _tree(self, walk: Walk[M], independent: Mapping[Clique, npt.NDArray[np.float64]]) -> list[Clique]:
+        """Kruskal's algorithm with noisy comparisons: edges one by one, none that closes a cycle."""
+        component = {name: {name} for name in walk.task.domain.names}
+        tree: list[Clique] = []
+        while len(tree) < len(component) - 1:
+            walk.next_round()
+            joining = [pair for pair in independent if component[pair[0]] is not component[pair[1]]]
+            estimates = [independent[pair] for pair in joining]
+            edge = walk.select(joining, estimates, bias=[0] * len(joining), weights=[1] * len(joining))
+            tree.append(edge)
+            merged = component[edge[0]] | component[edge[1]]
+            component |= dict.fromkeys(merged, merged)
+        return tree
+
+
+def rare_together(measured: Measured) -> npt.NDArray[np.intp]:
+    """The group of each value of a column: its own if it is frequent, one for all that are rare."""
+    rare = measured.values < RARE * measured.sigma
+    values = np.arange(rare.size)
+    return np.where(rare, values[rare].min(initial=rare.size), values)
+
+
+def averaged(measured: Measured, groups: Groups) -> Measured:
+    """The measurement with every cell replaced by the mean of the cells in the same group of each attribute."""
+    parts: Sequence[npt.NDArray[np.intp]] = [groups[name] for name in measured.clique]
+    shape = tuple(part.size for part in parts)
+    cell = np.ravel_multi_index(np.meshgrid(*parts, indexing="ij"), shape).ravel()
+    sums = np.bincount(cell, measured.values, minlength=prod(shape))
+    counts = np.bincount(cell, minlength=prod(shape))
+    return replace(measured, values=sums[cell] / counts[cell])
