@@ -28,12 +28,13 @@ test: check ## everything CI runs: check, then the tests
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/pytest -q -m slow
 
-demo: $(READY) ## three parties as real processes over mutual TLS, computing on shares
+demo: $(READY) ## two hospitals, three MPC servers over mutual TLS, one private synthetic dataset
 	@$(BIN)/python -m deploy.demo
 
-bench: $(READY) ## measure protocols and engine beside the paper's, spu, mpyc and bare TLS; peers go to .venv-peers
+bench: $(READY) ## measure protocols and engine beside the paper's, spu, mpyc, bare TLS, mbi; peers go to .venv-peers
 	@$(BIN)/python -m bench protocols
 	@$(BIN)/python -m bench engine
+	@$(BIN)/python -m bench generate
 
 docs: $(READY) ## write docs/protocols.md from the registry
 	@$(BIN)/python -m services.mpc_server.protocol_docs docs/protocols.md

@@ -1,1 +1,1 @@
-"""Fits the graphical model to opened DP values and publishes synthetic data. Not built yet."""
+"""Fits a graphical model to opened DP values and draws synthetic data from it. Never meets a share."""

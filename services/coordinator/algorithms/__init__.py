@@ -10,7 +10,6 @@ from pkgutil import iter_modules
 from services.coordinator.algorithms.base import (
     Algorithm,
     Estimator,
-    Measured,
     Model,
     Outcome,
     Progress,
@@ -21,6 +20,7 @@ from services.coordinator.algorithms.base import (
     all_pairs,
     names,
 )
+from services.coordinator.measured import Measured
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

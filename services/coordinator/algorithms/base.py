@@ -18,7 +18,6 @@ from math import gcd, pi, sinh, sqrt
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, get_type_hints
 
 import numpy as np
-import numpy.typing as npt
 
 from caps.domain import Clique, Domain, Workload
 from caps.errors import DomainError, LocalError
@@ -27,22 +26,12 @@ from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, P
 from caps.privacy.neighbouring import Neighbouring, Relation
 from caps.privacy.rational import positive, read_count, read_object, read_text
 from caps.privacy.schedule import Role, Schedule, Step
-
-Floats: TypeAlias = npt.NDArray[np.float64]
+from services.coordinator.measured import Floats, Measured
 
 MAX_POOLED = 1 << 19
 """Noise values a run may draw for measurements if some are discarded: half of ETA_MAX at 2^-80 each."""
 MAX_WEIGHT = 1 << 20
 """Of a candidate, after division by what all weights have in common: scores stay far from 2^62."""
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """A noisy marginal, flat, and the standard deviation of the noise in each of its cells."""
-
-    clique: Clique
-    values: Floats
-    sigma: float
 
 
 class Model(Protocol):
@@ -66,8 +55,8 @@ M = TypeVar("M", bound=Model)
 class Estimator(Protocol[M]):
     """Finds a model that explains measurements. Fits `services.coordinator.generate`, which the loops never import."""
 
-    def fit(self, measurements: Sequence[Any], *, total: float | None = None, warm_start: M | None = None) -> M:
-        """The model that explains these `Measured` best; `warm_start` is an earlier one to begin from."""
+    def fit(self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: M | None = None) -> M:
+        """The model that explains these best; `warm_start` is an earlier one to begin from."""
 
     def model_bytes(self, cliques: Sequence[Clique]) -> int:
         """Memory a model of these cliques would take."""

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from caps.domain import Clique
 from caps.privacy.schedule import MstSchedule, Role
-from services.coordinator.algorithms.base import Algorithm, M, Measured, Task, Walk, pooled_draws, register
+from services.coordinator.algorithms.base import Algorithm, M, Task, Walk, pooled_draws, register
+from services.coordinator.measured import Measured
 
 RARE = 3
 """Values whose noisy count is below so many standard deviations are taken together."""

@@ -1,0 +1,80 @@
+"""The reference estimator: `mbi`, private-pgm's own package, on JAX. Imported only if it is chosen.
+
+It fits; everything that is asked of the model afterwards is answered as for the compiled estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from caps.domain import Clique, Domain
+from services.coordinator.generate import junction
+from services.coordinator.generate.estimator import Model, check_problem
+from services.coordinator.generate.model import TreeModel
+from services.coordinator.measured import Measured
+
+
+@dataclass(frozen=True)
+class MbiEstimator:
+    """See create_estimator."""
+
+    domain: Domain
+    limit: int
+    tolerance: float
+    iterations: int
+
+    def model_bytes(self, cliques: Iterable[Clique]) -> int:
+        """As Estimator.model_bytes."""
+        return junction.model_bytes(self.domain, cliques)
+
+    def fit(
+        self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: Model | None = None
+    ) -> TreeModel:
+        """As Estimator.fit."""
+        problem = check_problem(self.domain, measurements, total, self.limit)
+        mbi = _mbi()
+        domain = mbi.Domain(self.domain.names, self.domain.sizes)
+        fitted = mbi.estimation.MirrorDescent().estimate(
+            domain,
+            [mbi.LinearMeasurement(m.values, m.clique, stddev=m.sigma) for m in measurements],
+            known_total=problem.total,
+            iters=self.iterations,
+            tol=self.tolerance or None,
+            warm_start=_potentials(domain, warm_start),
+        )
+        tables = {
+            self.domain.clique(clique): np.asarray(
+                fitted.potentials[clique].transpose(self.domain.clique(clique)).datavector(), np.float64
+            )
+            for clique in fitted.potentials.cliques
+        }
+        return TreeModel.from_potentials(self.domain, problem.total, tables, limit=self.limit)
+
+
+@cache
+def _mbi() -> Any:
+    """mbi computes in single precision unless JAX is told otherwise before; its compilations are not worth keeping."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
+    jax.config.update("jax_enable_compilation_cache", False)  # type: ignore[no-untyped-call]
+    import mbi
+    import mbi.estimation
+
+    return mbi
+
+
+def _potentials(domain: Any, model: Model | None) -> Any:
+    mbi = _mbi()
+    if not isinstance(model, TreeModel):
+        return None
+    tables = {
+        clique: mbi.Factor(domain.project(clique), table.reshape(model.domain.shape(clique)))
+        for clique, table in model.potentials().items()
+    }
+    return mbi.CliqueVector(domain, tuple(tables), tables)

@@ -1,0 +1,92 @@
+"""The file of a model: a line that names the format, a line of JSON, then the potentials. Nothing in it is executed.
+
+    caps-model/v1
+    {"attributes": [...], "cliques": [[...], ...], "sha256": "...", "total": "0x1.8p+9"}
+    potentials, clique after clique, as little-endian float64, row-major in domain order
+
+What the potentials do not say, the marginals and the tree, follows from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from math import isfinite
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from caps.domain import MAX_ATTRIBUTES, Attribute, Clique, Domain
+from caps.errors import DomainError
+from services.coordinator.generate.estimator import MODEL_LIMIT, check_size
+from services.coordinator.generate.junction import FLOAT_BYTES, model_bytes
+from services.coordinator.measured import Floats
+
+if TYPE_CHECKING:
+    from services.coordinator.generate.model import TreeModel
+
+MAGIC = b"caps-model/v1\n"
+MAX_HEADER = 1 << 24
+_MAX_CLIQUES = 1 << 16
+_FIELDS = {"attributes", "cliques", "sha256", "total"}
+
+
+def save_model(path: str | PathLike[str], domain: Domain, total: float, potentials: Mapping[Clique, Floats]) -> None:
+    """Write the file; it appears whole or not at all."""
+    body = b"".join(np.ascontiguousarray(table, "<f8").tobytes() for table in potentials.values())
+    header = {
+        "attributes": domain.to_json(),
+        "cliques": [list(clique) for clique in potentials],
+        "sha256": hashlib.sha256(body).hexdigest(),
+        "total": total.hex(),
+    }
+    text = json.dumps(header, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+    target = Path(path)
+    draft = target.with_name(target.name + ".part")
+    draft.write_bytes(MAGIC + text + b"\n" + body)
+    draft.replace(target)
+
+
+def load_model(path: str | PathLike[str], *, limit: int = MODEL_LIMIT) -> TreeModel:
+    """Read a model. Raises DomainError for all but a whole file of this version, and for one beyond `limit` bytes."""
+    from services.coordinator.generate.model import TreeModel
+
+    with Path(path).open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise DomainError("this is no model of a version known here")
+        domain, cliques, digest, total = _header(file)
+        check_size(model_bytes(domain, cliques), limit)
+        sizes = [domain.cells(clique) for clique in cliques]
+        body = file.read(FLOAT_BYTES * sum(sizes) + 1)
+    if len(body) != FLOAT_BYTES * sum(sizes):
+        raise DomainError("the model's file is cut short, or something follows it")
+    if hashlib.sha256(body).hexdigest() != digest:
+        raise DomainError("the model's file was changed")
+    values = np.frombuffer(body, "<f8").astype(np.float64)
+    if not np.isfinite(values).all():
+        raise DomainError("a potential of the model is not a number")
+    tables = np.split(values, np.cumsum(sizes)[:-1]) if sizes else []
+    return TreeModel.from_potentials(domain, total, dict(zip(cliques, tables, strict=True)), limit=limit)
+
+
+def _header(file: BinaryIO) -> tuple[Domain, list[Clique], str, float]:
+    line = file.readline(MAX_HEADER)
+    try:
+        header: Any = json.loads(line)
+        if not line.endswith(b"\n") or header.keys() != _FIELDS or len(header["attributes"]) > MAX_ATTRIBUTES:
+            raise DomainError("the header has other fields")
+        if any(attribute.keys() != {"name", "nullable", "size"} for attribute in header["attributes"]):
+            raise DomainError("an attribute has other fields")
+        domain = Domain(tuple(Attribute(**attribute) for attribute in header["attributes"]))
+        cliques = [domain.clique(clique) for clique in header["cliques"]]
+        if cliques != [tuple(clique) for clique in header["cliques"]] or len(set(cliques)) != len(cliques):
+            raise DomainError("a clique is repeated, or not in domain order")
+        total = float.fromhex(header["total"])
+        if len(cliques) > _MAX_CLIQUES or not (isfinite(total) and total > 0) or not isinstance(header["sha256"], str):
+            raise DomainError("a field is out of range")
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError, DomainError) as error:
+        raise DomainError(f"the model's header cannot be read: {error}") from error
+    return domain, cliques, header["sha256"], total

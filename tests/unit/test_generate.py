@@ -1,0 +1,350 @@
+import json
+import subprocess
+import sys
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from caps.domain import Attribute, Domain, Layout
+from caps.errors import DomainError
+from services.coordinator.generate import Measured, create_estimator, load_model, loss
+from services.coordinator.generate.junction import junction_tree, model_bytes
+from services.coordinator.generate.model import TreeModel
+from services.coordinator.generate.storage import MAGIC
+
+FIVE = Domain(tuple(Attribute(name, size) for name, size in zip("abcde", (3, 2, 4, 2, 3), strict=True)))
+CYCLE = (("a", "b"), ("b", "c"), ("c", "d"), ("a", "d"))
+
+
+def noisy(domain, cliques, sigma, seed=0, rows=1000):
+    rng = np.random.default_rng(seed)
+    codes = np.stack([rng.binomial(size - 1, 0.3 + 0.4 * (rng.random(rows) < 0.5)) for size in domain.sizes], axis=1)
+    codes[:, 1] = np.minimum(codes[:, 0], domain.sizes[1] - 1)
+    counts = [Layout(domain, (clique,)).marginals(codes) for clique in cliques]
+    return [Measured(c, y + sigma * rng.normal(size=y.size), sigma) for c, y in zip(cliques, counts, strict=True)]
+
+
+def kernel(domain=FIVE, **limits):
+    return create_estimator("kernel", domain, **limits)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return kernel().fit(noisy(FIVE, CYCLE, 5.0))
+
+
+def test_one_measurement_is_projected_onto_the_simplex():
+    y = np.array([50.0, 30.0, -20.0])
+    fitted = kernel(tolerance=1e-12, iterations=20_000).fit([Measured(("a",), y, 1.0)], total=60.0)
+    # Euclidean projection: add (60 - 80) / 2 to the cells that stay positive
+    assert np.allclose(fitted.marginal(["a"]), [40, 20, 0], atol=0.01)
+    assert fitted.marginal(["e"]) == pytest.approx(20)
+
+
+def test_consistent_measurements_are_met_exactly():
+    measured = noisy(FIVE, CYCLE, 1e-6)
+    fitted = kernel(tolerance=0, iterations=5000).fit([Measured(m.clique, m.values, 1.0) for m in measured])
+    for one in measured:
+        assert np.abs(fitted.marginal(one.clique).ravel() - one.values).max() < 0.5
+
+
+def test_repeated_measurements_count_by_inverse_variance():
+    twice = [Measured(("a",), [10.0, 20, 30], 1.0), Measured(("a",), [20.0, 20, 20], 2.0)]
+    once = [Measured(("a",), [12.0, 20, 28], (4 / 5) ** 0.5)]
+    exact = kernel(tolerance=0)
+    assert np.allclose(exact.fit(twice).marginal(["a"]), exact.fit(once).marginal(["a"]), atol=1e-6)
+
+
+def test_the_total_is_estimated_by_inverse_variance_unless_given():
+    measured = [Measured(("a",), [10.0, 20, 30], 1.0), Measured(("b",), [50.0, 50], 3.0)]
+    weights = 1 / np.array([3.0, 18.0])
+    assert kernel().fit(measured).total == pytest.approx(np.average([60, 100], weights=weights))
+    assert kernel().fit(measured, total=7).total == 7
+    assert kernel().fit([]).total == 1
+
+
+def test_a_warm_start_changes_the_way_not_the_optimum():
+    measured, exact = noisy(FIVE, [*CYCLE, ("c", "e")], 20.0), kernel(tolerance=0, iterations=5000)
+    cold, first = exact.fit(measured), exact.fit(measured[:2])
+    warm = exact.fit(measured, warm_start=first)
+    assert loss(warm, measured) == pytest.approx(loss(cold, measured), rel=1e-4)
+    for pair in combinations(FIVE.names, 2):
+        assert np.abs(warm.marginal(pair) - cold.marginal(pair)).max() < 1
+
+
+def test_without_iterations_the_warm_start_is_kept_on_another_tree(model):
+    again = kernel(iterations=0).fit(
+        noisy(FIVE, [*CYCLE, ("a", "c"), ("d", "e")], 5.0), total=model.total, warm_start=model
+    )
+    for pair in combinations(FIVE.names, 2):
+        assert np.allclose(again.marginal(pair), model.marginal(pair))
+
+
+def test_a_warm_start_saves_iterations(monkeypatch):
+    from services.coordinator.generate import kernels
+
+    descend, counts = kernels.descend, []
+    monkeypatch.setattr(kernels, "descend", lambda *args: counts.append(descend(*args)[1]))
+    measured = noisy(FIVE, CYCLE, 5.0)
+    fitted = kernel().fit(measured)
+    kernel().fit(measured, warm_start=fitted)
+    assert counts[1] < counts[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_loss_is_not_above_mbis(seed):
+    rng = np.random.default_rng(seed)
+    domain = Domain(tuple(Attribute(f"x{i}", int(size)) for i, size in enumerate(rng.integers(2, 6, 6))))
+    pairs = list(combinations(domain.names, 2))
+    cliques = [(name,) for name in domain.names] + [pairs[i] for i in rng.choice(len(pairs), 7, replace=False)]
+    measured = noisy(domain, cliques, 10.0, seed)
+    ours, theirs = (create_estimator(name, domain, tolerance=0).fit(measured) for name in ("kernel", "mbi"))
+    assert loss(ours, measured) <= 1.001 * loss(theirs, measured)
+    assert ours.total == pytest.approx(theirs.total)
+    for pair in pairs:
+        assert np.abs(ours.marginal(pair) - theirs.marginal(pair)).max() < 2
+
+
+def test_mbi_takes_a_warm_start_and_stops_early():
+    measured = noisy(FIVE, CYCLE, 10.0)
+    reference = create_estimator("mbi", FIVE, tolerance=1e-3)
+    warm = reference.fit(measured, warm_start=reference.fit(measured[:2]))
+    assert loss(warm, measured) == pytest.approx(loss(kernel().fit(measured), measured), rel=0.01)
+
+
+def test_nothing_is_compiled_for_another_shape():
+    from services.coordinator.generate import kernels
+
+    for size in (2, 5):
+        domain = Domain(tuple(Attribute(name, size) for name in "abcd"[:size]))
+        fitted = kernel(domain).fit(noisy(domain, [("a",), ("a", "b")], 1.0))
+        fitted.sample(10, where={"a": 0})
+        fitted.marginals(combinations(domain.names, 2))
+    for name in ("descend", "calibrate", "fold", "project", "expand"):
+        assert len(getattr(kernels, name).signatures) == 1
+        assert not getattr(kernels, name)._can_compile
+
+
+def test_neither_numba_nor_jax_is_imported_before_it_is_needed():
+    code = """
+import sys
+from services.coordinator.generate import create_estimator, Measured
+assert not {"numba", "jax", "mbi"} & set(sys.modules)
+from caps.domain import *
+create_estimator("kernel", Domain((Attribute("a", 2),))).fit([Measured(("a",), [1.0, 2.0], 1.0)])
+assert not {"jax", "mbi"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_exponential_is_the_librarys():
+    from services.coordinator.generate.kernels import _exp
+
+    x = np.concatenate(
+        [[0.0, -1e-300, -708.9, -709.1, -1e9, -np.inf], -np.random.default_rng(0).exponential(100, 5000)]
+    )
+    y = x.copy()
+    _exp(y, 0, len(y))
+    normal = x > -708
+    assert np.abs(y[normal] / np.exp(x[normal]) - 1).max() < 1e-15
+    assert (y[~normal] < 1e-307).all()
+
+
+class TestTree:
+    def test_a_cycle_gets_a_chord_and_unrelated_attributes_a_root(self):
+        tree = junction_tree(FIVE, CYCLE)
+        assert sorted(map(len, tree.cliques)) == [1, 3, 3]
+        assert tree.parents.count(-1) == 2
+        assert model_bytes(FIVE, CYCLE) == 8 * tree.cells == 8 * sum(FIVE.cells(clique) for clique in tree.cliques)
+
+    def test_the_chord_is_the_cheaper_one(self):
+        domain = Domain(tuple(Attribute(name, size) for name, size in zip("abcd", (2, 50, 2, 50), strict=True)))
+        assert ("a", "b", "c") in junction_tree(domain, CYCLE).cliques
+
+    def test_the_bound_holds_before_anything_is_allocated(self):
+        domain = Domain(tuple(Attribute(f"x{i}", 1000) for i in range(8)))
+        pairs = tuple(combinations(domain.names, 2))
+        estimator = kernel(domain)
+        assert estimator.model_bytes(pairs) == 8 * 1000**8
+        measured = [Measured(pair, np.zeros(1_000_000), 1.0) for pair in pairs[:7]]
+        assert estimator.model_bytes(m.clique for m in measured) == 8 * 7 * 10**6
+        with pytest.raises(DomainError, match=r"56000000 bytes \(53\.4 MiB\)"):
+            kernel(domain, limit=50_000_000).fit(measured)
+
+    def test_a_marginal_that_would_not_fit_is_refused_with_its_size(self):
+        domain = Domain(tuple(Attribute(f"x{i}", 1000) for i in range(8)))
+        fitted = kernel(domain).fit([Measured((name,), np.ones(1000), 1.0) for name in domain.names])
+        with pytest.raises(DomainError, match="1000000000000 cells"):
+            fitted.marginal(domain.names[:4])
+
+
+class TestSampling:
+    def test_rounding_keeps_the_first_clique_within_one(self, model):
+        rows = model.sample(997, seed=1)
+        counts = Layout(FIVE, (("e",),)).marginals(rows)
+        assert np.abs(counts - model.marginal(["e"]) * 997 / model.total).max() < 1
+
+    def test_measured_marginals_are_matched(self, model):
+        rows = 200_000
+        codes = model.sample(rows, seed=2)
+        for clique in CYCLE:
+            expected = model.marginal(clique).ravel() * rows / model.total
+            assert (
+                np.abs(Layout(FIVE, (clique,)).marginals(codes) - expected).max() < 40
+            )  # independent draws: about 800
+
+    def test_unrelated_attributes_stay_so(self, model):
+        codes = model.sample(100_000, seed=3)
+        assert abs(np.corrcoef(codes[:, 0], codes[:, 4])[0, 1]) < 0.02
+        assert abs(np.corrcoef(codes[1:, 0], codes[:-1, 0])[0, 1]) < 0.02  # and so do neighbouring rows
+
+    def test_rounding_is_unbiased(self):
+        fitted = TreeModel.from_potentials(FIVE, 1.0, {("a",): np.log([0.2, 0.3, 0.5])})
+        codes = np.concatenate([fitted.sample(3, seed=seed)[:, 0] for seed in range(2000)])
+        assert np.abs(np.bincount(codes) / 6000 - [0.2, 0.3, 0.5]).max() < 0.02
+
+    def test_a_seed_fixes_the_rows_and_none_does_not(self, model):
+        assert np.array_equal(model.sample(50, seed="x"), model.sample(50, seed="x"))
+        assert not np.array_equal(model.sample(50, seed="x"), model.sample(50, seed="y"))
+        assert not np.array_equal(model.sample(50), model.sample(50))
+
+    def test_as_many_rows_as_the_model_stands_for(self, model):
+        assert model.sample().shape == (round(model.total), 5)
+        assert model.sample(0).shape == (0, 5)
+
+    def test_conditional_rows_follow_the_conditional_distribution(self, model):
+        codes = model.sample(100_000, seed=4, where={"a": 1, "c": {0, 3}})
+        joint = model.marginal(FIVE.names)[1][:, [0, 3]]
+        assert (codes[:, 0] == 1).all()
+        assert np.isin(codes[:, 2], [0, 3]).all()
+        for axis, column in ((0, 1), (2, 3), (3, 4)):
+            expected = joint.sum(axis=tuple(i for i in range(4) if i != axis))
+            drawn = np.bincount(codes[:, column], minlength=expected.size)
+            assert np.allclose(drawn / 100_000, expected / expected.sum(), atol=0.005)
+
+    def test_conditions_on_unmeasured_attributes_and_in_both_components(self, model):
+        codes = model.sample(100, where={"e": np.int64(2), "d": [1]})
+        assert (codes[:, 3:] == [1, 2]).all()
+
+    @pytest.mark.parametrize("where", [{"a": 3}, {"a": -1}, {"a": {0, 7}}, {"z": 0}, {"a": ()}])
+    def test_impossible_conditions_are_refused(self, model, where):
+        with pytest.raises(DomainError):
+            model.sample(1, where=where)
+
+    def test_rare_conditions_are_met(self):
+        rare = TreeModel.from_potentials(FIVE, 1.0, {("a", "b"): np.array([0, 0, -900.0, 0, 0, 0])})
+        assert (rare.sample(10, where={"a": 1, "b": 0})[:, :2] == [1, 0]).all()
+
+
+class TestStorage:
+    def test_a_model_survives_exactly(self, model, tmp_path):
+        path = tmp_path / "model"
+        model.save(path)
+        again = load_model(path)
+        assert (again.domain, again.total, again.cliques) == (model.domain, model.total, model.cliques)
+        assert all(np.array_equal(again.potentials()[c], table) for c, table in model.potentials().items())
+        assert np.array_equal(again.marginal(FIVE.names), model.marginal(FIVE.names))
+        assert np.array_equal(again.sample(50, seed=1), model.sample(50, seed=1))
+        again.save(tmp_path / "again")
+        assert (tmp_path / "again").read_bytes() == path.read_bytes()
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["again", "model"]
+
+    def test_a_model_of_nothing_survives(self, tmp_path):
+        kernel().fit([]).save(tmp_path / "model")
+        assert load_model(tmp_path / "model").marginal(["a"]) == pytest.approx(1 / 3)
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (b"caps-model/v1", b"caps-model/v2"),
+            (b'"total":', b'"totle":'),
+            (b'"size":3', b'"size":4'),
+            (b'"size":3', b'"size":-3'),
+            (b'"size":3', b'"size":"3"'),
+            (b'["a","b"]', b'["b","a"]'),
+            (b'["a","b"]', b'["a","z"]'),
+            (b'["a","b"]', b'["b","c"]'),
+            (b'["a","b"]', b'"ab"'),
+            (b'"total":"0x', b'"total":"-0x'),
+            (b'"nullable":false', b'"nullable":0'),
+            (b'{"attributes":', b'{"x":1,"attributes":'),
+        ],
+    )
+    def test_another_header_is_refused(self, model, tmp_path, old, new):
+        self.refused(model, tmp_path, lambda data: data.replace(old, new, 1))
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda data: data + b"\0",
+            lambda data: data[:-1],
+            lambda data: data[:-8],
+            lambda data: data[: len(MAGIC)],
+            lambda _: b"",
+            lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+            lambda _: MAGIC + b"[" * 100_000,
+            lambda _: MAGIC + b"[]\n",
+            lambda _: MAGIC + b"\xff\n",
+        ],
+    )
+    def test_a_damaged_file_is_refused(self, model, tmp_path, change):
+        self.refused(model, tmp_path, change)
+
+    def test_potentials_that_are_no_numbers_are_refused(self, tmp_path):
+        from services.coordinator.generate.storage import save_model
+
+        save_model(tmp_path / "model", FIVE, 1.0, {("a",): np.array([0, np.nan, 0])})
+        with pytest.raises(DomainError):
+            load_model(tmp_path / "model")
+
+    def test_an_absurd_size_is_refused_before_it_is_read(self, tmp_path):
+        attributes = [{"name": name, "nullable": False, "size": 65_535} for name in "abcd"]
+        header = {"attributes": attributes, "cliques": [["a", "b", "c", "d"]], "sha256": "", "total": "0x1p0"}
+        (tmp_path / "model").write_bytes(MAGIC + json.dumps(header).encode() + b"\n")
+        with pytest.raises(DomainError, match="bytes"):
+            load_model(tmp_path / "model")
+
+    def refused(self, model, tmp_path, change):
+        model.save(tmp_path / "model")
+        data = (tmp_path / "model").read_bytes()
+        assert change(data) != data
+        (tmp_path / "model").write_bytes(change(data))
+        with pytest.raises(DomainError):
+            load_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("clique", "values", "sigma"),
+    [
+        (("a",), [1.0, 2.0], 1.0),
+        (("b", "a"), np.ones(6), 1.0),
+        (("a", "a"), np.ones(9), 1.0),
+        (("z",), [1.0], 1.0),
+        ((), [1.0], 1.0),
+        (("a",), [1.0, np.nan, 2.0], 1.0),
+        (("a",), [1.0, 1.0, 2.0], 0.0),
+        (("a",), [1.0, 1.0, 2.0], -1.0),
+        (("a",), [1.0, 1.0, 2.0], np.inf),
+    ],
+)
+def test_measurements_that_do_not_fit_are_refused(clique, values, sigma):
+    with pytest.raises(DomainError):
+        kernel().fit([Measured(clique, values, sigma)])
+
+
+@pytest.mark.parametrize("total", [0, -1, np.nan, np.inf])
+def test_impossible_totals_are_refused(total):
+    with pytest.raises(DomainError):
+        kernel().fit([], total=total)
+
+
+@pytest.mark.parametrize("limits", [{"limit": 0}, {"limit": 1 << 40}, {"tolerance": -1.0}, {"iterations": -1}])
+def test_impossible_limits_are_refused(limits):
+    with pytest.raises(DomainError):
+        kernel(**limits)
+
+
+def test_an_unknown_estimator_is_refused():
+    with pytest.raises(DomainError, match="kernel"):
+        create_estimator("pgm", FIVE)
