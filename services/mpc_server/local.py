@@ -3,7 +3,8 @@
 For demonstrations, benchmarks and tests. All parties on one host, one owner of all keys: non-collusion is NOT met, so
 nothing private may be given to it.
 
-A task is an importable coroutine function `task(party: Party, **parameters)` that returns something JSON can hold.
+A task is an importable coroutine function `task(party: Party, **parameters)` that returns something JSON can hold. One
+with a parameter `requests` is given what the starting process asks, one at a time, and answers each (`Requests`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,30 @@ class LocalServers:
     def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
         self.processes = processes
 
+    def ask(self, request: Any) -> list[Any]:
+        """Put a request to all three servers and return their answers. Raises RuntimeError if one has ended."""
+        line = json.dumps(request) + "\n"
+        for process in self.processes:
+            assert process.stdin is not None
+            try:
+                process.stdin.write(line)
+                process.stdin.flush()
+            except BrokenPipeError:
+                break
+        answers = [process.stdout.readline() if process.stdout else "" for process in self.processes]
+        replies = [json.loads(answer) if answer else {} for answer in answers]
+        for party, reply in enumerate(replies):
+            if "answer" not in reply:
+                raise RuntimeError(f"{party_name(party)} ended: {reply.get('error', 'without a word')}")
+        return [reply["answer"] for reply in replies]
+
+    def end_requests(self) -> None:
+        """Tell the servers that there are no more requests, so that their tasks end."""
+        for process in self.processes:
+            if process.stdin is not None:
+                process.stdin.close()
+                process.stdin = None
+
     def kill(self, party: int, how: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to one server."""
         self.processes[party].send_signal(how)
@@ -70,7 +96,7 @@ class LocalServers:
             except subprocess.TimeoutExpired:
                 process.kill()
                 out, err = process.communicate()
-            report = json.loads(out) if out.strip() else {}
+            report = json.loads(out.splitlines()[-1]) if out.strip() else {}
             reports.append(Report(party, process.returncode, report.get("result"), report.get("error"), err))
         return reports
 
@@ -120,6 +146,7 @@ def local_servers(
                         cwd=ROOT,
                         env=worker_environment(os.environ),
                         pass_fds=[listener.fileno()],
+                        stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE,
                         text=True,
@@ -135,7 +162,7 @@ def local_servers(
                 if process.poll() is None:
                     process.kill()
                 process.wait()
-                for stream in (process.stdout, process.stderr):
+                for stream in (process.stdin, process.stdout, process.stderr):
                     if stream is not None:
                         stream.close()
 
@@ -156,6 +183,30 @@ def run_task(
     return [report.result for report in reports]
 
 
+class Requests:
+    """The requests of the starting process, one JSON document a line, until it closes the pipe."""
+
+    def __init__(self, lines: asyncio.StreamReader) -> None:
+        self._lines = lines
+
+    @classmethod
+    async def open(cls) -> Requests:
+        """Read from standard input."""
+        lines = asyncio.StreamReader(limit=1 << 28)
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+        return cls(lines)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        while line := await self._lines.readline():
+            yield json.loads(line)
+
+    def answer(self, value: Any) -> None:
+        """Answer the request last read."""
+        sys.stdout.write(json.dumps({"answer": value}) + "\n")
+        sys.stdout.flush()
+
+
 async def _serve(specification: Mapping[str, Any]) -> Any:
     party = specification["party"]
     directory = Path(specification["directory"])
@@ -172,7 +223,10 @@ async def _serve(specification: Mapping[str, Any]) -> Any:
         task = getattr(import_module(module), function)
         agreement = Agreement(STUDY, bytes(32), sha256(specification["task"].encode()).digest(), bytes(32))
         channel = await mesh.open("local", agreement)
-        result = await task(Party(channel, study=STUDY, scope=b"local"), **specification["parameters"])
+        parameters = dict(specification["parameters"])
+        if "requests" in signature(task).parameters:
+            parameters["requests"] = await Requests.open()
+        result = await task(Party(channel, study=STUDY, scope=b"local"), **parameters)
         await channel.close()
         return result
     finally:

@@ -18,10 +18,16 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_demo_ends_well() -> None:
-    done = run("deploy.demo")
+def test_the_demo_makes_a_synthetic_dataset(tmp_path: Path) -> None:
+    done = run("deploy.demo", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "non-collusion is NOT met" in done.stdout
+    assert "differentially private with epsilon = 1 and delta = 1e-9" in " ".join(done.stdout.split())
+    synthetic, hospital = ((tmp_path / name).read_text().splitlines() for name in ("synthetic.csv", "hospital-A.csv"))
+    assert synthetic[0] == hospital[0]
+    assert 9_000 < len(synthetic) < 11_000  # 10,000 people, estimated with noise
+    quality = float(done.stdout.partition("quality")[2].split()[0])
+    assert quality > 95
 
 
 @pytest.mark.slow
