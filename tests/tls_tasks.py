@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,11 +56,13 @@ async def run_cases(party: Party, names: list[str], seed: int) -> list[dict[str,
     return results
 
 
-async def multiply_for_ever(party: Party, rounds: int = 1 << 30) -> None:
-    """Keep multiplying, so that a test can do something to one of the parties in the middle of it."""
+async def multiply_for_ever(party: Party, directory: str) -> None:
+    """Keep multiplying, so that a test can do something to one of the parties; a file says that it is in the middle."""
     x = share_for(party, 1, np.ones(1000, Z64.dtype))
-    for i in range(rounds):
+    for i in range(1 << 30):
         x = await party.execute(multiply(party.context.step(i), x, x))
+        if i == 10:
+            (Path(directory) / str(party.context.party)).touch()
 
 
 async def fail_locally(party: Party, culprit: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,14 +13,15 @@ from services.mpc_server.local import local_servers
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_survivors_name_the_party_that_fell(victim: int, how: signal.Signals) -> None:
-    with local_servers("tests.tls_tasks:multiply_for_ever", stall=2.0) as servers:
-        time.sleep(2.5)
-        assert all(process.poll() is None for process in servers.processes), "the servers ended by themselves"
+def test_survivors_name_the_party_that_fell(victim: int, how: signal.Signals, tmp_path: Path) -> None:
+    with local_servers("tests.tls_tasks:multiply_for_ever", {"directory": str(tmp_path)}, stall=3.0) as servers:
+        while len(list(tmp_path.iterdir())) < 3:  # bounded by pytest's own time-out
+            assert all(process.poll() is None for process in servers.processes), "a server ended by itself"
+            time.sleep(0.05)
         servers.kill(victim, how)
         survivors = [party for party in range(3) if party != victim]
         for party in survivors:
-            servers.processes[party].wait(timeout=30)
+            servers.processes[party].wait(timeout=60)
         servers.kill(victim, signal.SIGKILL)
         reports = servers.wait(30)
     for party in survivors:
