@@ -73,12 +73,27 @@ def test_a_warm_start_changes_the_way_not_the_optimum():
         assert np.abs(warm.marginal(pair) - cold.marginal(pair)).max() < 1
 
 
+def test_a_warm_start_gives_back_what_an_earlier_measurement_denied():
+    denied = [Measured(("a",), [500.0, 500.0, -400.0], 100.0), Measured(("b",), [700.0, -100.0], 100.0)]
+    later = [*denied, Measured(("a", "b"), [150.0, 150.0, 150.0, 150.0, 200.0, 200.0], 5.0)]
+    exact = kernel(iterations=3000, tolerance=0)
+    warm, cold = exact.fit(later, warm_start=exact.fit(denied)), exact.fit(later)
+    assert loss(warm, later) == pytest.approx(loss(cold, later), rel=1e-4)
+
+
 def test_without_iterations_the_warm_start_is_kept_on_another_tree(model):
     again = kernel(iterations=0).fit(
         noisy(FIVE, [*CYCLE, ("a", "c"), ("d", "e")], 5.0), total=model.total, warm_start=model
     )
     for pair in combinations(FIVE.names, 2):
         assert np.allclose(again.marginal(pair), model.marginal(pair))
+
+
+@pytest.mark.parametrize("iterations", range(1, 40))
+def test_marginals_and_potentials_agree_wherever_a_fit_ends(iterations):
+    fitted = kernel(iterations=iterations).fit(noisy(FIVE, CYCLE, 5.0))
+    again = TreeModel.from_potentials(FIVE, fitted.total, fitted.potentials())
+    assert np.allclose(fitted.marginal(FIVE.names), again.marginal(FIVE.names))
 
 
 def test_a_warm_start_saves_iterations(monkeypatch):

@@ -117,7 +117,7 @@ def loss(model: Model, measurements: Sequence[Measured]) -> float:
 
 
 def create_estimator(
-    name: str, domain: Domain, *, limit: int = MODEL_LIMIT, tolerance: float = 1e-4, iterations: int = 1000
+    name: str, domain: Domain, *, limit: int = MODEL_LIMIT, tolerance: float = 2e-5, iterations: int = 1000
 ) -> Estimator:
     """`kernel`, the compiled one, or `mbi`, the reference: private-pgm's own package, which needs JAX.
 

@@ -65,5 +65,7 @@ class KernelEstimator:
             plan.starts,
             plan.links,
             plan.maps,
+            plan.offsets,
+            len(plan.factors),
         )
         return TreeModel(self.domain, problem.total, plan, theta, cells)

@@ -34,6 +34,12 @@ LINK_COLUMNS = 7
 
 _CHUNK = 512
 _WINDOW = 25
+_PATIENCE = 2
+_LEAP = 10.0  # most that a step may change a potential
+_ROUNDING = 1e-13  # of the loss: less is no improvement, and must not let potentials drift
+_LIFTS = 100
+_NOTHING = 1e-5
+"""A count that does not matter, in units of the noise's standard deviation."""
 _FIRST_GROWTH = 1.5
 _GROWTH = 1.05
 _REORDER = {"reassoc", "nsz", "contract"}  # sums may be vectorised; infinities keep their meaning
@@ -249,7 +255,8 @@ def _evaluate(
 
 
 @_compiled(
-    "Tuple((f8, i8))(f8[::1], f8, f8[::1], f8[::1], f8, f8, i8, f8[::1], f8[::1], i8[::1], i8[::1], i8[:,::1], i4[::1])"
+    "Tuple((f8, i8))(f8[::1], f8, f8[::1], f8[::1], f8, f8, i8, "
+    "f8[::1], f8[::1], i8[::1], i8[::1], i8[:,::1], i4[::1], i8[::1], i8)"
 )
 def descend(
     theta: Floats,
@@ -265,39 +272,60 @@ def descend(
     starts: Indices,
     links: Links,
     maps: Maps,
+    offsets: Indices,
+    factors: int,
 ) -> tuple[float, int]:
     """Mirror descent (McKenna, Sheldon, Miklau 2019, algorithm 1) from `theta`, in place; the loss and the iterations.
 
     The step grows while the loss falls. Nesterov's momentum, restarted when the loss rises (O'Donoghue and Candes 2015,
-    function scheme). Ends when _WINDOW iterations gained less than `tolerance` of the loss, or of 1, which is what one
-    standard deviation of noise in two cells amounts to. Leaves in `cells` the marginals of the tree's cliques.
+    function scheme). Ends when _WINDOW iterations, _PATIENCE times in a row, gained at most `tolerance` of the loss, or
+    of 1, which is what one standard deviation of noise in two cells amounts to. Leaves in `cells` the marginals of the
+    tree's cliques.
+
+    At last, factor by factor, counts of nearly zero are lifted to a count that changes no loss. Where a measurement is
+    negative, descent goes on for ever; a later fit that starts from e^-1000, and measures something else there, would
+    never get it back.
     """
     size = len(theta)
     mu, trial_mu, trial, folded = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
     moved, last = np.empty(size), theta.copy()
     loss = _evaluate(theta, total, target, weight, mu, folded, cells, seps, parents, starts, links, maps)
-    before, age, growth, n, stale = loss, 0, _FIRST_GROWTH, 0, False
+    before, age, growth, n, idle = loss, 0, _FIRST_GROWTH, 0, 0
     while n < iterations:
         n += 1
         momentum = age / (age + 3.0)
+        steepest = 0.0
+        for i in range(size):
+            steepest = max(steepest, weight[i] * abs(mu[i] - target[i]))
+        if step * steepest > _LEAP:
+            step = _LEAP / steepest
         for i in range(size):
             moved[i] = theta[i] - step * weight[i] * (mu[i] - target[i])
             trial[i] = moved[i] + momentum * (moved[i] - last[i])
         risen = _evaluate(trial, total, target, weight, trial_mu, folded, cells, seps, parents, starts, links, maps)
-        stale = not risen <= loss
-        if stale:
+        if risen < loss * (1 - _ROUNDING):
+            loss, age = risen, age + 1
+            step *= growth
+            theta[:], last[:], mu[:] = trial, moved, trial_mu
+        else:
             growth = _GROWTH
             step *= 0.5 if age == 0 else 0.7
             age = 0
             last[:] = theta
-        else:
-            loss, age = risen, age + 1
-            step *= growth
-            theta[:], last[:], mu[:] = trial, moved, trial_mu
         if n % _WINDOW == 0:
-            if before - loss <= tolerance * max(loss, 1.0):
+            idle = idle + 1 if before - loss <= tolerance * max(loss, 1.0) else 0
+            if idle == _PATIENCE:
                 break
             before = loss
-    if stale:
-        _evaluate(theta, total, target, weight, mu, folded, cells, seps, parents, starts, links, maps)
-    return loss, n
+    for k in range(factors):
+        for _ in range(_LIFTS):
+            _evaluate(theta, total, target, weight, mu, folded, cells, seps, parents, starts, links, maps)
+            lifted = False
+            for i in range(offsets[k], offsets[k + 1]):
+                least = _NOTHING / np.sqrt(weight[i])
+                if mu[i] < 0.5 * least:
+                    theta[i] += np.log(least / max(mu[i], 1e-300))
+                    lifted = True
+            if not lifted:
+                break
+    return _evaluate(theta, total, target, weight, mu, folded, cells, seps, parents, starts, links, maps), n
