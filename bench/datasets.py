@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from caps.domain import Attribute, Domain
+from caps.domain import Domain
+from caps.schema import Schema
 from caps.uniform import Uniform
 
 NAMES = ("breast-cancer.caps", "compas-caps", "diabetes.caps", "adult")
@@ -39,26 +37,8 @@ def folder() -> Path:
 
 def load(name: str) -> Dataset:
     """One dataset: `NAME.schema.json` and its table. Split as the authors did, or 80/20 by a fixed seed."""
-    schema = json.loads((folder() / f"{name}.schema.json").read_text())
-    with (folder() / f"{name.removesuffix('.caps')}.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    columns = [_codes([row[column["name"]] for row in rows], column) for column in schema["columns"]]
-    domain = Domain(tuple(Attribute(c["name"], size) for c, (size, _) in zip(schema["columns"], columns, strict=True)))
-    codes = domain.check_codes(np.stack([column for _, column in columns], axis=1))
+    schema = Schema.from_json((folder() / f"{name}.schema.json").read_text())
+    codes, _ = schema.encode(folder() / f"{name.removesuffix('.caps')}.csv", extra="ignore")
     order = np.arange(len(codes)) if name == "compas-caps" else Uniform(name).permutation(len(codes))
     count = 4120 if name == "compas-caps" else round(0.8 * len(codes))
-    return Dataset(name, domain, codes, order[:count], order[count:])
-
-
-def _codes(values: list[str], column: dict[str, Any]) -> tuple[int, npt.NDArray[np.int64]]:
-    if column["kind"] == "categorical":
-        numbers = {category: i for i, category in enumerate(column["categories"])}
-        return len(numbers), np.array([numbers[value] for value in values], np.int64)
-    edges = np.array(column["bin_edges"], np.float64)
-    bins = len(edges) - 1
-    missing = str(column["missing_value"]) if "missing_value" in column else None
-    known = np.array([edges[0] if value == missing else float(value) for value in values])
-    side = "left" if column.get("side") == "left" else "right"
-    codes = np.clip(np.searchsorted(edges, known, side=side) - 1, 0, bins - 1).astype(np.int64)  # type: ignore[call-overload]
-    codes[np.array([value == missing for value in values])] = bins
-    return bins + (missing is not None), codes
+    return Dataset(name, schema.domain(), codes, order[:count], order[count:])

@@ -22,7 +22,7 @@ from caps.errors import DomainError, ShareError
 from caps.fixed import FRAC, encode_fixed
 from caps.ring import Z64, Words
 from services.mpc_server.engine.arithmetic import dot, multiply
-from services.mpc_server.engine.boolean import Indices, adder_ands, carry_ands, conjunction, reshare_planes
+from services.mpc_server.engine.boolean import Indices, adder_ands, carry_ands, chosen, conjunction, reshare_planes
 from services.mpc_server.engine.comparison import argmax, negative
 from services.mpc_server.engine.context import Branch, Context, together
 from services.mpc_server.engine.conversion import from_bits, to_bits, truncate
@@ -298,11 +298,7 @@ def _each_bit(bits: BShare) -> list[BShare]:
 
 def _chosen(one_hot: BShare, words: Words, width: int) -> BShare:
     """The public word, of `width` bits, that the shared one-hot vector points at; 0 if it points nowhere. Local."""
-    rows = [np.flatnonzero(words >> np.uint64(bit) & np.uint64(1)) for bit in range(width)]
-    mine, next_ = (
-        np.stack([np.bitwise_xor.reduce(part[row], axis=0) for row in rows]) for part in (one_hot.mine, one_hot.next)
-    )
-    return BShare(one_hot.owner, one_hot.shape, mine, next_)
+    return chosen(one_hot, (words >> np.arange(width, dtype=np.uint64)[:, None] & np.uint64(1)).astype(np.uint8))
 
 
 async def _quadratic(ctx: Context, argument: BShare, tables: Sequence[Table], index: int) -> AShare:
