@@ -18,20 +18,24 @@ p_i but for a factor within exp(+-kappa), kappa = 2e / beta, however ties are br
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
+from heapq import heapify, heappop, heappush
 from itertools import product
-from math import isqrt
+from math import floor, isqrt
+from typing import TypeAlias
 
 from caps.errors import DomainError
+from caps.noise.fixed import EXP_ERROR, ONE, PRECISION, exp_doublings, exp_minus, exp_tables
 from caps.noise.tables import (
     CONTEXT,
     DIGITS,
     ERROR,
+    GRAIN_BITS,
+    GRAINS,
     LIMIT,
     VERSION,
     AliasTable,
@@ -53,7 +57,7 @@ SMOOTH2 = Fraction(361, 100)
 
 _LN2 = Decimal("0.693147180559945309417232121458176568075500134360255254120680")
 _PI2_BELOW = Decimal("9.8696044010893586188344909998761511353136994072407")
-_TAIL = Decimal(2) ** -(DIGITS + 6)
+_TAIL = ONE >> (DIGITS + 6)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,11 +117,12 @@ def _coefficients(sigma2: Fraction) -> Iterator[tuple[int, ...]]:
         lambda j, k: (1, j, k, j * k),
     ]
     yield (1,)
+    needed = SMOOTH2 / sigma2  # s^2 is proportional to sigma2, and fractions about 1 are short
     for form, first in product(forms, range(2, 1 << (MAX_INDEX_BITS // 2 + 1))):
         low, high = 1, max(isqrt(int(sigma2)), 1)
         while low < high:
             second = (low + high + 1) // 2
-            smooth = min(_smoothness(sigma2, form(first, second))) >= SMOOTH2
+            smooth = min(_smoothness(Fraction(1), form(first, second))) >= needed
             low, high = (second, high) if smooth else (low, second - 1)
         if low > 1:
             yield form(first, low)
@@ -147,7 +152,7 @@ def _smoothing_error(s2: Fraction) -> Fraction:
     """
     with localcontext(CONTEXT):
         x = (-2 * _PI2_BELOW * decimal(s2)).exp()
-        return upward(4 * x * (1 + 8 * x) * (1 + ERROR))
+        return upward(4 * x * (1 + 8 * x) * (1 + decimal(ERROR)))
 
 
 def _reach(sigma2: Fraction) -> int:
@@ -156,16 +161,24 @@ def _reach(sigma2: Fraction) -> int:
         return int((decimal(sigma2) * 2 * _LN2 * (DIGITS + 2)).sqrt().to_integral_value(ROUND_CEILING)) + 1
 
 
+def _exponentials(values: Iterable[int], scale: Fraction) -> list[int]:
+    """exp(-value / scale), off by at most EXP_ERROR + 1 units of 2^-240.
+
+    n of them, divided by their sum, which is at least 1, are off by less than 2^8 n units: far less than ERROR.
+    """
+    tables, unit = exp_tables(), scale.denominator << PRECISION
+    return [exp_minus(value * unit // scale.numerator, tables) for value in values]
+
+
 @lru_cache(maxsize=256, typed=True)
 def half_gaussian(sigma2: Fraction) -> AliasTable:
     """|X| for X a discrete Gaussian: weights 1 for 0 and 2 exp(-k^2 / (2 sigma2)) for k = 1, 2, .., M."""
     reach = _reach(sigma2)
-    with localcontext(CONTEXT):
-        rate = -1 / (2 * decimal(sigma2))
-        # Beyond 2M a weight is below 2^-328, which ERROR covers.
-        weights = [Decimal(1), *(2 * (rate * k * k).exp() for k in range(1, 2 * reach + 1))]
-        scale = sum(weights, Decimal(0))
-        probabilities = [w / scale for w in weights[: reach + 1]]
+    # Beyond 2M a weight is below 2^-328, which ERROR covers.
+    one, *others = _exponentials([k * k for k in range(2 * reach + 1)], 2 * sigma2)
+    weights = [one, *(2 * w for w in others)]
+    scale = sum(weights)
+    probabilities = [w * ONE // scale for w in weights[: reach + 1]]
     return alias_table(f"half-gaussian sigma2={sigma2}", range(reach + 1), probabilities)
 
 
@@ -295,11 +308,9 @@ def _geometric_plan(scale: Fraction, limit: Fraction) -> GeometricPlan:
 
 def _geometric_digit(scale: Fraction, position: int, bits: int) -> AliasTable:
     """The digit of 2^bits values at 2^position: P(d) ~ exp(-d 2^position / scale)."""
-    with localcontext(CONTEXT):
-        ratio = (-(1 << position) / decimal(scale)).exp()
-        weights = [ratio**d for d in range(1 << bits)]
-        total = sum(weights, Decimal(0))
-        probabilities = [w / total for w in weights]
+    weights = _exponentials([d << position for d in range(1 << bits)], scale)
+    total = sum(weights)
+    probabilities = [w * ONE // total for w in weights]
     return alias_table(f"geometric scale={scale} at={position}", range(1 << bits), probabilities)
 
 
@@ -359,91 +370,128 @@ def gumbel_plan(beta: Fraction, kappa: Fraction) -> GumbelPlan:
     """The smallest table with the precision asked for; what room it has then goes into more precision."""
     if not all(isinstance(value, Fraction | int) and value > 0 for value in (beta, kappa)):
         raise DomainError("beta and kappa are exact positive fractions")
-    cells = _Cells(Fraction(beta))
+    beta = Fraction(beta)
     # Half a unit is lost because samples are whole; counted from the middle of a unit, it is no more.
     allowed = kappa * beta / 2 - Fraction(1, 2)
     if allowed <= 0:
         raise DomainError(f"kappa = {float(kappa):.2g} needs scores in units finer than beta = {float(beta):.4g}")
-    while upward(cells.worst) > allowed:
-        if len(cells) >= 1 << MAX_CELL_BITS:
-            raise DomainError(f"kappa = {float(kappa):.2g} needs more than 2^{MAX_CELL_BITS} cells")
-        cells.split()
-    while len(cells) < 1 << (len(cells) - 1).bit_length() and cells.worst > 0:
-        cells.split()
+    cells = _Cells(beta)
+    if not cells.refine(floor(allowed * GRAINS), 1 << MAX_CELL_BITS):
+        raise DomainError(f"kappa = {float(kappa):.2g} needs more than 2^{MAX_CELL_BITS} cells")
+    cells.fill()
     return cells.plan()
 
 
+_Cell: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+"""(-worst, a, bits, F(a), F(middle), F(end), t at the end nearer to 0, t at the middle), with t(x) = exp(-x / beta)."""
+
+
 class _Cells:
-    """Cells of a Gumbel law, the least uniform one always next to be split.
+    """Cells of a Gumbel law, F(x) = exp(-t(x)), to be split until they are uniform enough.
 
     On one side of 0 the density of a Gumbel law is monotone, so within a cell the distance between the law's quantiles
-    and uniform ones is a concave function (or its negative) and lies below its tangent at the middle.
+    and uniform ones is a concave function (or its negative) and lies below its tangent at the middle. `worst` bounds
+    that tangent from above, in units of 2^-160.
+
+    Errors, in units of 2^-240. t at a middle is t at the end nearer to 0 times a factor of `exp_doublings`, rounded. It
+    is exact at 0, so after n halvings it is off by at most 2n where t <= 1, and by 2n t where t >= 1. As t exp(-t) < 1,
+    F is off by less than 2n + EXP_ERROR; and t F by 168 times that, because F counts as 0 from t = 167 on.
     """
 
     def __init__(self, beta: Fraction) -> None:
-        self._beta = beta
-        self._precise = decimal(beta)
-        self._cache: dict[int, tuple[Decimal, Decimal]] = {}
-        self._heap: list[tuple[Decimal, int, int]] = []
         size = (64 * int(beta) + 64).bit_length()
-        with localcontext(CONTEXT):
-            self._add(-(1 << size), size)
-            self._add(0, size)
+        self._beta = beta
+        self._tables = exp_tables()
+        self._error = 2 * size + EXP_ERROR
+        down, up = (exp_doublings(sign / (2 * beta), size + 2) for sign in (-1, 1))
+        widths = [(beta.denominator << PRECISION + bits) // beta.numerator for bits in range(size + 1)]
+        # What the tangent's numerator may be off: 4 errors of F, 2 of the mass, that of t F, and roundings.
+        slacks = [self._error * (6 + 168 * ((width >> PRECISION) + 1)) + 3 for width in widths]
+        self._levels = [list(zip(factors, widths, slacks, strict=False)) for factors in (down, up)]
+        self._cells: list[_Cell] = []
+        middle = exp_minus(ONE, self._tables)
+        # 2^size is more than 64 beta, and exp(-exp(64)) is 0 at this precision.
+        self._add(-(1 << size), size, 0, middle, ONE)
+        self._add(0, size, middle, exp_minus(down[-1], self._tables), ONE)
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    @property
-    def worst(self) -> Decimal:
-        """The largest distance between quantiles in any cell."""
-        return -self._heap[0][0]
-
-    def _at(self, x: int) -> tuple[Decimal, Decimal]:
-        """exp(-x / beta) and the distribution function F(x) = exp(-exp(-x / beta))."""
-        if x not in self._cache:
-            t = (-x / self._precise).exp()
-            self._cache[x] = t, (-t).exp()
-        return self._cache[x]
-
-    def _add(self, a: int, bits: int) -> None:
+    def _add(self, a: int, bits: int, below: int, above: int, near: int) -> None:
         """Keep the cell [a, a + 2^bits), unless the law hardly ever comes there."""
-        size = 1 << bits
-        (_, below), (_, above) = self._at(a), self._at(a + size)
-        if above <= _TAIL or 1 - below <= _TAIL:
+        if above <= _TAIL or below >= ONE - _TAIL:
             return
-        worst = Decimal(0)
-        if bits:
-            t, middle = self._at(a + size // 2)
-            share = size / (above - below)
-            gap = abs(share * (middle - below) - size // 2)
-            slope = abs(share * middle * t / self._precise - 1)
-            worst = gap + slope * (size // 2)
-        heapq.heappush(self._heap, (-worst, a, bits))
+        if not bits:
+            self._cells.append((0, a, 0, below, below, above, near, near))
+            return
+        factor, width, slack = self._levels[a < 0][bits]
+        t = near * factor >> PRECISION
+        middle = exp_minus(t, self._tables)
+        mass = above - below
+        gap = abs(2 * middle - below - above)
+        slope = abs(((middle * t >> PRECISION) * width >> PRECISION) - mass)
+        tangent = (gap + slope + slack << GRAIN_BITS + bits - 1) // (mass - 2 * self._error)
+        self._cells.append((~tangent, a, bits, below, middle, above, near, t))
 
-    def split(self) -> None:
-        """Halve the worst cell."""
-        _, a, bits = heapq.heappop(self._heap)
+    def _split(self, cell: _Cell) -> None:
+        _, a, bits, below, middle, above, near, t = cell
+        left, right = (t, near) if a < 0 else (near, t)
+        self._add(a, bits - 1, below, middle, left)
+        self._add(a + (1 << (bits - 1)), bits - 1, middle, above, right)
+
+    def refine(self, limit: int, most: int) -> bool:
+        """Halve all cells that are worse than the limit, in grains. False if that takes more than `most` cells."""
+        fine: list[_Cell] = []
+        while self._cells:
+            cell = self._cells.pop()
+            if -cell[0] <= limit:
+                fine.append(cell)
+            elif len(fine) + len(self._cells) + 1 >= most:
+                return False
+            else:
+                self._split(cell)
+        self._cells = fine
+        return True
+
+    def fill(self) -> None:
+        """Halve the worst cell until their number is a power of two."""
+        heap, self._cells = self._cells, []
+        heapify(heap)
+        while len(heap) & (len(heap) - 1) and heap[0][0]:
+            self._split(heappop(heap))
+            while self._cells:
+                heappush(heap, self._cells.pop())
+        self._cells = heap
+
+    def _kappa(self) -> Fraction:
+        """2 e / beta, where e bounds the distance of a sample from a quantile of the law.
+
+        The proven bound is `worst`. It is raised to what 60 decimal digits give, with 10^-20 to spare, because kappa is
+        part of a plan's digest, which should not depend on how precisely cells are searched.
+        """
+        worst, a, bits, *_ = min(self._cells)
+        tangent = Decimal(0)
         with localcontext(CONTEXT):
-            self._add(a, bits - 1)
-            self._add(a + (1 << (bits - 1)), bits - 1)
+            if bits:
+                half, beta = 1 << (bits - 1), decimal(self._beta)
+                t = [(-x / beta).exp() for x in (a, a + half, a + 2 * half)]
+                below, middle, above = ((-value).exp() for value in t)
+                share = 2 * half / (above - below)
+                tangent = abs(share * (middle - below) - half) + abs(share * middle * t[1] / beta - 1) * half
+            error = upward(tangent + Decimal("0.5") + Decimal("1e-20"))
+        return 2 * max(error, Fraction(-worst, GRAINS) + Fraction(1, 2)) / self._beta
 
     def plan(self) -> GumbelPlan:
         """The cells as a table."""
-        cells = sorted((a, bits) for _, a, bits in self._heap)
-        least, most = min(bits for _, bits in cells), max(bits for _, bits in cells)
+        cells = sorted((a, bits, above - below) for _, a, bits, below, _, above, *_ in self._cells)
+        least, most = min(bits for _, bits, _ in cells), max(bits for _, bits, _ in cells)
         low, high = cells[0][0], cells[-1][0] + (1 << cells[-1][1]) - 1
         width = max((~low).bit_length(), high.bit_length()) + 1
         places = width - least
-        codes = [(a >> least) % (1 << places) | ((1 << (bits - least)) - 1) << places for a, bits in cells]
-        with localcontext(CONTEXT):
-            probabilities = [self._at(a + (1 << bits))[1] - self._at(a)[1] for a, bits in cells]
-            error = upward(self.worst + Decimal("0.5") + Decimal("1e-20"))
-        home = max(range(len(cells)), key=lambda i: probabilities[i])
+        codes = [(a >> least) % (1 << places) | ((1 << (bits - least)) - 1) << places for a, bits, _ in cells]
+        masses = [mass for _, _, mass in cells]
+        home = masses.index(max(masses))
         order = [home, *range(home), *range(home + 1, len(cells))]
-        law = f"gumbel beta={self._beta}"
-        table = alias_table(law, [codes[i] for i in order], [probabilities[i] for i in order])
+        table = alias_table(f"gumbel beta={self._beta}", [codes[i] for i in order], [masses[i] for i in order])
         assert table.width == places + most - least
-        return GumbelPlan(self._beta, 2 * error / self._beta, width, least, table)
+        return GumbelPlan(self._beta, self._kappa(), width, least, table)
 
 
 def _within_limit(distance: Fraction, what: str) -> Fraction:

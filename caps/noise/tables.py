@@ -4,8 +4,9 @@ A table of 2^p buckets is drawn from with p uniform index bits and one biased co
 probability T / 2^80, T its threshold, and its alias otherwise. The coin takes fair digits d_1, d_2, .. up to the first
 0, at position J, and shows digit J of T / 2^80 = 0.t_1 t_2 .. t_80; as J = j has probability 2^-j, that is exact.
 
-Probabilities are computed with 60 decimal digits. Decimal arithmetic, `exp` included, is correctly rounded by its
-specification, so every party computes the same table whatever its hardware.
+Probabilities are integers in units of 2^-240, and what else is needed is computed with 60 decimal digits. Decimal
+arithmetic, `exp` included, is correctly rounded by its specification, so every party computes the same table whatever
+its hardware.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
+from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
-from math import log2
+from math import ceil, log2
 
 import numpy as np
 import numpy.typing as npt
 
 from caps.errors import DomainError
+from caps.noise.fixed import ONE, PRECISION
 
 VERSION = "caps/v1/noise"
 
@@ -41,8 +43,12 @@ LIMIT = Fraction(1, 2**80)
 """No sample may be farther than this from its law, in total variation."""
 
 CONTEXT = Context(prec=60)
-ERROR = Decimal("1e-50")
-"""Bounds the absolute error of every probability computed in CONTEXT: fewer than 10^8 roundings of 10^-60 each."""
+ERROR = Fraction(1, 10**50)
+"""Bounds the absolute error of a probability: it is more than 2^73 units of 2^-240, and 10^9 of the last of CONTEXT."""
+
+GRAIN_BITS = 160
+GRAINS = 1 << GRAIN_BITS
+"""Bounds are multiples of 2^-160."""
 
 
 def decimal(value: Fraction) -> Decimal:
@@ -52,8 +58,8 @@ def decimal(value: Fraction) -> Decimal:
 
 def upward(value: Decimal) -> Fraction:
     """An exact upper bound, a multiple of 2^-160."""
-    grains = CONTEXT.multiply(value, Decimal(2**160)).to_integral_value(ROUND_CEILING)
-    return Fraction(int(grains) + 1, 2**160)
+    grains = CONTEXT.multiply(value, Decimal(GRAINS)).to_integral_value(ROUND_CEILING)
+    return Fraction(int(grains) + 1, GRAINS)
 
 
 def draw_ands(index_bits: int, width: int) -> int:
@@ -102,32 +108,33 @@ def digest(head: str, *arrays: npt.NDArray[np.unsignedinteger]) -> str:
     return hashed.hexdigest()
 
 
-def alias_table(law: str, codes: Sequence[int], probabilities: Sequence[Decimal]) -> AliasTable:
+def alias_table(law: str, codes: Sequence[int], probabilities: Sequence[int]) -> AliasTable:
     """The table of a law on distinct codes. What the probabilities lack of 1 lies outside and is given to codes[0].
 
-    Weights are multiples of 2^-(80 + p), rounded so that they sum to 1 and none is off by a whole unit. The distance is
-    then computed from the finished table, and a table above LIMIT is refused.
+    Probabilities are in units of 2^-240, each off by at most ERROR. Weights are multiples of 2^-(80 + p), rounded so
+    that they sum to 1 and none is off by a whole unit. The distance is then computed from the finished table, exactly
+    but for what the probabilities may be off, and a table above LIMIT is refused.
     """
     index_bits = max(1, (len(codes) - 1).bit_length())
     buckets, total = 1 << index_bits, 1 << (DIGITS + index_bits)
-    with localcontext(CONTEXT):
-        outside = 1 - sum(probabilities, Decimal(0))
-        if len(set(codes)) != len(codes) or min(codes) < 0 or min(probabilities) < 0 or outside < -ERROR * buckets:
-            raise DomainError(f"{law} is not a law on distinct codes")
-        outside = max(outside, Decimal(0))
-        exact = [total * q for q in (probabilities[0] + outside, *probabilities[1:])]
-        weights = [int(m.to_integral_value(ROUND_FLOOR)) for m in exact]
-        most_cut = sorted(range(len(codes)), key=lambda k: (weights[k] - exact[k], k))
-        for k in most_cut[: total - sum(weights)]:
-            weights[k] += 1
-        padded = [*codes, *[codes[0]] * (buckets - len(codes))]
-        donors, thresholds = _fill(weights + [0] * (buckets - len(codes)))
-        aliases = [padded[donor] for donor in donors]
-        found = _masses(padded, aliases, thresholds)
-        off = sum(
-            (abs(Decimal(found.get(c, 0)) / total - q) for c, q in zip(codes, probabilities, strict=True)), outside
-        )
-        distance = upward((off + ERROR * (buckets + 1)) / 2)
+    outside = ONE - sum(probabilities)
+    error = ERROR * (buckets + 1)
+    if len(set(codes)) != len(codes) or min(codes) < 0 or min(probabilities) < 0 or Fraction(outside, ONE) < -error:
+        raise DomainError(f"{law} is not a law on distinct codes")
+    outside = max(outside, 0)
+    cut = PRECISION - DIGITS - index_bits
+    exact = [probabilities[0] + outside, *probabilities[1:]]
+    weights = [q >> cut for q in exact]
+    lost = [q & ((1 << cut) - 1) for q in exact]
+    most_lost = sorted(range(len(codes)), key=lost.__getitem__, reverse=True)
+    for k in most_lost[: total - sum(weights)]:
+        weights[k] += 1
+    padded = [*codes, *[codes[0]] * (buckets - len(codes))]
+    donors, thresholds = _fill(weights + [0] * (buckets - len(codes)))
+    aliases = [padded[donor] for donor in donors]
+    found = _masses(padded, aliases, thresholds)
+    off = outside + sum(abs((found.get(c, 0) << cut) - q) for c, q in zip(codes, probabilities, strict=True))
+    distance = Fraction(ceil((Fraction(off, ONE) + error) / 2 * GRAINS) + 1, GRAINS)
     if sum(found.values()) != total or distance > LIMIT:
         raise DomainError(f"the table of {law} is 2^{log2(distance):.2f} from its law, which is above 2^-80")
     return AliasTable(
@@ -136,7 +143,7 @@ def alias_table(law: str, codes: Sequence[int], probabilities: Sequence[Decimal]
         max(1, max(codes).bit_length()),
         np.array(padded, np.uint64),
         np.array(aliases, np.uint64),
-        np.array([[t >> i & 1 for t in thresholds] for i in reversed(range(DIGITS))], np.uint8),
+        _digits(thresholds),
         distance,
     )
 
@@ -156,6 +163,12 @@ def _fill(weights: list[int]) -> tuple[list[int], list[int]]:
             if left[donor] < capacity:
                 scarce.append(donor)
     return donors, own
+
+
+def _digits(thresholds: list[int]) -> npt.NDArray[np.uint8]:
+    """Digit j of every threshold in row j, the highest first."""
+    octets = np.frombuffer(b"".join(t.to_bytes(DIGITS // 8) for t in thresholds), np.uint8)
+    return np.ascontiguousarray(np.unpackbits(octets.reshape(-1, DIGITS // 8), axis=1).T)
 
 
 def _integers(thresholds: npt.NDArray[np.uint8]) -> list[int]:

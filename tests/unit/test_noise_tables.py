@@ -12,6 +12,7 @@ import pytest
 
 from caps.errors import DomainError
 from caps.noise import plans
+from caps.noise.fixed import EXP_ERROR, ONE, PRECISION, exp_doublings, exp_minus, exp_tables
 from caps.noise.plans import gaussian_plan, geometric_plan, gumbel_plan, half_gaussian, laplace_plan, selection_plan
 from caps.noise.tables import DIGITS, LIMIT, AliasTable, alias_table
 
@@ -79,11 +80,30 @@ def test_tables_are_the_same_everywhere() -> None:
     }
 
 
+@pytest.mark.parametrize("bits", [3, 150, 205, 206, 216, 217, 227, 228, 238, 239, PRECISION, 243, 247, 248, 300])
+def test_exponentials_are_within_their_error(bits: int) -> None:
+    """At the ends of each range that is treated in its own way, and inside."""
+    for t in ((1 << bits) - 1, 1 << bits, (1 << bits) * 10 // 7, (167 << PRECISION) - 1):
+        with localcontext(prec=140):
+            true = (-Decimal(t) / ONE).exp() * ONE
+        assert abs(exp_minus(t, exp_tables()) - true) < EXP_ERROR / 2
+
+
+@pytest.mark.parametrize(
+    ("exponent", "count"), [("-1/3", 12), ("-1/9000000", 30), ("1/9000000", 30), ("5/7", 8), ("50", 3)]
+)
+def test_doublings_are_within_one_unit(exponent: str, count: int) -> None:
+    for i, value in enumerate(exp_doublings(Fraction(exponent), count)):
+        doubled = Fraction(exponent) * 2**i
+        with localcontext(prec=300):
+            true = (Decimal(doubled.numerator) / doubled.denominator).exp()
+            assert abs(value - true * ONE) <= max(1, true)
+
+
 def test_a_table_above_the_limit_is_refused() -> None:
-    half = Decimal("0.5")
+    half = ONE // 2
     alias_table("fair", [0, 1], [half, half])
-    with localcontext(prec=60):
-        lacking = half - Decimal(2) ** -79
+    lacking = half - (ONE >> 79)
     with pytest.raises(DomainError, match="above 2\\^-80"):
         alias_table("lacking", [0, 1], [half, lacking])
 
@@ -93,12 +113,12 @@ def test_a_table_above_the_limit_is_refused() -> None:
 )
 def test_what_is_no_law_is_refused(codes: list[int], probabilities: list[str]) -> None:
     with pytest.raises(DomainError, match="not a law"):
-        alias_table("wrong", codes, [Decimal(p) for p in probabilities])
+        alias_table("wrong", codes, [int(Fraction(p) * ONE) for p in probabilities])
 
 
 def test_one_certain_code_and_uniform_codes_are_exact() -> None:
     for codes in ([5], [3, 1, 2, 0]):
-        table = alias_table("even", codes, [Decimal(1) / len(codes)] * len(codes))
+        table = alias_table("even", codes, [ONE // len(codes)] * len(codes))
         assert law(table) == {code: Fraction(1, len(codes)) for code in codes}
 
 
@@ -209,6 +229,27 @@ def test_gumbel_cells_are_within_kappa(delta_u: int, eps: str) -> None:
         true = exp(-t[0]) * float(np.expm1(t[0] - t[-1]))
         assert abs(float(mass) - true) <= 1e-9 * true + 1e-24
     assert 0.9 * e < worst + 0.5 <= e
+
+
+@pytest.mark.parametrize(("delta_u", "eps"), [(448, "0.3"), (64, "2"), (4608, "7")])
+def test_the_bounds_of_a_gumbel_plan_hold_with_twice_the_digits(delta_u: int, eps: str) -> None:
+    """Its distance is that of the masses, and its kappa that of the cell whose tangent rises most; both closely."""
+    plan = selection_plan(Fraction(delta_u), Fraction(eps))
+    every, steepest, off = cells(plan), Decimal(0), Fraction(0)
+    with localcontext(prec=120):
+        beta = Decimal(plan.beta.numerator) / plan.beta.denominator
+        for a, size, mass in every:
+            t = [(-(2 * a + x * size) / (2 * beta)).exp() for x in range(3)]
+            below, middle, above = ((-value).exp() for value in t)
+            off += abs(Fraction(above - below) - mass)
+            if size > 1:
+                share = size / (above - below)
+                tangent = abs(share * (middle - below) - size // 2) + abs(share * middle * t[1] / beta - 1) * size / 2
+                steepest = max(steepest, tangent)
+        outside = Fraction(1 - above) + Fraction((-(-every[0][0] / beta).exp()).exp())
+    e = plan.kappa * plan.beta / 2
+    assert Fraction(steepest) + Fraction(1, 2) <= e < Fraction(steepest) + Fraction(1, 2) + Fraction(2, 10**20)
+    assert (off + outside) / 2 <= plan.distance < (off + outside) / 2 + Fraction(1, 2**120)
 
 
 def test_a_gumbel_precision_no_plan_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
