@@ -53,13 +53,14 @@ class ClearOracle:
         selection.check(self.layout)
         self.budget.charge(selection.entry(self.neighbouring))
         plan = selection.plan(self.neighbouring)
-        label, shape = self._label(selection.step, plan.digest), (len(selection.candidates),)
+        label, shape = self._label(selection.step, plan.digest), (selection.noise_values,)
         match plan:
             case GumbelPlan():
                 noise = clear.gumbel(self.bits, label, plan, shape)
             case GeometricPlan():
                 noise = clear.geometric(self.bits, label, plan, shape)
-        return int(np.argmax(error_scores(counts, selection, self.layout) + noise))
+        scores = error_scores(counts, selection, self.layout)
+        return int(np.argmax(scores + noise[: len(scores)]))
 
     def measure(self, measurement: Measurement) -> Integers:
         """As Oracle.measure."""

@@ -10,8 +10,6 @@ the clique is missing (code -1) counts nowhere in that marginal.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +20,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from caps import canonical
 from caps.errors import DomainError
 
 Clique: TypeAlias = tuple[str, ...]
@@ -166,7 +165,7 @@ class Domain:
 
     def digest(self) -> bytes:
         """SHA-256 of the canonical form."""
-        return _digest("domain", {"attributes": self.to_json()})
+        return canonical.digest("domain", {"attributes": self.to_json()})
 
 
 @dataclass(frozen=True)
@@ -239,7 +238,7 @@ class Layout:
 
     def digest(self) -> bytes:
         """SHA-256 of the canonical form."""
-        return _digest("layout", self.to_json())
+        return canonical.digest("layout", self.to_json())
 
 
 @dataclass(frozen=True)
@@ -282,7 +281,7 @@ class Workload:
 
     def digest(self) -> bytes:
         """SHA-256 of the canonical form; take it `over` the domain, which fixes the order inside a clique."""
-        return _digest("workload", {"queries": self.to_json()})
+        return canonical.digest("workload", {"queries": self.to_json()})
 
 
 def _is_integer(value: object) -> bool:
@@ -304,9 +303,3 @@ def _refuse_repeats(what: str, items: Sequence[object]) -> None:
         if item in seen:
             raise DomainError(f"{what} {item!r} is given twice")
         seen.add(item)
-
-
-def _digest(kind: str, fields: dict[str, object]) -> bytes:
-    # RFC 8785 for what stands here: objects with ASCII names, strings, small integers, booleans.
-    text = json.dumps({"type": f"caps/v1/{kind}", **fields}, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).digest()

@@ -7,6 +7,7 @@
     |   +-- DomainError         a public parameter outside the range a protocol is defined on
     |   |   +-- TableRefused    rows that the schema does not admit (caps.schema)
     |   +-- SessionClosed       use of a channel after it was closed or aborted
+    |   +-- NotDue              a step that the schedule does not allow now
     |   +-- BudgetExceeded      a charge that does not fit into what is left (caps.privacy.filter)
     +-- PeerError               another party failed or misbehaved; `.party` says which
         +-- PeerUnreachable     no connection could be made within the time allowed
@@ -45,6 +46,10 @@ class DomainError(LocalError):
 
 class SessionClosed(LocalError):
     """The channel was closed or aborted before this use."""
+
+
+class NotDue(LocalError):
+    """A step that the schedule does not allow now. Nothing was charged."""
 
 
 class PeerError(CapsError):

@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from caps import canonical
 from caps.domain import Clique, Layout
 from caps.errors import DomainError
 from caps.noise.plans import (
@@ -29,8 +30,17 @@ from caps.noise.plans import (
     laplace_plan,
 )
 from caps.privacy.filter import Entry
-from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
+from caps.privacy.mechanisms import (
+    AnyMechanism,
+    Gaussian,
+    Laplace,
+    NoisyMax,
+    PermuteAndFlip,
+    mechanism_from_json,
+    mechanism_to_json,
+)
 from caps.privacy.neighbouring import Neighbouring
+from caps.privacy.rational import read_count, read_flag, read_object, read_text
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Plan: TypeAlias = GaussianPlan | LaplacePlan | GumbelPlan | GeometricPlan
@@ -55,12 +65,29 @@ def rounded_estimate(estimate: npt.ArrayLike) -> Integers:
     return scaled.astype(np.int64)
 
 
+def selection_plan(
+    mechanism: NoisyMax | PermuteAndFlip, weight: int, neighbouring: Neighbouring
+) -> GumbelPlan | GeometricPlan:
+    """The noise of scores whose largest absolute weight is `weight`."""
+    scale = mechanism.scale(weight << UNIT_BITS, neighbouring)
+    return gumbel_plan(scale, mechanism.kappa) if isinstance(mechanism, NoisyMax) else geometric_plan(scale)
+
+
+def measurement_plan(mechanism: Gaussian | Laplace) -> GaussianPlan | LaplacePlan:
+    """The noise of a marginal's cells."""
+    if isinstance(mechanism, Gaussian):
+        return gaussian_plan(mechanism.sigma_squared)
+    return laplace_plan(mechanism.scale)
+
+
 @dataclass(frozen=True, eq=False)
 class Selection:
     """Which candidate's marginal is worst approximated: the greatest w (sum of |2^8 count - estimate| - bias) + noise.
 
     step: names the step within its run, once. estimate: of all cells of the candidates, one after the other. bias and
-    weights: one for each candidate. All in units of 2^-UNIT_BITS but the weights, which are plain integers.
+    weights: one for each candidate. All in units of 2^-UNIT_BITS but the weights, which are plain integers. draws: at
+    least as many as the candidates; so many noise values are drawn, and the rest is discarded. It is fixed before the
+    candidates are, so that the noise of a step is the same whether it was drawn beforehand or not.
     """
 
     step: str
@@ -69,6 +96,15 @@ class Selection:
     bias: Integers
     weights: Integers
     mechanism: NoisyMax | PermuteAndFlip
+    draws: int | None = None
+
+    @property
+    def noise_values(self) -> int:
+        """How many values to draw. Raises DomainError if they are fewer than the candidates."""
+        draws = len(self.candidates) if self.draws is None else self.draws
+        if draws < len(self.candidates):
+            raise DomainError(f"{draws} noise values are too few for {len(self.candidates)} candidates")
+        return draws
 
     def check(self, layout: Layout) -> None:
         """Refuse a request that does not fit the layout, or whose scores could reach 2^62 and wrap."""
@@ -92,16 +128,12 @@ class Selection:
 
     def plan(self, neighbouring: Neighbouring) -> GumbelPlan | GeometricPlan:
         """The noise that makes the selection private: its scale follows from the largest weight."""
-        weight = int(np.abs(self.weights).max()) << UNIT_BITS
-        scale = self.mechanism.scale(weight, neighbouring)
-        if isinstance(self.mechanism, NoisyMax):
-            return gumbel_plan(scale, self.mechanism.kappa)
-        return geometric_plan(scale)
+        return selection_plan(self.mechanism, int(np.abs(self.weights).max()), neighbouring)
 
     def entry(self, neighbouring: Neighbouring) -> Entry:
         """What a ledger is charged."""
         plan = self.plan(neighbouring)
-        return _entry(self.step, self.mechanism, plan, len(self.candidates))
+        return _entry(self.step, self.mechanism, plan, self.noise_values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +164,7 @@ class Measurement:
             if not isinstance(self.mechanism, Gaussian):
                 raise DomainError("only Gaussian noise can be drawn by each server for itself")
             return distributed_plan(self.mechanism.sigma_squared)
-        if isinstance(self.mechanism, Gaussian):
-            return gaussian_plan(self.mechanism.sigma_squared)
-        return laplace_plan(self.mechanism.scale)
+        return measurement_plan(self.mechanism)
 
     def entry(self, layout: Layout) -> Entry:
         """What a ledger is charged."""
@@ -143,6 +173,74 @@ class Measurement:
 
 def _entry(step: str, mechanism: AnyMechanism, plan: Plan | DistributedPlan, draws: int) -> Entry:
     return Entry(step, mechanism, 1, _SAMPLERS[type(plan)], draws, plan.distance, certified=True)
+
+
+Request: TypeAlias = Selection | Measurement
+_MEMBERS = {
+    "select": ("kind", "step", "candidates", "estimate", "bias", "weights", "mechanism", "draws"),
+    "measure": ("kind", "step", "clique", "mechanism", "draws", "distributed"),
+}
+
+
+def request_to_json(request: Request) -> dict[str, object]:
+    """As an object of canonical JSON."""
+    if isinstance(request, Selection):
+        return {
+            "kind": "select",
+            "step": request.step,
+            "candidates": [list(clique) for clique in request.candidates],
+            "estimate": request.estimate.tolist(),
+            "bias": request.bias.tolist(),
+            "weights": request.weights.tolist(),
+            "mechanism": mechanism_to_json(request.mechanism),
+            "draws": request.draws,
+        }
+    return {
+        "kind": "measure",
+        "step": request.step,
+        "clique": list(request.clique),
+        "mechanism": mechanism_to_json(request.mechanism),
+        "draws": request.draws,
+        "distributed": request.distributed,
+    }
+
+
+def request_from_json(value: object) -> Request:
+    """The inverse of `request_to_json`. Raises DomainError for any other object."""
+    kind = read_text(value.get("kind")) if isinstance(value, dict) else ""
+    if kind not in _MEMBERS:
+        raise DomainError("a request is to select or to measure")
+    members = read_object(value, _MEMBERS[kind])
+    draws = None if members["draws"] is None else read_count(members["draws"])
+    step, mechanism = read_text(members["step"]), mechanism_from_json(members["mechanism"])
+    if kind == "select":
+        if not isinstance(mechanism, NoisyMax | PermuteAndFlip):
+            raise DomainError(f"{mechanism.kind} does not select")
+        candidates = tuple(_clique(clique) for clique in _list(members["candidates"]))
+        estimate, bias, weights = (_integers(members[name]) for name in ("estimate", "bias", "weights"))
+        return Selection(step, candidates, estimate, bias, weights, mechanism, draws)
+    if not isinstance(mechanism, Gaussian | Laplace):
+        raise DomainError(f"{mechanism.kind} does not measure")
+    return Measurement(step, _clique(members["clique"]), mechanism, draws, read_flag(members["distributed"]))
+
+
+def request_digest(request: Request) -> bytes:
+    """SHA-256 of the canonical form."""
+    return canonical.digest("request", request_to_json(request))
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise DomainError("a list is expected")
+    return value
+
+
+def _clique(value: object) -> Clique:
+    return tuple(read_text(name) for name in _list(value))
+
+
+def _integers(value: object) -> Integers:
+    return np.array([read_count(number) for number in _list(value)], np.int64)
 
 
 class Oracle(Protocol):

@@ -22,14 +22,15 @@ import numpy.typing as npt
 
 from caps.domain import Layout
 from caps.errors import party_name
-from caps.oracle import Measurement, Selection
+from caps.oracle import Measurement, Selection, request_from_json, request_to_json
 from caps.privacy import UNBOUNDED, Filter, PrivacyStatement, calibrate
-from caps.privacy.mechanisms import mechanism_from_json, mechanism_to_json
+from caps.privacy.enforce import Enforcer
+from caps.programs import Task, all_pairs, program
 from caps.ring import Z16, Words
 from caps.schema import Schema
 from caps.sharing import Algebra, DealtShare, Explicit, Seeded, deal
 from caps.uniform import Uniform
-from services.coordinator.algorithms import Progress, Stage, Task, algorithm, all_pairs
+from services.coordinator.algorithms import Progress, Stage, algorithm
 from services.coordinator.generate import create_estimator
 from services.mpc_server.engine.compute import HorizontalInput, compute_answers
 from services.mpc_server.engine.context import Party
@@ -54,7 +55,7 @@ def the_task() -> tuple[Schema, Task, Layout]:
     schema = Schema.from_json(SCHEMA)
     domain = schema.domain()
     task = Task(domain, all_pairs(domain), UNBOUNDED, rho=calibrate(EPSILON, DELTA))
-    return schema, task, Layout(domain, algorithm("aim").cliques(task))
+    return schema, task, Layout(domain, program("aim").cliques(task))
 
 
 def write_patients(path: Path, count: int) -> None:
@@ -98,9 +99,9 @@ def read_share(directory: Path, holder: int, party: int, cells: int) -> tuple[Wo
 
 
 async def serve(party: Party, directory: str, requests: Requests) -> dict[str, Any]:
-    """A server: add up the holders' counts, then answer select and measure within its own budget."""
+    """A server: add up the holders' counts, then select and measure what is due, within its own budget."""
     _, task, layout = the_task()
-    budget = Filter(task.zcdp, task.neighbouring)
+    budget, enforcer = Filter(task.zcdp, task.neighbouring), Enforcer.start(program("aim"), task, layout)
     context = party.context
     inputs = [
         HorizontalInput(name, context.share(*read_share(Path(directory), number, context.party, layout.cells)))
@@ -112,15 +113,17 @@ async def serve(party: Party, directory: str, requests: Requests) -> dict[str, A
     async for request in requests:
         if request["kind"] == "accepted":
             requests.answer([bool(flag) for flag in answers.accepted])
-        elif request["kind"] == "select":
-            selection = selection_from_json(request)
-            selection.check(layout)
-            budget.charge(selection.entry(task.neighbouring))
-            requests.answer(await party.execute(steps.select(selection)))
+            continue
+        asked = request_from_json(request)
+        admitted = enforcer.admit(asked)
+        budget.charge(admitted.entry)
+        enforcer = admitted.enforcer
+        if isinstance(asked, Selection):
+            selected = await party.execute(steps.select(asked))
+            enforcer = enforcer.answered(selected)
+            requests.answer(selected)
         else:
-            measurement = measurement_from_json(request)
-            budget.charge(measurement.entry(layout))
-            requests.answer((await party.execute(steps.measure(measurement))).tolist())
+            requests.answer((await party.execute(steps.measure(asked))).tolist())
     traffic = party.channel.traffic
     return {"rounds": traffic.rounds, "sent": traffic.sent, "ledger": budget.to_json().decode()}
 
@@ -140,11 +143,11 @@ class ServersOracle:
 
     def select(self, selection: Selection) -> int:
         """SELECT on the servers."""
-        return int(self._ask(selection_to_json(selection)))
+        return int(self._ask(request_to_json(selection)))
 
     def measure(self, measurement: Measurement) -> npt.NDArray[np.int64]:
         """MEASURE on the servers."""
-        return np.array(self._ask(measurement_to_json(measurement)), np.int64)
+        return np.array(self._ask(request_to_json(measurement)), np.int64)
 
     def _ask(self, request: dict[str, Any]) -> Any:
         started = time.perf_counter()
@@ -153,42 +156,6 @@ class ServersOracle:
         if any(other != first for other in others):
             raise SystemExit("the servers report different values")
         return first
-
-
-def selection_to_json(selection: Selection) -> dict[str, Any]:
-    """A selection as the servers read it."""
-    return {
-        "kind": "select",
-        "step": selection.step,
-        "candidates": selection.candidates,
-        "estimate": selection.estimate.tolist(),
-        "bias": selection.bias.tolist(),
-        "weights": selection.weights.tolist(),
-        "mechanism": mechanism_to_json(selection.mechanism),
-    }
-
-
-def selection_from_json(value: dict[str, Any]) -> Selection:
-    """The inverse of `selection_to_json`."""
-    arrays = {name: np.array(value[name], np.int64) for name in ("estimate", "bias", "weights")}
-    candidates = tuple(tuple(clique) for clique in value["candidates"])
-    return Selection(value["step"], candidates, mechanism=mechanism_from_json(value["mechanism"]), **arrays)  # type: ignore[arg-type]
-
-
-def measurement_to_json(measurement: Measurement) -> dict[str, Any]:
-    """A measurement as the servers read it."""
-    return {
-        "kind": "measure",
-        "step": measurement.step,
-        "clique": measurement.clique,
-        "mechanism": mechanism_to_json(measurement.mechanism),
-        "draws": measurement.draws,
-    }
-
-
-def measurement_from_json(value: dict[str, Any]) -> Measurement:
-    """The inverse of `measurement_to_json`."""
-    return Measurement(value["step"], tuple(value["clique"]), mechanism_from_json(value["mechanism"]), value["draws"])  # type: ignore[arg-type]
 
 
 def show(progress: Progress) -> None:

@@ -13,13 +13,13 @@ a budget was rounded by somebody in a direction nobody knows.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, DivisionByZero, InvalidOperation, Overflow
 from fractions import Fraction
 from math import isqrt
 
+from caps import canonical
 from caps.errors import DomainError
 
 GRID_BITS = 128
@@ -126,8 +126,8 @@ def decode_ratio(text: object) -> Fraction:
 
 
 def canonical_json(value: object) -> bytes:
-    """RFC 8785 for what we write: objects with ASCII names, strings, integers below 2**53, booleans and null."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+    """RFC 8785. Raises DomainError for a value that it cannot write."""
+    return canonical.dump(value)
 
 
 def read_object(value: object, names: Iterable[str]) -> dict[str, object]:
@@ -139,14 +139,7 @@ def read_object(value: object, names: Iterable[str]) -> dict[str, object]:
 
 def read_json(data: bytes) -> object:
     """Decode what `canonical_json` wrote. Raises DomainError for any other encoding of the same value."""
-    try:
-        value: object = json.loads(data)
-        canonical = canonical_json(value)
-    except (ValueError, RecursionError) as error:
-        raise DomainError("not JSON") from error
-    if canonical != data:
-        raise DomainError("JSON is not in canonical form")
-    return value
+    return canonical.load(data)
 
 
 def read_text(value: object) -> str:
@@ -158,7 +151,7 @@ def read_text(value: object) -> str:
 
 def read_count(value: object) -> int:
     """`value`, which must be an integer that JSON can carry."""
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**53:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > canonical.MAX_INTEGER:
         raise DomainError("an integer below 2**53 is expected")
     return value
 

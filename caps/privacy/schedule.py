@@ -23,6 +23,8 @@ from caps.privacy.rational import grid_down, positive, read_count, significant_d
 
 MEASURE_SHARE = Fraction(9, 10)
 SMALLEST_PART = Fraction(1, 2**80)
+MAX_ROUNDS = 100_000
+"""Far more than any budget can be divided into; a schedule lists its steps."""
 
 
 class Role(StrEnum):
@@ -31,6 +33,11 @@ class Role(StrEnum):
     INITIAL = "initial"
     SELECT = "select"
     MEASURE = "measure"
+
+
+def step_name(role: Role, number: int) -> str:
+    """What the `number`-th release of this role in a run is called, from 1: by the loop that asks and by servers."""
+    return f"initial{number}" if role is Role.INITIAL else f"round{number}-{role.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,9 @@ class Schedule(Protocol):
     def after(self, *, anneal: bool = False) -> Self:
         """The schedule once `step` has been charged."""
 
+    def following(self) -> tuple[Self, ...]:
+        """Every schedule that may come after `step`; more than one where the loop has a choice."""
+
 
 @dataclass(frozen=True, slots=True)
 class AimSchedule:
@@ -104,7 +114,7 @@ class AimSchedule:
         """`initial` counts the marginals measured before the first round; `rounds`, 16 times as many unless given."""
         if read_count(initial) < 1:
             raise DomainError("AIM starts from at least one measurement")
-        rounds = 16 * initial if rounds is None else read_count(rounds)
+        rounds = _at_least_one(16 * initial if rounds is None else rounds)
         least = ceil(MEASURE_SHARE * initial) + 1
         if rounds < least:
             raise DomainError(
@@ -139,6 +149,12 @@ class AimSchedule:
             return replace(done, role=None)
         return (done._annealed() if anneal else done)._next_round()
 
+    def following(self) -> tuple[AimSchedule, ...]:
+        """Without annealing, and with it where that is allowed."""
+        if self.role is Role.MEASURE and not self.last:
+            return self.after(), self.after(anneal=True)
+        return (self.after(),)
+
     def _annealed(self) -> AimSchedule:
         select = NoisyMax(2 * self.select.epsilon_star, 2 * self.select.kappa)
         return replace(self, select=select, measure=Gaussian(self.measure.sigma_squared / 4))
@@ -152,7 +168,7 @@ class AimSchedule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class FixedSchedule:
     """A schedule whose steps are all known beforehand."""
 
     rho: Fraction
@@ -175,8 +191,12 @@ class _Plan:
             raise DomainError("only AIM anneals")
         return replace(self, position=self.position + 1, spent=self.spent + step.rho(self.neighbouring))
 
+    def following(self) -> tuple[Self, ...]:
+        """The one that comes next."""
+        return (self.after(),)
 
-class MwemSchedule(_Plan):
+
+class MwemSchedule(FixedSchedule):
     """MWEM+PGM (McKenna, Sheldon and Miklau 2019): `rounds` equal rounds of select and measure.
 
     Deviation from private-pgm's mwem+pgm.py: the neighbouring relation enters the selection too. There the bounded
@@ -203,7 +223,7 @@ class MwemSchedule(_Plan):
         return cls(rho, neighbouring, steps, pure_epsilon=Fraction(epsilon))
 
 
-class MstSchedule(_Plan):
+class MstSchedule(FixedSchedule):
     """MST (McKenna, Miklau and Sheldon 2021): a third of rho each to measure columns, choose edges, measure edges."""
 
     __slots__ = ()
@@ -239,6 +259,6 @@ def _divisible(rho: Fraction, parts: int) -> Fraction:
 
 
 def _at_least_one(rounds: int) -> int:
-    if read_count(rounds) < 1:
-        raise DomainError("an algorithm has at least one round")
+    if not 1 <= read_count(rounds) <= MAX_ROUNDS:
+        raise DomainError(f"an algorithm has 1 to {MAX_ROUNDS} rounds")
     return rounds

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import caps.programs as programs
 import services.coordinator.algorithms as package
 from caps.domain import Layout, Workload
 from caps.errors import DomainError, LocalError
@@ -30,9 +31,10 @@ from caps.privacy import (
     Role,
     calibrate,
 )
+from caps.programs.base import MAX_POOLED
 from services.coordinator.algorithms import Measured, Stage, Task, algorithm, algorithm_from_json, all_pairs, names
 from services.coordinator.algorithms.aim import Aim
-from services.coordinator.algorithms.base import MAX_POOLED, Walk, deviation, magnitude, register
+from services.coordinator.algorithms.base import Algorithm, Walk, deviation, magnitude, register
 from services.coordinator.algorithms.gaussian import FixedGaussian
 from services.coordinator.algorithms.mst import Mst, averaged, rare_together
 from services.coordinator.algorithms.mwem import Mwem
@@ -75,8 +77,9 @@ def measurements(requests: list) -> list[Measurement]:
 
 
 def test_all_modules_are_found_and_only_base_registers_nothing() -> None:
-    modules = {module.name for module in pkgutil.iter_modules(package.__path__)} - {"base"}
-    assert set(names()) == {"aim", "gaussian", "mst", "mwem"} == modules
+    for found in (package, programs):
+        modules = {module.name for module in pkgutil.iter_modules(found.__path__)} - {"base"}
+        assert set(found.names()) == {"aim", "gaussian", "mst", "mwem"} == modules
 
 
 def test_unknown_names_and_parameters_are_refused_clearly() -> None:
@@ -109,6 +112,42 @@ def test_a_name_is_taken_once() -> None:
     with pytest.raises(LocalError, match="two algorithms"):
         register(type("Other", (FixedGaussian,), {}))
     assert algorithm("gaussian") == FixedGaussian()
+
+
+def test_an_algorithm_without_a_program_that_servers_know_is_refused() -> None:
+    class Unknown(FixedGaussian):
+        name = "unknown"
+
+    class Pretender(Mwem):
+        name = "gaussian"
+
+    for cls in (Unknown, Pretender):
+        with pytest.raises(LocalError, match=r"no program in caps\.programs that servers know"):
+            register(cls)
+    assert names() == programs.names()
+
+
+def test_programs_are_named_once_and_survive_json() -> None:
+    with pytest.raises(LocalError, match="two programs"):
+        programs.base.register(type("Other", (programs.base.registered("aim"),), {}))
+    for name in programs.names():
+        chosen = programs.program(name)
+        assert chosen == programs.program_from_json(algorithm(name).to_json())
+        assert not isinstance(chosen, Algorithm)
+        with pytest.raises(DomainError, match=f"{name} has no parameter 'epsilon'"):
+            programs.program(name, {"epsilon": 1})
+    with pytest.raises(DomainError, match="no algorithm 'privbayes': choose one of aim, gaussian, mst, mwem"):
+        programs.program("privbayes")
+
+
+@every
+def test_a_program_counts_all_that_it_may_ask_about(case: str) -> None:
+    chosen, budget = ALL[case]
+    task = task_of(DOMAIN, UNBOUNDED, **budget)
+    counted = set(chosen.cliques(task))
+    assert {*chosen.initial(task), *chosen.candidates(task)} == counted
+    first = chosen.schedule(task).step
+    assert len(chosen.initial(task)) == (first.count if first.role is Role.INITIAL else 0)
 
 
 def test_tasks_that_make_no_sense_are_refused() -> None:
@@ -275,7 +314,7 @@ def test_aim_weights_count_overlaps_with_the_workload() -> None:
         ("a0",): 4, ("a1",): 10, ("a2",): 6, ("a3",): 6,
         ("a0", "a1"): 14, ("a1", "a2"): 16, ("a1", "a3"): 16, ("a2", "a3"): 12, ("a1", "a2", "a3"): 22,
     }  # fmt: skip
-    assert Aim().weights(task) == {clique: weight // 2 for clique, weight in expected.items()}
+    assert Aim().candidates(task) == {clique: weight // 2 for clique, weight in expected.items()}
     done = run(Aim(), task, whimsical(Aim(), task), Stub(DOMAIN))
     for selection in selections(done.requests):
         assert [expected[c] // 2 for c in selection.candidates] == selection.weights.tolist()
@@ -364,7 +403,7 @@ def test_aim_keeps_the_model_within_its_share_of_the_limit() -> None:
     spent = {event.round: event.rho_spent for event in done.events if event.stage is Stage.MEASURE}
     for number, selection in enumerate(selections(done.requests), 1):
         allowed = limit * spent[number] / task.rho
-        for clique in Aim().weights(task):
+        for clique in Aim().candidates(task):
             part = any(set(clique) <= set(other) for other in cliques)
             assert (clique in selection.candidates) == (part or tree_bytes(DOMAIN, [*cliques, clique]) <= allowed)
         offered.append(set(selection.candidates))
@@ -573,7 +612,8 @@ def test_a_larger_budget_gives_a_smaller_error(case: str) -> None:
 def test_the_example_in_the_docs_is_the_code() -> None:
     root = Path(__file__).parents[2]
     blocks = re.findall(r"```python\n(.*?)```", (root / "docs/adding-a-mechanism.md").read_text(), re.DOTALL)
-    assert (root / "services/coordinator/algorithms/gaussian.py").read_text() in blocks
+    for path in ("caps/programs/gaussian.py", "services/coordinator/algorithms/gaussian.py"):
+        assert (root / path).read_text() in blocks
 
 
 def test_the_example_spends_equal_parts() -> None:

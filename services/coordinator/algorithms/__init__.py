@@ -7,6 +7,7 @@ docs/adding-a-mechanism.md.
 from importlib import import_module
 from pkgutil import iter_modules
 
+from caps.programs import Task, all_pairs
 from services.coordinator.algorithms.base import (
     Algorithm,
     Estimator,
@@ -14,10 +15,8 @@ from services.coordinator.algorithms.base import (
     Outcome,
     Progress,
     Stage,
-    Task,
     algorithm,
     algorithm_from_json,
-    all_pairs,
     names,
 )
 from services.coordinator.measured import Measured

@@ -2,66 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
-from caps.domain import Clique
-from caps.privacy.schedule import AimSchedule
-from services.coordinator.algorithms.base import (
-    Algorithm,
-    M,
-    Sizes,
-    Task,
-    Walk,
-    pooled_draws,
-    reduced,
-    register,
-)
+from caps.programs.aim import AimProgram
+from services.coordinator.algorithms.base import Algorithm, M, Sizes, Walk, register
 
 
 @register
-@dataclass(frozen=True)
-class Aim(Algorithm):
-    """Measure every column; then, round by round, the candidate whose error in the model most exceeds the noise.
-
-    rounds: planned; annealing makes them fewer; 16 for each column unless given. max_model_bytes: of the model at the
-    end; on the way it grows with the budget spent. pooled: draw noise for the largest candidate, so that servers can
-    do it beforehand.
+class Aim(AimProgram, Algorithm):
+    """In each round, the candidate whose error in the model most exceeds the noise.
 
     Deviation from private-pgm's aim.py: all columns are measured at the start, also those outside the workload; scores
     are integers in units of 2^-8; the last round is found, and the start charged, as `AimSchedule` says.
     """
 
-    name: ClassVar[str] = "aim"
-    rounds: int | None = None
-    max_model_bytes: int = 80 << 20
-    pooled: bool = True
-
-    def schedule(self, task: Task) -> AimSchedule:
-        """As the base says."""
-        return AimSchedule.start(
-            task.zcdp, task.neighbouring, initial=len(task.one_ways), rounds=self._planned_rounds(task)
-        )
-
-    def cliques(self, task: Task) -> tuple[Clique, ...]:
-        """All columns, and every part of a query of the workload."""
-        return task.domain.downward_closure([*task.one_ways, *task.workload.cliques])
-
-    def weights(self, task: Task) -> dict[Clique, int]:
-        """Of the candidates: w_c = sum over queries a of wt_a |c & a|, in lowest terms."""
-        candidates = task.domain.downward_closure(task.workload.cliques)
-        queries = list(zip(map(set, task.workload.cliques), task.workload.weights, strict=True))
-        weights = [sum(weight * len(query & set(c)) for query, weight in queries) for c in candidates]
-        return dict(zip(candidates, reduced(weights), strict=True))
-
     def loop(self, walk: Walk[M]) -> M:
         """As the base says."""
-        domain, weights = walk.task.domain, self.weights(walk.task)
-        draws = pooled_draws(domain, list(weights), self._planned_rounds(walk.task)) if self.pooled else None
+        domain, weights, draws = walk.task.domain, self.candidates(walk.task), self.draws(walk.task)
         sizes = Sizes(walk.estimator)
-        walk.measure_all(walk.task.one_ways)
+        walk.measure_all(self.initial(walk.task))
         model = walk.fit()
         walk.fitted()
         while walk.going:
@@ -84,6 +43,3 @@ class Aim(Algorithm):
                 walk.anneal()
             walk.fitted(clique, annealed=annealed)
         return model
-
-    def _planned_rounds(self, task: Task) -> int:
-        return 16 * len(task.one_ways) if self.rounds is None else self.rounds

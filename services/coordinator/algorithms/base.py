@@ -1,37 +1,31 @@
-"""What all algorithms share: the task, the walk along a schedule, progress, and the registry.
+"""What all algorithms share: the walk along a schedule, progress, and the registry.
 
-An algorithm is a frozen dataclass of its parameters. It says how it spends the budget (`schedule`), which marginals it
-may ask about (`cliques`), and what it does (`loop`). The loop never names a noise scale: `Walk` takes each mechanism
-from the schedule, which the servers walk too, and refuses a step that is not due. It holds no data, reads no clock,
-draws no randomness and knows no number of rows, so it is determined by what the oracle answers.
+An algorithm is a program (`caps.programs`), which says how it spends the budget and what it may ask about, and a
+`loop`, which decides. The loop never names a noise scale: `Walk` takes each mechanism from the schedule, which the
+servers walk too, and refuses a step that is not due. It holds no data, reads no clock, draws no randomness and knows no
+number of rows, so it is determined by what the oracle answers.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from itertools import combinations
-from math import gcd, pi, sinh, sqrt
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, get_type_hints
+from math import pi, sinh, sqrt
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from caps.domain import Clique, Domain, Workload
+from caps.domain import Clique
 from caps.errors import DomainError, LocalError
 from caps.oracle import UNIT_BITS, Measurement, Oracle, Selection, rounded_estimate
 from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
-from caps.privacy.neighbouring import Neighbouring, Relation
-from caps.privacy.rational import positive, read_count, read_object, read_text
-from caps.privacy.schedule import Role, Schedule, Step
+from caps.privacy.schedule import Role, Schedule, Step, step_name
+from caps.programs.base import Program, Task, chosen, read_choice, registered
 from services.coordinator.measured import Floats, Measured
-
-MAX_POOLED = 1 << 19
-"""Noise values a run may draw for measurements if some are discarded: half of ETA_MAX at 2^-80 each."""
-MAX_WEIGHT = 1 << 20
-"""Of a candidate, after division by what all weights have in common: scores stay far from 2^62."""
 
 
 class Model(Protocol):
@@ -60,58 +54,6 @@ class Estimator(Protocol[M]):
 
     def model_bytes(self, cliques: Sequence[Clique]) -> int:
         """Memory a model of these cliques would take."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What all parties agreed on, as far as an algorithm must know it.
-
-    The budget is `rho` (zCDP) or `pure_epsilon`, not both. `total` is the number of rows where it is public, which is
-    so only if neighbours have equally many: under the unbounded relation it is refused.
-    """
-
-    domain: Domain
-    workload: Workload
-    neighbouring: Neighbouring
-    rho: Fraction | None = None
-    pure_epsilon: Fraction | None = None
-    total: int | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "workload", self.workload.over(self.domain))
-        if (self.rho is None) == (self.pure_epsilon is None):
-            raise DomainError("a task has one budget: rho or pure epsilon")
-        positive("the budget", self.zcdp if self.pure_epsilon is None else self.pure_epsilon)
-        if self.total is not None:
-            if self.neighbouring.relation is not Relation.BOUNDED:
-                raise DomainError("the number of rows is not public under the unbounded relation")
-            positive("the number of rows", read_count(self.total))
-
-    @property
-    def zcdp(self) -> Fraction:
-        """rho. Raises DomainError if the budget is pure."""
-        if self.rho is None:
-            raise DomainError("Gaussian noise is not pure DP: this needs a budget in rho")
-        return self.rho
-
-    @property
-    def one_ways(self) -> tuple[Clique, ...]:
-        """The cliques of one attribute each."""
-        return tuple((name,) for name in self.domain.names)
-
-
-def all_pairs(domain: Domain) -> Workload:
-    """The workload where none is given: every pair of attributes, with weight 1."""
-    pairs = tuple(combinations(domain.names, min(2, len(domain.names))))
-    return Workload(pairs, (1,) * len(pairs))
-
-
-def reduced(weights: Sequence[int]) -> list[int]:
-    """Weights divided by what they have in common. This changes no selection: the noise shrinks with them."""
-    common = gcd(*weights)
-    if max(weights) // common > MAX_WEIGHT:
-        raise DomainError(f"weights of candidates differ by more than a factor {MAX_WEIGHT}: give coarser ones")
-    return [weight // common for weight in weights]
 
 
 class Stage(StrEnum):
@@ -192,9 +134,12 @@ class Walk(Generic[M]):
     oracle: Oracle
     estimator: Estimator[M]
     report: Report = silent
+    candidates: int | None = None
+    """How many a selection may have at most: so many noise values are drawn for each."""
     round: int = 0
     measured: list[Measured] = field(default_factory=list)
     _before: Schedule | None = None
+    _asked: Counter[Role] = field(default_factory=Counter)
 
     @property
     def going(self) -> bool:
@@ -226,12 +171,13 @@ class Walk(Generic[M]):
         mechanism = self._due(Role.SELECT, NoisyMax, PermuteAndFlip).mechanism
         assert isinstance(mechanism, NoisyMax | PermuteAndFlip)
         selection = Selection(
-            f"round{self.round}-select",
+            self._name(Role.SELECT),
             tuple(candidates),
             rounded_estimate(np.concatenate([np.ravel(estimate) for estimate in estimates])),
             np.rint(np.array(bias, np.float64) * (1 << UNIT_BITS)).astype(np.int64),
             np.array(weights, np.int64),
             mechanism,
+            self.candidates,
         )
         clique = selection.candidates[self.oracle.select(selection)]
         self._advance()
@@ -241,7 +187,7 @@ class Walk(Generic[M]):
     def measure(self, clique: Clique, estimate: Floats, *, draws: int | None = None) -> Measured:
         """MEASURE this round's marginal, of which the model so far has an estimate."""
         step = self._due(Role.MEASURE, Gaussian, Laplace)
-        measured = self._ask(f"round{self.round}-measure", clique, step, draws)
+        measured = self._ask(clique, step, draws)
         self._advance()
         error = np.abs(measured.values - np.ravel(estimate)).sum() - magnitude(step.mechanism) * measured.values.size
         self._tell(Stage.MEASURE, clique, error=max(0.0, float(error)))
@@ -255,8 +201,7 @@ class Walk(Generic[M]):
         each, spent = step.mechanism.rho(self.task.neighbouring), self.schedule.spent
         for number, clique in enumerate(cliques, 1):
             self.round = 0 if role is Role.INITIAL else number
-            name = f"initial{number}" if role is Role.INITIAL else f"round{number}-measure"
-            self._ask(name, clique, step, draws)
+            self._ask(clique, step, draws)
             self._tell(Stage(role.value), clique, spent=spent + number * each)
         self._advance()
 
@@ -276,12 +221,16 @@ class Walk(Generic[M]):
         model_bytes = self.estimator.model_bytes([measured.clique for measured in self.measured])
         self._tell(Stage.GENERATE, clique, model_bytes=model_bytes, annealed=annealed)
 
-    def _ask(self, name: str, clique: Clique, step: Step, draws: int | None) -> Measured:
+    def _ask(self, clique: Clique, step: Step, draws: int | None) -> Measured:
         assert isinstance(step.mechanism, Gaussian | Laplace)
-        values = self.oracle.measure(Measurement(name, clique, step.mechanism, draws))
+        values = self.oracle.measure(Measurement(self._name(step.role), clique, step.mechanism, draws))
         measured = Measured(clique, values.astype(np.float64), deviation(step.mechanism))
         self.measured.append(measured)
         return measured
+
+    def _name(self, role: Role) -> str:
+        self._asked[role] += 1
+        return step_name(role, self._asked[role])
 
     def _due(self, role: Role, *kinds: type[AnyMechanism]) -> Step:
         step = self.schedule.step
@@ -309,27 +258,8 @@ class Walk(Generic[M]):
 
 
 @dataclass(frozen=True)
-class Algorithm(ABC):
-    """A select-measure-generate algorithm. Its fields are its parameters: integers, booleans or None."""
-
-    name: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for parameter in fields(self):
-            value, hint = getattr(self, parameter.name), hints[parameter.name]
-            if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-                raise DomainError(f"{self.name}: {parameter.name} cannot be {value!r}")
-            if not isinstance(value, bool) and value is not None and value < 1:
-                raise DomainError(f"{self.name}: {parameter.name} must be positive")
-
-    @abstractmethod
-    def schedule(self, task: Task) -> Schedule:
-        """How the budget is spent: known beforehand, and to the servers too."""
-
-    @abstractmethod
-    def cliques(self, task: Task) -> tuple[Clique, ...]:
-        """Every marginal that may be asked about: what the servers must count."""
+class Algorithm(Program):
+    """A select-measure-generate algorithm: a program with a loop that carries it out."""
 
     @abstractmethod
     def loop(self, walk: Walk[M]) -> M:
@@ -341,25 +271,13 @@ class Algorithm(ABC):
             raise DomainError("the oracle counts over another domain")
         for clique in self.cliques(task):
             oracle.layout.index(clique)
-        walk = Walk(task, self.schedule(task), oracle, estimator, report)
+        candidates = len(self.candidates(task)) or None
+        walk = Walk(task, self.schedule(task), oracle, estimator, report, candidates)
         oracle.answers()
         model = self.loop(walk)
         if walk.going:
             raise LocalError(f"{self.name} ended before its schedule")
         return Outcome(model, tuple(walk.measured), walk.schedule.spent, walk.round)
-
-    def to_json(self) -> dict[str, object]:
-        """As an object of canonical JSON."""
-        return {"name": self.name, "parameters": asdict(self)}
-
-
-def pooled_draws(domain: Domain, candidates: Sequence[Clique], rounds: int) -> int | None:
-    """Cells of the largest candidate: so many noise values can be drawn before it is known which is measured.
-
-    None, for no more than needed, if so many draws would add up to a statistical distance that matters.
-    """
-    largest = max(domain.cells(clique) for clique in candidates)
-    return largest if rounds * largest <= MAX_POOLED else None
 
 
 class Sizes:
@@ -391,7 +309,10 @@ _A = TypeVar("_A", bound=type[Algorithm])
 
 
 def register(cls: _A) -> _A:
-    """Make an algorithm known by its name."""
+    """Make an algorithm known by its name. Its program must be known too, or servers could not tell what to refuse."""
+    program = registered(cls.name)
+    if program is None or not issubclass(cls, program):
+        raise LocalError(f"{cls.name} is no program in caps.programs that servers know")
     if _REGISTRY.setdefault(cls.name, cls) is not cls:
         raise LocalError(f"two algorithms are called {cls.name}")
     return cls
@@ -404,19 +325,9 @@ def names() -> tuple[str, ...]:
 
 def algorithm(name: str, parameters: Mapping[str, object] | None = None) -> Algorithm:
     """The algorithm of that name. Raises DomainError if it, or a parameter, is unknown."""
-    cls = _REGISTRY.get(name)
-    if cls is None:
-        raise DomainError(f"there is no algorithm {name!r}: choose one of {', '.join(names())}")
-    known = [parameter.name for parameter in fields(cls)]
-    for unknown in sorted(set(parameters or {}) - set(known)):
-        raise DomainError(f"{name} has no parameter {unknown!r}: it takes {', '.join(known) or 'none'}")
-    return replace(cls(), **(parameters or {}))
+    return chosen(_REGISTRY, name, parameters)
 
 
 def algorithm_from_json(value: object) -> Algorithm:
     """The inverse of `Algorithm.to_json`."""
-    members = read_object(value, ("name", "parameters"))
-    parameters = members["parameters"]
-    if not isinstance(parameters, dict):
-        raise DomainError("parameters are an object")
-    return algorithm(read_text(members["name"]), parameters)
+    return algorithm(*read_choice(value))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import replace
 from math import prod
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from caps.domain import Clique
-from caps.privacy.schedule import MstSchedule, Role
-from services.coordinator.algorithms.base import Algorithm, M, Task, Walk, pooled_draws, register
+from caps.privacy.schedule import Role
+from caps.programs.mst import MstProgram
+from services.coordinator.algorithms.base import Algorithm, M, Walk, register
 from services.coordinator.measured import Measured
 
 RARE = 3
@@ -24,11 +23,8 @@ Groups = Mapping[str, npt.NDArray[np.intp]]
 
 
 @register
-@dataclass(frozen=True)
-class Mst(Algorithm):
-    """Measure every column; choose a spanning tree of the pairs that independence explains worst; measure its edges.
-
-    The workload plays no part: the candidates are all pairs. pooled: as in AIM.
+class Mst(MstProgram, Algorithm):
+    """The tree is of the pairs that independence explains worst.
 
     Rare values of a column become one group, within which the model is uniform. Marginals are measured over the full
     domain, and the noisy cells of a group of k replaced by their mean (`averaged`). To fit those with weight
@@ -41,27 +37,15 @@ class Mst(Algorithm):
     before the run.
     """
 
-    name: ClassVar[str] = "mst"
-    pooled: bool = True
-
-    def schedule(self, task: Task) -> MstSchedule:
-        """As the base says."""
-        return MstSchedule.start(task.zcdp, task.neighbouring, columns=len(task.one_ways))
-
-    def cliques(self, task: Task) -> tuple[Clique, ...]:
-        """All columns and all pairs."""
-        return (*task.one_ways, *combinations(task.domain.names, 2))
-
     def loop(self, walk: Walk[M]) -> M:
         """As the base says."""
-        walk.measure_all(walk.task.one_ways)
+        walk.measure_all(self.initial(walk.task))
         groups = {measured.clique[0]: rare_together(measured) for measured in walk.measured}
         model = walk.fit(measurements=[averaged(measured, groups) for measured in walk.measured])
         walk.fitted()
-        pairs = list(combinations(walk.task.domain.names, 2))
+        pairs = list(self.candidates(walk.task))
         tree = self._tree(walk, dict(zip(pairs, model.marginals(pairs), strict=True)))
-        draws = pooled_draws(walk.task.domain, pairs, len(tree)) if self.pooled else None
-        walk.measure_all(tree, role=Role.MEASURE, draws=draws)
+        walk.measure_all(tree, role=Role.MEASURE, draws=self.draws(walk.task))
         model = walk.fit(model, measurements=[averaged(measured, groups) for measured in walk.measured])
         walk.fitted()
         return model

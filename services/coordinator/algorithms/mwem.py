@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
-from caps.domain import Clique
 from caps.errors import DomainError
-from caps.privacy.schedule import MwemSchedule
-from services.coordinator.algorithms.base import Algorithm, M, Sizes, Task, Walk, pooled_draws, reduced, register
+from caps.programs.mwem import MwemProgram
+from services.coordinator.algorithms.base import Algorithm, M, Sizes, Walk, register
 
 
 @register
-@dataclass(frozen=True)
-class Mwem(Algorithm):
-    """Round by round, measure the query that the model approximates worst.
-
-    A budget in rho is spent on the exponential mechanism and Gaussian noise, a pure one on permute-and-flip and Laplace
-    noise. rounds: one for each column unless given. max_model_bytes: of the model at the end; round i of T may take i/T
-    of it. pooled: as in AIM.
+class Mwem(MwemProgram, Algorithm):
+    """In each round, the query that the model approximates worst.
 
     Deviation from private-pgm's mwem+pgm.py: the neighbouring relation scales the noise of selections too; the
     estimator is told the noise's deviation; the workload's weights count. Where the number of rows is not public, the
     first selection compares with an empty table.
     """
 
-    name: ClassVar[str] = "mwem"
-    rounds: int | None = None
-    max_model_bytes: int = 25 << 20
-    pooled: bool = True
-
-    def schedule(self, task: Task) -> MwemSchedule:
-        """As the base says."""
-        rounds = self._rounds(task)
-        if task.pure_epsilon is not None:
-            return MwemSchedule.laplace(task.pure_epsilon, task.neighbouring, rounds=rounds)
-        return MwemSchedule.gaussian(task.zcdp, task.neighbouring, rounds=rounds)
-
-    def cliques(self, task: Task) -> tuple[Clique, ...]:
-        """The workload."""
-        return task.workload.cliques
-
     def loop(self, walk: Walk[M]) -> M:
         """As the base says."""
-        task, rounds = walk.task, self._rounds(walk.task)
-        weights = dict(zip(task.workload.cliques, reduced(task.workload.weights), strict=True))
-        draws = pooled_draws(task.domain, list(weights), rounds) if self.pooled else None
+        task, rounds = walk.task, self._planned_rounds(walk.task)
+        weights, draws = self.candidates(task), self.draws(task)
         sizes = Sizes(walk.estimator)
         model: M | None = None
         while walk.going or model is None:
@@ -65,6 +39,3 @@ class Mwem(Algorithm):
             model = walk.fit(model)
             walk.fitted(clique)
         return model
-
-    def _rounds(self, task: Task) -> int:
-        return len(task.one_ways) if self.rounds is None else self.rounds

@@ -1,0 +1,142 @@
+"""Canonical JSON (RFC 8785, JCS): one spelling of every value, so that digests and signatures of it mean something.
+
+What can be read here can be written: `parse` takes any spelling, `load` only the canonical one. Both refuse what two
+readers might understand differently: names given twice, numbers that a double does not hold, lone surrogates, NaN.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from math import isfinite
+
+from caps.errors import DomainError
+
+MAX_INTEGER = 2**53 - 1
+"""The greatest integer up to which a double holds all."""
+MAX_DEPTH = 64
+"""Of arrays and objects within each other."""
+_LONGEST_INTEGER = 22  # sign and digits: from 1e21 on, floats have an exponent
+_TOO_DEEP = f"JSON is nested more than {MAX_DEPTH} deep"
+_TOO_LARGE = "an integer of JSON is below 2**53"
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def dump(value: object) -> bytes:
+    """The canonical form. Raises DomainError for a value that has none."""
+    try:
+        return _written(value, 0).encode()
+    except UnicodeEncodeError:
+        raise DomainError("a lone surrogate is not text") from None
+
+
+def load(data: bytes) -> object:
+    """The value of a canonical form. Raises DomainError for any other spelling."""
+    value, canonical = _read(data)
+    if canonical != data:
+        raise DomainError("JSON is not in canonical form")
+    return value
+
+
+def parse(text: str | bytes) -> object:
+    """The value of a JSON text, in UTF-8 if it is bytes, spaced and ordered at will. Raises DomainError."""
+    return _read(text)[0]
+
+
+def digest(kind: str, value: Mapping[str, object]) -> bytes:
+    """SHA-256 of an object together with its kind: objects of two kinds never have the same."""
+    if "type" in value:
+        raise DomainError("the type of an object is its kind, and not a member to be given")
+    return hashlib.sha256(dump({"type": f"caps/v1/{kind}", **value})).digest()
+
+
+def _read(text: str | bytes) -> tuple[object, bytes]:
+    try:
+        decoded = text.decode() if isinstance(text, bytes) else text
+        value: object = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_refused, parse_int=_integer)
+    except json.JSONDecodeError as error:
+        raise DomainError(f"not JSON: line {error.lineno}, column {error.colno}") from None
+    except UnicodeDecodeError:
+        raise DomainError("not JSON in UTF-8") from None
+    except RecursionError:
+        raise DomainError(_TOO_DEEP) from None
+    return value, dump(value)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise DomainError("an object has a member twice")
+    return members
+
+
+def _refused(constant: str) -> object:
+    raise DomainError(f"{constant} is not a number of JSON")
+
+
+def _integer(digits: str) -> int | float:
+    if len(digits) <= _LONGEST_INTEGER:
+        number = int(digits)
+        if abs(number) <= MAX_INTEGER:
+            return number
+        if _number(float(number)) == digits:  # 1e20 is written without an exponent
+            return float(number)
+    raise DomainError(_TOO_LARGE)
+
+
+def _written(value: object, depth: int) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return _quoted(value)
+        case int():
+            if abs(value) > MAX_INTEGER:
+                raise DomainError(_TOO_LARGE)
+            return int.__repr__(value)
+        case float():
+            return _number(value)
+        case list() | tuple():
+            inner = _inside(depth)
+            return f"[{','.join([_written(item, inner) for item in value])}]"
+        case Mapping():
+            if not all(isinstance(name, str) for name in value):
+                raise DomainError("members of an object have names")
+            inner, names = _inside(depth), sorted(value, key=_code_units)
+            return f"{{{','.join([f'{_quoted(name)}:{_written(value[name], inner)}' for name in names])}}}"
+    raise DomainError(f"JSON has no {type(value).__name__}")
+
+
+def _inside(depth: int) -> int:
+    if depth == MAX_DEPTH:
+        raise DomainError(_TOO_DEEP)
+    return depth + 1
+
+
+def _code_units(name: str) -> bytes:
+    return name.encode("utf-16-be")
+
+
+def _number(value: float) -> str:
+    """As ECMAScript's Number::toString writes it, from the same shortest digits."""
+    if not isfinite(value):
+        raise DomainError(f"{value} is not a number of JSON")
+    mantissa, _, exponent = float.__repr__(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(digits))
+    digits = digits.rstrip("0")
+    if not digits:  # also for -0
+        return "0"
+    sign = "-" if value < 0 else ""
+    if len(digits) <= point <= 21:
+        return sign + digits.ljust(point, "0")
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{digits.rjust(len(digits) - point, '0')}"
+    tail = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{tail}e{point - 1:+d}"

@@ -1,0 +1,55 @@
+"""AIM (McKenna, Mullins, Sheldon and Miklau 2022, Algorithm 4): an adaptive, iterative mechanism for a workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from caps.domain import Clique
+from caps.privacy.schedule import AimSchedule
+from caps.programs.base import Program, Task, pooled_draws, reduced, register
+
+
+@register
+@dataclass(frozen=True)
+class AimProgram(Program):
+    """Measure every column; then, round by round, select a part of a query of the workload and measure it.
+
+    rounds: planned; annealing makes them fewer; 16 for each column unless given. max_model_bytes: of the model at the
+    end; on the way it grows with the budget spent. pooled: draw noise for the largest candidate, so that servers can
+    do it beforehand.
+    """
+
+    name: ClassVar[str] = "aim"
+    rounds: int | None = None
+    max_model_bytes: int = 80 << 20
+    pooled: bool = True
+
+    def schedule(self, task: Task) -> AimSchedule:
+        """As the base says."""
+        return AimSchedule.start(
+            task.zcdp, task.neighbouring, initial=len(task.one_ways), rounds=self._planned_rounds(task)
+        )
+
+    def cliques(self, task: Task) -> tuple[Clique, ...]:
+        """All columns, and every part of a query of the workload."""
+        return task.domain.downward_closure([*task.one_ways, *task.workload.cliques])
+
+    def initial(self, task: Task) -> tuple[Clique, ...]:
+        """All columns."""
+        return task.one_ways
+
+    def candidates(self, task: Task) -> dict[Clique, int]:
+        """Every part of a query, with w_c = sum over queries a of wt_a |c & a|, in lowest terms."""
+        candidates = task.domain.downward_closure(task.workload.cliques)
+        queries = list(zip(map(set, task.workload.cliques), task.workload.weights, strict=True))
+        weights = [sum(weight * len(query & set(c)) for query, weight in queries) for c in candidates]
+        return dict(zip(candidates, reduced(weights), strict=True))
+
+    def draws(self, task: Task) -> int | None:
+        """As the base says."""
+        queries = task.workload.cliques  # the largest candidate is one of them
+        return pooled_draws(task.domain, queries, self._planned_rounds(task)) if self.pooled else None
+
+    def _planned_rounds(self, task: Task) -> int:
+        return 16 * len(task.one_ways) if self.rounds is None else self.rounds
