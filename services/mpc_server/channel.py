@@ -5,6 +5,7 @@ The engine is written against `Channel`; a transport implements it without impor
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -56,3 +57,16 @@ class Channel(Protocol):
 
     async def close(self) -> None:
         """End the session in an orderly way. Idempotent."""
+
+
+async def swap(channel: Channel, name: str, payload: bytes) -> dict[int, bytes]:
+    """Send the same control message to both peers; return theirs, which must have the same name and length.
+
+    For what servers tell each other between protocols. Costs one round.
+    """
+    tag = hashlib.blake2b(name.encode(), digest_size=TAG_BYTES, person=b"caps/v1/swap").digest()
+    peers = [peer for peer in range(3) if peer != channel.party]
+    got = await channel.exchange(
+        tag, {peer: [memoryview(payload)] for peer in peers}, dict.fromkeys(peers, len(payload))
+    )
+    return {peer: bytes(got[peer]) for peer in peers}

@@ -16,6 +16,7 @@ import uvloop
 from caps.errors import CapsError
 from services.mpc_server.transport import hello, tls
 from services.mpc_server.transport.framing import Kind, encode_header
+from services.mpc_server.transport.keeper import MeshKeeper
 
 TAG = b"chaosrng"
 DIGESTS = {name: name.encode().ljust(32, b".") for name in ("study", "inputs", "program", "ledger")}
@@ -95,6 +96,19 @@ async def disagree(mesh, odd):
 ACTS = {"ring": ring, "transfer": transfer, "misbehave": misbehave, "disagree": disagree}
 
 
+async def keep(keeper):
+    """Keep a mesh for ever; run a few rounds on each, then wait until it is lost."""
+    running = asyncio.create_task(keeper.run())
+    while not running.done():
+        try:
+            mesh = await keeper.ready(60.0)
+            await ring(mesh, 20, announce=None)
+            say(event="met", meshes=keeper.state.meshes)
+            raise await mesh.lost()
+        except CapsError as error:
+            say_error(error, troubles={peer: str(trouble) for peer, trouble in keeper.state.troubles.items()})
+
+
 async def main(plan):
     if "wire_version" in plan:
         hello.WIRE_VERSION = plan["wire_version"]
@@ -102,6 +116,10 @@ async def main(plan):
     pins = [bytes.fromhex(pin) if pin else None for pin in plan["pins"]]
     endpoints = [tls.Endpoint("127.0.0.1", port, pin) for port, pin in zip(plan["ports"], pins, strict=True)]
     listener = socket.socket(fileno=plan["listener"]) if plan["listener"] is not None else None
+    if plan["act"] == "keep":
+        limits = tls.Limits(**plan["limits"])
+        await keep(MeshKeeper(plan["party"], credentials, endpoints, limits, listener=listener))
+        return
     try:
         mesh = await tls.connect(plan["party"], credentials, endpoints, tls.Limits(**plan["limits"]), listener=listener)
     except CapsError as error:

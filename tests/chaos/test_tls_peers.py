@@ -76,8 +76,18 @@ class Town:
         self.ports = [listener.getsockname()[1] for listener in self._listeners]
 
     def start(
-        self, party, act="ring", *, credentials=None, limits=None, pins=(None, None, None), arguments=None, **more
+        self,
+        party,
+        act="ring",
+        *,
+        again=False,
+        credentials=None,
+        limits=None,
+        pins=(None, None, None),
+        arguments=None,
+        **more,
     ):
+        """Start a party on its listening socket; `again`: on its port, which the party before it left."""
         credentials = credentials or self.credentials[party]
         plan = {
             "party": party,
@@ -91,7 +101,7 @@ class Town:
             "arguments": arguments if arguments is not None else {"rounds": 20},
             **more,
         }
-        listener = self._listeners[party] if party < 2 else None
+        listener = self._listeners[party] if party < 2 and not again else None
         peer = self._stack.enter_context(Peer(plan, listener))
         if listener:
             listener.close()
@@ -262,3 +272,50 @@ def test_strangers_are_turned_away_and_do_not_keep_the_parties_apart(town, tmp_p
         peers = [first, town.start(1), town.start(2)]
         for peer in peers:
             peer.until("done")
+
+
+def kept(town, **limits):
+    peers = [town.start(party, "keep", limits=limits) for party in range(3)]
+    assert [peer.until("met")["meshes"] for peer in peers] == [1, 1, 1]
+    return peers
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_kept_meshes_are_made_anew_when_a_killed_party_is_back(town, victim):
+    peers = kept(town)
+    peers[victim].signal(signal.SIGKILL)
+    peers[victim].process.wait()
+    survivors = [peer for peer in peers if peer.party != victim]
+    for peer in survivors:
+        assert f"S{victim + 1}" in str(peer.until("error"))
+    peers[victim] = town.start(victim, "keep", again=True)
+    for peer in peers:
+        peer.until("met")
+
+
+@pytest.mark.parametrize(("victim", "late"), [(2, 0), (2, 1), (0, 1), (1, 2)])
+def test_kept_meshes_are_made_anew_when_one_party_notices_late(town, victim, late):
+    """One survivor sleeps through the fall and the return of another."""
+    peers = kept(town)
+    other = peers[3 - victim - late]
+    peers[late].signal(signal.SIGSTOP)
+    peers[victim].signal(signal.SIGKILL)
+    peers[victim].process.wait()
+    other.until("error")
+    peers[victim] = town.start(victim, "keep", again=True)
+    time.sleep(2.0)  # the two that are awake dial, wait and retry meanwhile
+    peers[late].signal(signal.SIGCONT)
+    for peer in peers:
+        peer.until("met")
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_an_idle_mesh_notices_a_party_that_stopped(town, victim):
+    peers = kept(town, heartbeat=0.2, silence=1.0, stall=1.0)
+    peers[victim].signal(signal.SIGSTOP)
+    errors = [peer.until("error") for peer in peers if peer.party != victim]
+    assert any(error["party"] == victim and "silent for 1 s" in error["message"] for error in errors), errors
+    assert all(f"S{victim + 1}: silent" in error["message"] for error in errors), errors
+    peers[victim].signal(signal.SIGCONT)
+    for peer in peers:
+        peer.until("met")

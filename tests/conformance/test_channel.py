@@ -15,7 +15,7 @@ from caps.errors import (
     PeerViolation,
     SessionClosed,
 )
-from services.mpc_server.channel import Channel
+from services.mpc_server.channel import Channel, swap
 from services.mpc_server.transport import memory, tls
 from services.mpc_server.transport.framing import HEADER
 from tests.conformance.conftest import AGREEMENT
@@ -337,6 +337,37 @@ def test_a_session_name_serves_again_after_all_ended_it(run):
                 await again[number % 3].abort("on purpose")
             for channel in again:
                 await channel.close()
+
+    run(scenario)
+
+
+def test_swap_tells_both_peers_the_same(run):
+    def ack(party, number):
+        return bytes([party, number]) * 48
+
+    async def everyone(channel):
+        for number in range(3):
+            await ring(channel, number=number)
+            got = await swap(channel, f"charge {number}", ack(channel.party, number))
+            assert got == {peer: ack(peer, number) for peer in range(3) if peer != channel.party}
+            assert all(type(message) is bytes for message in got.values())
+        return channel.traffic
+
+    async def scenario(net, channels):
+        return await asyncio.gather(*map(everyone, channels))
+
+    for traffic in run(scenario):
+        assert (traffic.rounds, traffic.sent) == (6, 3 * (len(text(0, 0)) + 2 * 96))
+
+
+@pytest.mark.parametrize(("name", "payload"), [("charge 2", bytes(96)), ("charge 1", bytes(95))])
+def test_swapped_messages_must_have_one_name_and_length(run, name, payload):
+    async def scenario(net, channels):
+        honest = [swap(channels[party], "charge 1", bytes(96)) for party in (0, 1)]
+        *errors, own = await outcomes(*honest, swap(channels[2], name, payload))
+        assert all(isinstance(error, PeerError) for error in [*errors, own])
+        assert any(isinstance(error, PeerViolation) and error.party == 2 for error in errors)
+        assert [culprit(error) for error in errors] == [2, 2]
 
     run(scenario)
 

@@ -25,7 +25,7 @@ from services.mpc_server.transport.hello import Agreement, Greeting, Hello
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 digests = st.binary(min_size=32, max_size=32)
-limits = {Kind.HELLO: MAX_HELLO, Kind.ROUND: 5000, Kind.ABORT: MAX_ABORT, Kind.CLOSE: 0}
+limits = {Kind.HELLO: MAX_HELLO, Kind.ROUND: 5000, Kind.ABORT: MAX_ABORT, Kind.CLOSE: 0, Kind.PING: 0, Kind.PONG: 0}
 
 
 @st.composite
@@ -33,7 +33,8 @@ def frames(draw):
     kind = draw(st.sampled_from(Kind))
     tag = draw(st.binary(min_size=8, max_size=8)) if kind is Kind.ROUND else NO_TAG
     payload = draw(st.binary(max_size=draw(st.integers(0, limits[kind]))))
-    return Frame(kind, draw(u32), draw(u64), tag, bytearray(payload))
+    session, sequence = (0, 0) if kind in (Kind.PING, Kind.PONG) else (draw(u32), draw(u64))
+    return Frame(kind, session, sequence, tag, bytearray(payload))
 
 
 def chunks(data, cuts):

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from caps.errors import PeerStalled, SessionClosed
+from caps.errors import DomainError, PeerStalled, SessionClosed
 from services.mpc_server.transport import tls
-from services.mpc_server.transport.framing import Frame, FrameDecoder, Kind
+from services.mpc_server.transport.framing import NO_TAG, Frame, FrameDecoder, Kind, encode
+from services.mpc_server.transport.hello import Greeting
 from services.mpc_server.transport.session import Session
 
 TAG = b"unittest"
@@ -108,7 +109,7 @@ def test_memory_of_a_message_cut_off_is_not_read_later():
 
     async def main():
         sessions = {}
-        links = {peer: tls._Link(0, sessions, tls.Wire(), 1 << 30, None, dials=True) for peer in (1, 2)}
+        links = {peer: tls._Link(0, sessions, tls.Wire(), tls.Limits(), None, dials=True) for peer in (1, 2)}
         for peer, link in links.items():
             link.peer, link._transport = peer, FullTransport(link)
         transport = links[1]._transport
@@ -129,3 +130,32 @@ def test_memory_of_a_message_cut_off_is_not_read_later():
         assert first.payload == b"A" * (1 << 20)
 
     asyncio.run(main())
+
+
+def test_pings_of_a_peer_that_does_not_read_are_not_answered():
+    async def main():
+        link = tls._Link(0, {}, tls.Wire(), tls.Limits(), None, dials=False)
+        link.peer, link._transport = 1, FullTransport(link)
+        ping = encode(Frame(Kind.PING, 0, 0, NO_TAG, bytearray()))
+
+        def arrive(data):
+            link.get_buffer(0)[: len(data)] = data
+            link.buffer_updated(len(data))
+
+        arrive(encode(Frame(Kind.HELLO, 0, 0, NO_TAG, bytearray(Greeting(1, 0).encode()))))
+        assert link.ready.done()
+        arrive(100 * ping)
+        link.resume_writing()
+        arrive(100 * ping)
+        assert [frame.kind for frame in FrameDecoder().feed(bytes(link._transport.written))] == [Kind.PONG] * 2
+        assert not link._queue
+        link._beat.cancel()
+
+    asyncio.run(main())
+
+
+def test_limits_leave_time_for_an_answer():
+    with pytest.raises(DomainError):
+        tls.Limits(heartbeat=5.0, silence=14.0)
+    with pytest.raises(DomainError):
+        tls.Limits(heartbeat=0.0)

@@ -10,7 +10,7 @@ Every message and every random draw is named by the path of its step, and a name
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from types import coroutine
 from typing import Any, TypeVar
@@ -150,14 +150,22 @@ class Party:
 
     __slots__ = ("channel", "context")
 
-    def __init__(self, channel: Channel, *, study: bytes, scope: bytes) -> None:
+    def __init__(
+        self, channel: Channel, *, study: bytes, scope: bytes, secrets: Mapping[int, bytes] | None = None
+    ) -> None:
+        """`secrets[p]`, what this party shares with p, serves in place of the channel's fresh secrets.
+
+        Pre-conditions: with given secrets, `scope` names all that the randomness may depend on: two sessions of the
+        same secrets and scope draw the same masks, so unless they are the same protocols on the same shares, what
+        they send reveals secrets.
+        """
         party = channel.party
-        prss = Prss.from_pair_secrets(
-            party,
-            with_previous=channel.secret_with((party + 2) % 3),
-            with_next=channel.secret_with((party + 1) % 3),
-            scope=scope,
-        )
+        previous, next_ = (party + 2) % 3, (party + 1) % 3
+        if secrets is None:
+            secrets = {peer: channel.secret_with(peer) for peer in (previous, next_)}
+        elif secrets.keys() != {previous, next_}:
+            raise DomainError(f"{party_name(party)} needs a secret with each of its two peers, and no other")
+        prss = Prss.from_pair_secrets(party, with_previous=secrets[previous], with_next=secrets[next_], scope=scope)
         self.channel = channel
         self.context = Context(Owner(party, study), prss)
 

@@ -16,7 +16,7 @@ from caps.errors import DomainError
 from caps.noise.clear import BitSource
 from caps.noise.clear import discrete_gaussian as discrete_gaussian_of_own
 from caps.noise.plans import DistributedPlan, GaussianPlan, GumbelPlan, LaplacePlan
-from caps.oracle import Integers, Measurement, Plan, Selection
+from caps.oracle import Integers, Measurement, Plan, Request, Selection, request_digest
 from caps.privacy.neighbouring import Neighbouring
 from caps.ring import Z64
 from services.mpc_server.engine.context import Branch, Context, together
@@ -57,6 +57,11 @@ async def draw_noise(ctx: Context, plan: Plan, draws: int) -> AShare:
     return await from_bits(ctx.step("ring"), await geometric(ctx, plan=plan, shape=shape), ring=Z64)
 
 
+def request_context(run: Context, request: Request) -> Context:
+    """Where a step is computed: bound to the run's keys, the step, and everything that was asked."""
+    return run.step(request.step).step(request_digest(request).hex()[:32])
+
+
 def noise_context(run: Context, step: str, plan: Plan | DistributedPlan) -> Context:
     """Where the noise of a step is drawn: bound to the run's keys, the step, and the law with its parameters."""
     return run.step(step).step("noise").step(plan.digest[:16])
@@ -81,6 +86,10 @@ class NoisePool:
 
     def __len__(self) -> int:
         return self._size
+
+    def has(self, wanted: Wanted) -> bool:
+        """Whether this noise is held."""
+        return (wanted.step, wanted.plan.digest) in self._held
 
     async def fill(self, run: Context, wanted: Iterable[Wanted]) -> None:
         """Draw all that is wanted, in shared rounds. Refused as a whole, before anything is drawn, if it has no room.
@@ -130,10 +139,10 @@ class Steps:
         selection.check(self.layout)
         if self._bits is None:
             raise DomainError("prepare() comes before select()")
-        ctx = self.run.step(selection.step)
+        ctx = request_context(self.run, selection)
         cells = self.layout.positions(selection.candidates)
         plan = selection.plan(self.neighbouring)
-        noise = await self._noise(selection.step, plan, len(selection.candidates))
+        noise = await self._noise(selection.step, plan, selection.noise_values)
         scores = await error_scores(
             ctx.step("scores"),
             self.counts[cells],
@@ -147,7 +156,7 @@ class Steps:
 
     async def measure(self, measurement: Measurement, own_bits: BitSource | None = None) -> Integers:
         """MEASURE. Opens the marginal plus noise. `own_bits`, this party's alone, serves distributed noise."""
-        ctx = self.run.step(measurement.step)
+        ctx = request_context(self.run, measurement)
         counts = self.counts[self.layout.part(measurement.clique)]
         draws, plan = measurement.noise_values(self.layout), measurement.plan()
         if isinstance(plan, DistributedPlan):

@@ -38,6 +38,8 @@ class Kind(IntEnum):
     ROUND = 2
     ABORT = 3
     CLOSE = 4
+    PING = 5
+    PONG = 6
 
 
 _PREFIX = Struct("<4sBBH")
@@ -45,7 +47,9 @@ _PREFIX = Struct("<4sBBH")
 
 _PREFIX_OF = {kind: _PREFIX.pack(MAGIC, VERSION, kind, 0) for kind in Kind}
 _KIND_OF = {prefix: kind for kind, prefix in _PREFIX_OF.items()}
-_CONTROL_LIMIT = {Kind.HELLO: MAX_HELLO, Kind.ABORT: MAX_ABORT, Kind.CLOSE: 0}
+_CONTROL_LIMIT = {Kind.HELLO: MAX_HELLO, Kind.ABORT: MAX_ABORT, Kind.CLOSE: 0, Kind.PING: 0, Kind.PONG: 0}
+_OF_THE_STREAM = frozenset({Kind.PING, Kind.PONG})
+"""Kinds that belong to no session."""
 
 
 _Head = tuple[Kind, int, int, bytes]
@@ -144,6 +148,8 @@ class FrameDecoder:
             raise self._refuse(f"{kind.name} of {length} bytes, over the limit of {self._limits[kind]}")
         if kind is not Kind.ROUND and tag != NO_TAG:
             raise self._refuse(f"{kind.name} with a tag")
+        if kind in _OF_THE_STREAM and (session or sequence):
+            raise self._refuse(f"{kind.name} within a session")
         return (kind, session, sequence, tag), length
 
     def _refuse(self, why: str) -> FrameError:

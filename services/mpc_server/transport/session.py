@@ -120,6 +120,7 @@ class Session:
         self._verdict: asyncio.TimerHandle | None = None
         self._raised = False
         self._over = False
+        self._end: asyncio.Future[None] | None = None
 
     @property
     def party(self) -> int:
@@ -193,6 +194,14 @@ class Session:
             await self._settled()
         arrived, self._arrived = self._arrived, {}
         return arrived
+
+    async def ended(self) -> CapsError:
+        """Wait until the session is over, for whatever reason; return it."""
+        if not self._over:
+            self._end = self._end or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._end)
+        assert self._error is not None
+        return self._error
 
     async def abort(self, cause: str, blames: int | None = None) -> None:
         """See `Channel`."""
@@ -406,4 +415,6 @@ class Session:
             lane.inbox.clear()
             lane.port.release()
         self._wake()
+        if self._end is not None:
+            self._end.set_result(None)
         self._on_end()

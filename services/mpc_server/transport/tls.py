@@ -7,12 +7,16 @@ one. Host names are not compared, for they say nothing about roles.
 The link layer always reads, so that no party's sending ever waits for another's reading; what a peer may send before
 it is asked for is bounded instead. Sending waits for the kernel, so that memory holds one copy of a large message.
 
+An end that has been quiet, or has heard nothing, for a while sends PING, which is answered; so a peer whose machine
+vanished without a word is noticed on an idle stream too.
+
 Exceptions of `ssl` and of the operating system end in `_reason`; only CapsErrors leave this module.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections import deque
@@ -31,8 +35,10 @@ from caps.errors import (
     PeerError,
     PeerLost,
     PeerRefused,
+    PeerStalled,
     PeerUnreachable,
     PeerViolation,
+    SessionClosed,
     party_name,
 )
 from caps.pki import role_uri, role_uris, spki_pin
@@ -65,6 +71,9 @@ _MAX_EARLY = 256
 _MAX_HANDSHAKES = 32
 """Inbound connections that may be unidentified at once; beyond that the oldest gives way."""
 
+_LEAST_BEATS = 3
+"""One beat may go by while this party itself computes; the next ones must then find an answer in time."""
+
 _SHUTDOWN = 2.0
 _FIRST_RETRY, _LAST_RETRY = 0.05, 1.0
 
@@ -92,13 +101,22 @@ class Limits:
     """Bounds on what peers may cost: seconds, and bytes.
 
     `stall` must exceed the longest local computation between two rounds. `max_unread` is how far a peer may run ahead.
+    A stream that was quiet for `heartbeat` is tried with a PING; it is lost when nothing arrived for `silence`, or for
+    `stall` if that is longer and a session is open, since a party that computes in its event loop cannot answer. So
+    `silence` must exceed the longest such computation outside sessions.
     """
 
     connect: float = 30.0
     hello: float = 30.0
     stall: float = 60.0
+    heartbeat: float = 5.0
+    silence: float = 20.0
     max_frame: int = MAX_PAYLOAD
     max_unread: int = MAX_PAYLOAD
+
+    def __post_init__(self) -> None:
+        if not 0 < _LEAST_BEATS * self.heartbeat <= self.silence:
+            raise DomainError(f"silence must last at least {_LEAST_BEATS} heartbeats")
 
 
 @dataclass
@@ -111,6 +129,10 @@ class Wire:
     bytes_received: int = 0
 
 
+Report = Callable[[int, PeerError | None], None]
+"""Told of each trouble with a peer while a mesh is made, and with None when the stream to it stands."""
+
+
 async def connect(
     party: int,
     credentials: Credentials,
@@ -119,22 +141,24 @@ async def connect(
     *,
     listener: socket.socket | None = None,
     entropy: Callable[[int], bytes] = token_bytes,
+    report: Report | None = None,
 ) -> Mesh:
-    """Connect this party with both others.
+    """Connect this party with both others. A stream lost before both stand is made anew.
 
     `endpoints` has one entry per party. `listener`, a bound and listening socket, serves in place of the party's own
-    endpoint; it is closed before this returns or raises. `entropy` yields the contributions to pair secrets.
+    endpoint; it is closed before this returns or raises. `entropy` yields the contributions to pair secrets. `report`
+    is told how it goes.
 
     Raises PeerRefused if another than the expected party answered or dialled in its place, or if a peer refuses us;
     PeerUnreachable when the time is up; LocalError if the own endpoint or credentials are of no use.
     """
-    if not 0 <= party < PARTIES or len(endpoints) != PARTIES:
-        raise DomainError(f"a mesh has {PARTIES} parties")
     limits = limits or Limits()
-    joining = _Joining(Mesh(party, limits, entropy), credentials, endpoints, limits)
-    if listener is None and party < PARTIES - 1:
-        listener = await _listening(endpoints[party])
     try:
+        if not 0 <= party < PARTIES or len(endpoints) != PARTIES:
+            raise DomainError(f"a mesh has {PARTIES} parties")
+        joining = _Joining(Mesh(party, limits, entropy), credentials, endpoints, limits, report or _ignore)
+        if listener is None and party < PARTIES - 1:
+            listener = await listen(endpoints[party])
         if listener is not None:
             listener.setblocking(False)
         return await joining.run(listener)
@@ -153,10 +177,12 @@ class Mesh:
         self._links: dict[int, _Link] = {}
         self._sessions: dict[int, Session] = {}
         self._wire = Wire()
+        self._lost: asyncio.Future[PeerError] = asyncio.get_running_loop().create_future()
+        self._lost.add_done_callback(asyncio.Future.exception)
 
     def new_link(self, identify: Callable[[x509.Certificate], int], *, dials: bool) -> _Link:
         """A stream yet to be connected. `identify` says whose a certificate is, or raises _Refused."""
-        return _Link(self._party, self._sessions, self._wire, self._limits.max_frame, identify, dials=dials)
+        return _Link(self._party, self._sessions, self._wire, self._limits, identify, dials=dials)
 
     def has(self, peer: int) -> bool:
         """Whether there is a living stream to `peer`."""
@@ -169,6 +195,11 @@ class Mesh:
         link.joined = True
         self._links[link.peer] = link
 
+    def complete(self) -> None:
+        """Both streams stand: from now on the loss of one is the end of the mesh."""
+        for link in self._links.values():
+            link.ended.add_done_callback(self._lose)
+
     @property
     def party(self) -> int:
         """Which party this is."""
@@ -178,6 +209,19 @@ class Mesh:
     def wire(self) -> Wire:
         """Counters over both streams."""
         return self._wire
+
+    def pin(self, peer: int) -> bytes:
+        """SHA-256 of the public key in the certificate that `peer` presented (`caps.pki.spki_pin`)."""
+        return self._links[peer].pin
+
+    @property
+    def whole(self) -> bool:
+        """Whether no stream was lost or closed yet."""
+        return not self._lost.done()
+
+    async def lost(self) -> PeerError:
+        """Wait until a stream is lost; return what names the party. Raises SessionClosed if it is closed here first."""
+        return await asyncio.shield(self._lost)
 
     async def open(self, session: str, agreement: Agreement) -> Session:
         """Open a session with both peers, who must open it too, within the limit for Hello.
@@ -210,14 +254,19 @@ class Mesh:
         await channel.opened(self._limits.hello)
         return channel
 
-    async def close(self) -> None:
-        """End every session in an orderly way, then the streams. Idempotent."""
+    async def close(self, because: PeerError | None = None) -> None:
+        """End every session in an orderly way, then the streams; peers are told the reason if given. Idempotent."""
+        if not self._lost.done():
+            self._lost.set_exception(SessionClosed("the mesh was closed here"))
         for session in list(self._sessions.values()):
             await session.close()
         for link in self._links.values():
-            link.shut(PeerLost(link.peer, "the mesh was closed here"))
-        for link in self._links.values():
-            await link.closed()
+            link.leave("the mesh was closed here", because)
+        await asyncio.gather(*(link.closed() for link in self._links.values()))
+
+    def _lose(self, ended: asyncio.Future[PeerError]) -> None:
+        if not self._lost.done():
+            self._lost.set_result(ended.result())
 
     def _forget(self, number: int) -> None:
         session = self._sessions.pop(number)
@@ -246,32 +295,38 @@ class _Link(asyncio.BufferedProtocol):
         party: int,
         sessions: dict[int, Session],
         wire: Wire,
-        max_frame: int,
+        limits: Limits,
         identify: Callable[[x509.Certificate], int],
         *,
         dials: bool,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.peer = -1
+        self.pin = b""
         self.joined = False
         self.congested = False
         self.lost: PeerError | None = None
         self.ready: asyncio.Future[None] = loop.create_future()
         self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+        self.ended: asyncio.Future[PeerError] = loop.create_future()
         self.draining: set[int] = set()
         self._party = party
         self._sessions = sessions
         self._wire = wire
+        self._limits = limits
         self._identify = identify
         self._dials = dials
         self._greeted = False
-        self._decoder = FrameDecoder(max_frame)
+        self._decoder = FrameDecoder(limits.max_frame)
         self._scratch = memoryview(bytearray(_CHUNK))
         self._early: dict[int, list[Frame]] = {}
         self._queue: deque[memoryview] = deque()
         self._paused = False
         self._transport: asyncio.Transport | None = None
         self._gone: asyncio.Future[None] = loop.create_future()
+        self._heard = self._spoke = False
+        self._missed = 0
+        self._beat: asyncio.TimerHandle | None = None
 
     def progress(self) -> object:
         pulse = self._decoder.partial, sum(map(len, self._queue))
@@ -284,7 +339,9 @@ class _Link(asyncio.BufferedProtocol):
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         der = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
         try:
-            self.peer = self._identify(x509.load_der_x509_certificate(der))
+            certificate = x509.load_der_x509_certificate(der)
+            self.peer = self._identify(certificate)
+            self.pin = spki_pin(certificate)
         except _Refused as refusal:
             self._refuse(refusal)
         except ValueError:
@@ -298,6 +355,7 @@ class _Link(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._wire.bytes_received += nbytes
+        self._heard = True
         try:
             for frame in self._decoder.feed(self._scratch[:nbytes]):
                 if self.lost is not None:
@@ -335,6 +393,7 @@ class _Link(asyncio.BufferedProtocol):
         """Send a frame in one write if it is small, else queue views of it that leave as the kernel takes them."""
         if self.lost is not None or self._transport is None:
             return
+        self._spoke = True
         self._wire.frames_sent += 1
         self._wire.bytes_sent += len(header) + size
         if size > _JOINED:
@@ -363,6 +422,12 @@ class _Link(asyncio.BufferedProtocol):
                 self._transport.write(view)
             self._queue.clear()
             self._transport.close()
+
+    def leave(self, why: str, because: PeerError | None = None) -> None:
+        """Close the stream for a reason of our own, told to a peer that was greeted if another party is that reason."""
+        if self._greeted and because is not None and because.party != self.peer:
+            self._send_control(Kind.ABORT, 0, encode_abort(str(because), because.party))
+        self.shut(PeerLost(self.peer, why))
 
     async def closed(self) -> None:
         """Wait until the stream is closed, by force if the peer does not do its part."""
@@ -408,6 +473,11 @@ class _Link(asyncio.BufferedProtocol):
         """Session 0 is the stream itself: a greeting from each end, or an ABORT that says why it was refused."""
         if frame.session or frame.sequence:
             raise FrameError("a frame before the greeting")
+        if frame.kind in (Kind.PING, Kind.PONG) and self._greeted:
+            # A peer that does not read is not answered, lest answers pile up; what it has yet to read tells it as much.
+            if frame.kind is Kind.PING and not self.congested:
+                self._send_control(Kind.PONG, 0, b"")
+            return
         if frame.kind is Kind.ABORT:
             cause, _ = decode_abort(frame.payload)
             if self._greeted:
@@ -425,6 +495,23 @@ class _Link(asyncio.BufferedProtocol):
         if greeting.peer != self._party:
             raise _Refused(f"our certificate is not that of {party_name(self._party)}")
         self.ready.set_result(None)
+        self._beat = asyncio.get_running_loop().call_later(self._limits.heartbeat, self._on_beat)
+
+    def _on_beat(self) -> None:
+        """Judge the peer's silence, break our own.
+
+        Silence is counted in beats: while this party computes no beat falls, so it blames nobody for its own absence.
+        """
+        limits = self._limits
+        self._missed = 0 if self._heard else self._missed + 1
+        busy = self._sessions or self.draining or self._early
+        if self._missed * limits.heartbeat >= (max(limits.silence, limits.stall) if busy else limits.silence):
+            self._give_up(PeerStalled(self.peer, f"silent for {self._missed * limits.heartbeat:.3g} s"))
+            return
+        if not (self._heard and self._spoke) and not self.congested:
+            self._send_control(Kind.PING, 0, b"")
+        self._heard = self._spoke = False
+        self._beat = asyncio.get_running_loop().call_later(limits.heartbeat, self._on_beat)
 
     def _hold(self, frame: Frame) -> None:
         held = self._early.setdefault(frame.session, [])
@@ -456,8 +543,11 @@ class _Link(asyncio.BufferedProtocol):
         if self.lost is not None:
             return
         self.lost = error
+        if self._beat is not None:
+            self._beat.cancel()
         if not self.ready.done():
             self.ready.set_exception(error)
+        self.ended.set_result(error)
         if self.joined:
             for session in list(self._sessions.values()):
                 session.lose(self.peer, error)
@@ -489,49 +579,77 @@ class _Port:
 class _Joining:
     """The making of one mesh: dials and is dialled until both peers are there, time is up, or one refuses."""
 
-    def __init__(self, mesh: Mesh, credentials: Credentials, endpoints: Sequence[Endpoint], limits: Limits) -> None:
+    def __init__(
+        self, mesh: Mesh, credentials: Credentials, endpoints: Sequence[Endpoint], limits: Limits, report: Report
+    ) -> None:
         self._mesh = mesh
+        self._report = report
         self._endpoints = endpoints
         self._limits = limits
         self._client = _context(ssl.PROTOCOL_TLS_CLIENT, credentials)
         self._server = _context(ssl.PROTOCOL_TLS_SERVER, credentials)
         self._made: set[_Link] = set()
-        self._arrivals: dict[int, asyncio.Future[None]] = {}
+        self._diallers = range(mesh.party + 1, PARTIES)
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._done.add_done_callback(asyncio.Future.exception)
+        self._met: set[int] = set()
         self._troubles: dict[int | None, str] = {}
         self._refusals: dict[int | None, str] = {}
 
     async def run(self, listener: socket.socket | None) -> Mesh:
         loop = asyncio.get_running_loop()
-        party = self._mesh.party
-        self._arrivals = {peer: loop.create_future() for peer in range(party + 1, PARTIES)}
-        tasks = {peer: loop.create_task(self._dial(peer)) for peer in range(party)}
-        waits: dict[int, asyncio.Future[None]] = {**tasks, **self._arrivals}
-        accepting = loop.create_task(self._accept(listener)) if listener and self._arrivals else None
+        tasks = [loop.create_task(self._dial(peer)) for peer in range(self._mesh.party)]
+        if listener is not None and self._diallers:
+            tasks.append(loop.create_task(self._accept(listener)))
         try:
-            await asyncio.wait(waits.values(), timeout=self._limits.connect, return_when=asyncio.FIRST_EXCEPTION)
-            for error in [wait.exception() for wait in waits.values() if wait.done()]:
-                if error is not None:
-                    raise error
-            missing = [peer for peer, wait in waits.items() if not wait.done()]
-            if missing:
-                raise self._verdict(min(missing, key=lambda peer: peer not in self._refusals))
-        except BaseException:
+            await asyncio.wait([self._done], timeout=self._limits.connect)
+            if not self._done.done():
+                raise self._time_is_up()
+            self._done.result()
+        except BaseException as error:
+            because = error if isinstance(error, PeerError) else None
             for link in self._made:
-                link.shut(PeerLost(link.peer, "the mesh was given up"))
+                link.leave("the mesh was given up", because)
             raise
         finally:
-            await _cancel([*tasks.values(), *([accepting] if accepting else [])])
-            for link in self._made:
-                if link.lost is not None:
-                    await link.closed()
+            await _cancel(tasks)
+            await asyncio.gather(*(link.closed() for link in self._made if link.lost is not None))
         return self._mesh
+
+    def _join(self, link: _Link) -> None:
+        """Make a stream part of the mesh; the last one completes it."""
+        self._mesh.join(link)
+        self._met.add(link.peer)
+        self._report(link.peer, None)
+        link.ended.add_done_callback(self._on_ended)
+        if not self._missing() and not self._done.done():
+            self._mesh.complete()
+            self._done.set_result(None)
+
+    def _on_ended(self, ended: asyncio.Future[PeerError]) -> None:
+        if not self._done.done():
+            self._report(ended.result().party, ended.result())
+
+    def _fail(self, error: PeerError) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    def _missing(self) -> list[int]:
+        return [peer for peer in range(PARTIES) if peer != self._mesh.party and not self._mesh.has(peer)]
+
+    def _time_is_up(self) -> PeerError:
+        """The error that names the peer most likely to blame: one refused, else one that never came."""
+        verdicts = {peer: self._verdict(peer) for peer in self._missing()}
+        for peer, verdict in verdicts.items():
+            self._report(peer, verdict)
+        return verdicts[min(verdicts, key=lambda peer: (peer not in self._refusals, peer in self._met))]
 
     def _verdict(self, peer: int) -> PeerError:
         """Why `peer` is not there when time is up."""
         within = f"within {self._limits.connect:g} s"
         refusal = self._refusals.get(peer)
         trouble = self._troubles.get(peer)
-        if peer in self._arrivals:
+        if peer in self._diallers:
             refusal = refusal or self._refusals.get(None)
             trouble = self._troubles.get(None)
         if refusal is not None:
@@ -550,12 +668,19 @@ class _Joining:
 
     async def _dial(self, peer: int) -> None:
         pause = _FIRST_RETRY
-        while not await self._dialled(peer):
+        while True:
+            try:
+                link = await self._dialled(peer)
+            except PeerError as error:
+                self._fail(error)
+                return
+            if link is not None:
+                await asyncio.shield(link.ended)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_RETRY)
 
-    async def _dialled(self, peer: int) -> bool:
-        """Try once to reach `peer`; False if it is worth trying again."""
+    async def _dialled(self, peer: int) -> _Link | None:
+        """Try once to reach `peer`; None if it is worth trying again."""
         link = self._link(lambda certificate: self._identified(certificate, peer), dials=True)
         try:
             await asyncio.get_running_loop().create_connection(
@@ -567,21 +692,23 @@ class _Joining:
                 ssl_shutdown_timeout=_SHUTDOWN,
             )
             await link.ready
-            self._mesh.join(link)
+            self._join(link)
         except _Refused as refusal:
             raise PeerRefused(peer, str(refusal)) from None
         except PeerLost:
             # asyncio sends no TLS alert: that the peer refused our certificate shows only in its not greeting us.
             self._refusals[peer] = "it closed the connection when it had seen our certificate"
+            self._report(peer, PeerRefused(peer, self._refusals[peer]))
         except OSError as error:
             if _is_refusal(error):
                 raise PeerRefused(peer, _reason(error)) from None
             self._refusals.pop(peer, None)
             self._troubles[peer] = _reason(error)
+            self._report(peer, PeerUnreachable(peer, _reason(error)))
         finally:
             if not link.joined:
                 await self._discard(link)
-        return link.joined
+        return link if link.joined else None
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -614,14 +741,12 @@ class _Joining:
             )
             async with asyncio.timeout(self._limits.hello):
                 await link.ready
-            self._mesh.join(link)
-            if not self._arrivals[link.peer].done():
-                self._arrivals[link.peer].set_result(None)
+            self._join(link)
         except _Refused as refusal:
             self._refusals[refusal.claims] = f"whoever dialled in its place {refusal}"
         except PeerDisagrees as error:
-            if not self._arrivals[link.peer].done():
-                self._arrivals[link.peer].set_exception(error)
+            if not self._mesh.has(link.peer):
+                self._fail(error)
         except (OSError, PeerError) as error:
             self._troubles[None] = _reason(error)
         finally:
@@ -630,7 +755,7 @@ class _Joining:
 
     def _expected(self, certificate: x509.Certificate) -> int:
         """Which of the parties that may dial us a certificate belongs to."""
-        for peer in self._arrivals:
+        for peer in self._diallers:
             if role_uris(certificate) == [role_uri(ROLE, party_name(peer))]:
                 if self._mesh.has(peer):
                     raise _Refused(f"{party_name(peer)} is connected already")
@@ -646,7 +771,12 @@ class _Joining:
         return peer
 
 
-async def _listening(endpoint: Endpoint) -> socket.socket:
+def _ignore(_peer: int, _trouble: PeerError | None) -> None:
+    pass
+
+
+async def listen(endpoint: Endpoint) -> socket.socket:
+    """A listening socket on an endpoint, also right after another process had it. Raises LocalError."""
     try:
         (family, *_, address), *_ = await asyncio.get_running_loop().getaddrinfo(
             endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -691,8 +821,9 @@ def _reason(error: BaseException) -> str:
         return f"certificate verification failed: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {(error.reason or type(error).__name__).replace('_', ' ').lower()}"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+    if isinstance(error, OSError) and error.errno and error.strerror:
+        # asyncio writes addresses into what it raises, and leaves out what is wrong.
+        return os.strerror(error.errno) if error.errno > 0 else error.strerror
     return str(error) or type(error).__name__
 
 
