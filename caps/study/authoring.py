@@ -1,0 +1,499 @@
+"""Help for whoever writes a manifest: a commented file to begin with, and every error of a file with its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from fractions import Fraction
+from textwrap import indent
+from typing import Any, Literal, TypeAlias
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from caps import canonical
+from caps.errors import DomainError
+from caps.schema import Schema
+from caps.study.cards import Card
+from caps.study.manifest import PROBLEMS, AlgorithmChoice, Manifest
+
+MAX_TEXT = 4 << 20
+"""Characters of a manifest's file."""
+Place: TypeAlias = tuple[str | int, ...]
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a file: where, what, and what to do. line and column count from 1; 0 for the whole file."""
+
+    severity: Literal["error", "warning"]
+    place: str
+    line: int
+    column: int
+    message: str
+    hint: str = ""
+    source: str = "manifest"
+
+    def __str__(self) -> str:
+        return self.render(self.source)
+
+    def render(self, source: str) -> str:
+        """One line, as compilers write it, and the hint on a second."""
+        where = f"{self.place}: " if self.place else ""
+        text = f"{source}:{self.line}:{self.column}: {self.severity}: {where}{self.message}"
+        return f"{text}\n    {self.hint}" if self.hint else text
+
+
+class ManifestRefused(DomainError):
+    """A file that is no manifest; `findings` say why."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("\n".join(map(str, findings)))
+        self.findings = tuple(findings)
+
+
+def load(text: str, source: str = "manifest") -> Manifest:
+    """The manifest of a YAML or JSON text. Raises ManifestRefused with every error."""
+    findings, manifest = _examined(text)
+    if manifest is None:
+        raise ManifestRefused([replace(finding, source=source) for finding in findings])
+    return manifest
+
+
+def check(text: str, source: str = "manifest") -> list[Finding]:
+    """All that is wrong with a YAML or JSON text, in its order; then warnings about what is allowed but doubtful.
+
+    What follows from several parts together is only said of parts that are sound by themselves.
+    """
+    return [replace(finding, source=source) for finding in _examined(text)[0]]
+
+
+def _examined(text: str) -> tuple[list[Finding], Manifest | None]:
+    try:
+        marks, value = _parsed(text)
+    except _NotReadable as error:
+        return [error.finding], None
+    doubts = [*_structure(marks, value)]
+    if doubts:
+        return doubts, None
+    assert isinstance(value, dict)
+    problems: list[str] = []
+    manifest, findings = None, [*_placeholders(value, marks)]
+    try:
+        manifest = Manifest.model_validate_json(canonical.dump(value), strict=True, context={PROBLEMS: problems})
+    except DomainError as error:
+        return [marks.finding((), str(error))], None
+    except ValidationError as error:
+        placeholders = {finding.place for finding in findings}
+        fields = _field_findings(error.errors(include_url=False), value, marks)
+        findings += [finding for finding in fields if finding.place not in placeholders]
+        problems = _partial_problems({str(e["loc"][0]) for e in error.errors() if e["loc"]}, value)
+    for problem in problems:
+        place, _, message = problem.partition(": ")
+        findings.append(marks.finding(_steps(place), message, shown=place))
+    findings.sort(key=lambda finding: (finding.line, finding.column))
+    if findings:
+        return findings, None
+    assert manifest is not None
+    return [*_warnings(manifest, marks)], manifest
+
+
+class _NotReadable(Exception):
+    def __init__(self, message: str, line: int = 0, column: int = 0, hint: str = "") -> None:
+        self.finding = Finding("error", "", line, column, message, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Where each part of a file stands."""
+
+    root: yaml.Node | None
+
+    def at(self, place: Place) -> tuple[int, int]:
+        """Line and column of a part, or of the nearest that encloses it."""
+        node = self.root
+        if node is None:
+            return 0, 0
+        mark = node.start_mark
+        for step in place:
+            if isinstance(node, yaml.MappingNode):
+                found = next(((key, item) for key, item in node.value if key.value == str(step)), None)
+                if found is None:
+                    break
+                mark, node = found[0].start_mark, found[1]
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                node = node.value[step]
+                mark = node.start_mark
+            else:
+                break
+        return mark.line + 1, mark.column + 1
+
+    def finding(
+        self,
+        place: Place,
+        message: str,
+        hint: str = "",
+        *,
+        shown: str | None = None,
+        severity: Literal["error", "warning"] = "error",
+    ) -> Finding:
+        return Finding(severity, _spelled(place) if shown is None else shown, *self.at(place), message, hint)
+
+
+def _parsed(text: str) -> tuple[_Marks, object]:
+    if len(text) > MAX_TEXT:
+        raise _NotReadable(f"the file has more than {MAX_TEXT >> 20} million characters")
+    if text.lstrip("\ufeff \t\r\n").startswith("{"):
+        return _parsed_json(text.lstrip("\ufeff"))
+    try:
+        for event in yaml.parse(text, yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+                mark = event.start_mark
+                raise _NotReadable("anchors (&) and aliases (*) have no place here", mark.line + 1, mark.column + 1)
+        return _Marks(yaml.compose(text, yaml.SafeLoader)), yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        hint = "indentation is by spaces; a text with ': ' or '#' in it needs quotes"
+        raise _NotReadable(f"not YAML: {error.problem or error.context}", line, column, hint) from None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise _NotReadable("not YAML, nor JSON, in UTF-8") from None
+
+
+def _parsed_json(text: str) -> tuple[_Marks, object]:
+    try:
+        value = canonical.parse(text)
+    except DomainError as error:
+        found = re.fullmatch(r"not JSON: line (\d+), column (\d+)", str(error))
+        line, column = map(int, found.groups()) if found else (0, 0)
+        raise _NotReadable("not JSON" if found else str(error), line, column) from None
+    try:
+        return _Marks(yaml.compose(text.replace("\t", " "), yaml.SafeLoader)), value
+    except (yaml.YAMLError, ValueError, RecursionError):  # JSON all the same: only the lines are lost
+        return _Marks(None), value
+
+
+def _structure(marks: _Marks, value: object) -> Iterator[Finding]:
+    """What YAML allows and JSON does not."""
+    if not isinstance(value, dict):
+        yield Finding("error", "", 1, 1, "a manifest is a list of members such as `title: ...`")
+        return
+    yield from _repeated(marks.root, ())
+    for place, item in _items(value, ()):
+        if isinstance(item, date):
+            yield marks.finding(place, "is a date, which JSON has not", "put it in quotes, to be text")
+        elif isinstance(item, Mapping):
+            for name in item:
+                if not isinstance(name, str):
+                    hint = "put it in quotes; YAML reads a plain yes, no, on, off or number as something else than text"
+                    yield marks.finding(place, f"has a member {name!r}, whose name is not text", hint)
+        elif not isinstance(item, str | bool | int | float | list | None):
+            yield marks.finding(place, f"is a {type(item).__name__}, which JSON has not")
+
+
+def _items(value: object, place: Place) -> Iterator[tuple[Place, object]]:
+    yield place, value
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _items(item, (*place, name if isinstance(name, str) else str(name)))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _items(item, (*place, index))
+
+
+def _repeated(node: yaml.Node | None, place: Place) -> Iterator[Finding]:
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, item in node.value:
+            mark, here = key.start_mark, (*place, str(key.value))
+            if key.value in seen:
+                message = f"is given twice; first in line {seen[key.value]}"
+                yield Finding("error", _spelled(here), mark.line + 1, mark.column + 1, message)
+            seen.setdefault(str(key.value), mark.line + 1)
+            yield from _repeated(item, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _repeated(item, (*place, index))
+
+
+def _field_findings(errors: Sequence[ErrorDetails], value: dict[str, Any], marks: _Marks) -> list[Finding]:
+    """One finding for each place. Where several forms are allowed, pydantic reports once for each of them."""
+    found: dict[str, Finding] = {}
+    for error in errors:
+        place = _real_place(error["loc"], value)
+        if error["type"] == "too_short" and len(_at(place, value)) >= error["ctx"]["min_length"]:
+            continue  # pydantic counts the sound items only; the others have findings of their own
+        if error["type"] == "missing":
+            place = (*place, error["loc"][-1])
+        if place == ("workload",):
+            if isinstance(value["workload"], list) and value["workload"]:
+                continue  # it is not the word all-pairs, and need not be: its queries have findings of their own
+            message, hint = "must be all-pairs, or a list of queries, each with `attributes`", ""
+        else:
+            message, hint = _explained(error, place)
+        found.setdefault(_spelled(place), marks.finding(place, message, hint))
+    return list(found.values())
+
+
+def _at(place: Place, value: Any) -> Any:
+    for step in place:
+        value = value[step]
+    return value
+
+
+def _placeholders(value: Mapping[str, object], marks: _Marks) -> Iterator[Finding]:
+    for place, item in _items({name: item for name, item in value.items() if name != "schema"}, ()):
+        if isinstance(item, str) and item.startswith("<") and item.endswith(">"):
+            yield marks.finding(place, "is still the placeholder of the template", f"replace {item}")
+
+
+def _real_place(loc: tuple[int | str, ...], value: Any) -> Place:
+    """The part of pydantic's location that is in the file; the rest names types."""
+    place: list[str | int] = []
+    for step in loc:
+        known = step < len(value) if isinstance(value, list) and isinstance(step, int) else False
+        if known or (isinstance(value, dict) and step in value):
+            value = value[step]
+            place.append(step)
+    return tuple(place)
+
+
+_PATTERNS: dict[str, tuple[str, str]] = {
+    "pin": ("must be 64 hexadecimal digits", "it stands in the party's card.json, which `caps pki card` writes"),
+    "signing_key": (
+        "must be 64 hexadecimal digits",
+        "it stands in the party's card.json, which `caps pki card` writes",
+    ),
+    "url": ("must be https:// and a host, with a port if need be, and nothing after it", "https://s1.example.org:8443"),
+    "mesh": ("must be host:port", "s1.example.org:9443"),
+    "name": (
+        "must be 1 to 63 letters, digits, dots, dashes or underscores, beginning with a letter or digit",
+        "it is the name in the party's certificate",
+    ),
+    "population": (
+        "must be 1 to 63 letters, digits, dots, dashes or underscores, beginning with a letter or digit",
+        "studies of the same persons must give the same name, for they share one privacy budget",
+    ),
+}
+
+
+def _explained(error: ErrorDetails, place: Place) -> tuple[str, str]:
+    """Pydantic's error in our words."""
+    context = error.get("ctx", {})
+    last = str(place[-1]) if place else ""
+    match error["type"]:
+        case "missing":
+            return "is missing", ""
+        case "extra_forbidden":
+            return "is not a member known here", f"allowed here: {', '.join(_members(place[:-1]))}"
+        case "string_pattern_mismatch" if last in _PATTERNS:
+            return _PATTERNS[last]
+        case "literal_error":
+            return f"must be {context['expected']}", ""
+        case "string_type":
+            return "must be text", "put it in quotes"
+        case "int_type" | "int_from_float" | "int_parsing":
+            return "must be a whole number", "without quotes" if isinstance(error["input"], str) else ""
+        case "bool_type" | "bool_parsing":
+            return "must be true or false", ""
+        case "tuple_type" | "list_type":
+            return "must be a list", ""
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return "must have members, each on a line of its own", ""
+        case "too_short" | "too_long" if last == "servers":
+            return "must be the three servers S1, S2 and S3", ""
+        case "value_error":
+            return str(context.get("error", error["msg"])), ""
+    message = error["msg"]
+    return message[:1].lower() + message[1:], ""
+
+
+def _members(place: Place) -> list[str]:
+    """Names of the members that the object at this place may have."""
+    schema = Manifest.model_json_schema()
+    node: dict[str, Any] = schema
+    for step in place:
+        node = node["items"] if isinstance(step, int) else node["properties"][step]
+        options = [option for option in node.get("anyOf", [node]) if option.get("type") != "null"]
+        node = next((option for option in options if "$ref" in option or option.get("type") == "array"), options[0])
+        if "$ref" in node:
+            node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+    return list(node.get("properties", {}))
+
+
+def _partial_problems(wrong: set[str], value: dict[str, Any]) -> list[str]:
+    """What can be said of the fields that are sound."""
+    sound: dict[str, Any] = {}
+    for name, field in Manifest.model_fields.items():
+        alias = field.alias or name
+        if alias in wrong:
+            continue
+        if alias in value:
+            adapter: TypeAdapter[Any] = TypeAdapter(field.annotation or Any)
+            sound[name] = adapter.validate_json(canonical.dump(value[alias]), strict=True)
+        else:
+            sound[name] = field.get_default(call_default_factory=True)
+    found = Manifest.model_construct(**sound).problems(sound)
+    choice = value.get("algorithm")
+    chosen = choice.get("name") if isinstance(choice, dict) else None
+    if "algorithm" in wrong and isinstance(chosen, str):
+        found += Manifest.model_construct(algorithm=AlgorithmChoice(name=chosen)).problems(("algorithm",))
+    return found
+
+
+def _steps(place: str) -> Place:
+    return tuple(name or int(index) for name, index in _STEP.findall(place))
+
+
+def _spelled(place: Place) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")
+
+
+def _warnings(manifest: Manifest, marks: _Marks) -> Iterator[Finding]:
+    """What is allowed and yet should be looked at by somebody."""
+
+    def warn(place: Place, message: str, hint: str = "") -> Finding:
+        return marks.finding(place, message, hint, severity="warning")
+
+    privacy, alignment = manifest.privacy, manifest.alignment
+    if privacy.exact_epsilon > 3:
+        yield warn(
+            ("privacy", "epsilon"), f"{privacy.epsilon} is a weak guarantee", "1 or less is usual for health data"
+        )
+    rows = privacy.rows or manifest.schema_.rows or (alignment.slots if alignment else None)
+    if rows is not None and privacy.exact_delta * rows >= 1:
+        hint = f"choose one far below {float(Fraction(1, rows)):.1g}, such as {float(Fraction(1, 100 * rows)):.0e}"
+        yield warn(("privacy", "delta"), f"{privacy.delta} is not below 1 / {rows} rows", hint)
+    elif privacy.exact_delta > Fraction(1, 10_000):
+        yield warn(("privacy", "delta"), f"{privacy.delta} is large", "it should be far below 1 / number of rows")
+    if not manifest.algorithm.certified:
+        hint = "servers refuse it unless their policy says otherwise; `joint` is the default"
+        yield warn(("algorithm", "noise"), "this noise carries no proven guarantee", hint)
+    if len(manifest.holders) == 1:
+        yield warn(("holders",), "with one holder there is nobody to hide among", "most servers demand two or more")
+    if manifest.schema_.rows is not None and privacy.neighbouring == "unbounded":
+        hint = "leave `rows` out of the schema unless the number is public"
+        yield warn(("schema", "rows"), "tells a number of rows, which the unbounded relation protects", hint)
+    if manifest.layout.cells > 1 << 22:
+        message = f"{manifest.layout.cells:,} cells have to be counted"
+        hint = "use coarser bins or a smaller workload; servers refuse more than 4,194,304 unless told otherwise"
+        yield warn(("workload",) if manifest.workload != "all-pairs" else ("schema",), message, hint)
+    if alignment is not None and alignment.slots in {privacy.rows, manifest.schema_.rows}:
+        hint = "round it up, so that empty slots hide how many persons there are"
+        yield warn(("alignment", "slots"), "is the number of rows itself, and hides nothing", hint)
+    if alignment is not None and alignment.column is None:
+        hint = "name a column with the slot's number, if the files are not already in one common order"
+        yield warn(("alignment",), "rows belong together by their order in each file alone", hint)
+    if manifest.publication.rows is None and privacy.rows is None and privacy.neighbouring == "bounded":
+        yield warn(("publication",), "the number of synthetic rows will follow from noisy totals", "give `rows`")
+
+
+def template(
+    schema: Schema,
+    cards: Sequence[Card] = (),
+    *,
+    title: str = "",
+    population: str = "",
+    holders: Sequence[str] = (),
+    algorithm: str = "aim",
+) -> str:
+    """A commented manifest in YAML. Parties come from their cards; `holders` are names of those whose card is to come.
+
+    What nobody told is a placeholder in <brackets>, which `check` finds.
+    """
+    by_role: dict[str, list[Card]] = {}
+    for card in cards:
+        by_role.setdefault(card.role, []).append(card)
+    servers = {card.name: card for card in by_role.get("mpc-server", ())}
+    for name in servers.keys() - {"S1", "S2", "S3"}:
+        raise DomainError(f"servers are called S1, S2 and S3, so {name} cannot be one")
+    coordinators = by_role.get("coordinator", [])
+    if len(coordinators) > 1:
+        raise DomainError("a study has one coordinator, and there are cards of several")
+    known = by_role.get("holder", [])
+    missing = [name for name in holders if name not in {card.name for card in known}]
+    if not known and not missing:
+        missing = ["<name of a data owner>"]
+    owners = [*(_party(card.name, card) for card in known), *(_party(name, None) for name in missing)]
+    table = yaml.safe_dump(schema.to_json(), sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+    lines = [
+        "# A study's manifest. `caps study check FILE` explains what is missing, `caps study plan FILE` what it costs.",
+        "# docs/study.md explains every member. Nothing in this file may be secret: all parties and auditors read it.",
+        "version: 1",
+        f"title: {_quoted(title or '<what the study is called>')}",
+        'purpose: ""  # why: for the people who must approve it',
+        "",
+        "# Every column and its possible values. They are public knowledge; never look them up in the data.",
+        "schema:",
+        indent(table.rstrip("\n"), "  "),
+        "",
+        "# Who has data. brings: rows, if it has all columns of its persons; columns, if others have the rest of them.",
+        "holders:",
+    ]
+    for owner in owners:
+        lines += [*_item(owner), "    brings: rows", "    # columns: [age, smoker]  # where it brings columns: which"]
+    lines += [
+        "",
+        "# Only where holders bring columns: the number of places in the joint table. Empty ones hide how many persons",
+        "# there are. column: the column of each file that has the person's place, from 0.",
+        "# alignment: {slots: 100000, column: slot}",
+        "",
+        "# What should be accurate: all-pairs, or queries such as {attributes: [age, smoker], weight: 2}.",
+        "workload: all-pairs",
+        "",
+        "# aim (the default choice), mwem, mst or gaussian.",
+        "algorithm:",
+        f"  name: {algorithm}",
+        "",
+        "privacy:",
+        '  epsilon: "1"  # smaller is more private; above 3 is weak',
+        '  delta: "0.000001"  # far below 1 / number of persons',
+        "  neighbouring: unbounded  # the number of rows is secret; bounded, if it is public",
+        "  multiplicity: 1  # rows that one person may have at most, over all holders",
+        f"  population: {_quoted(population or '<who the persons are>')}  # studies of the same persons: the same name",
+        "",
+        "# Three organisations that do not work hand in hand; their keys are those of their card.json.",
+        "servers:",
+    ]
+    for name in ("S1", "S2", "S3"):
+        lines += _item(_party(name, servers.get(name), "url", "mesh"))
+    lines += ["", "# Runs the algorithm, and publishes.", "coordinator:"]
+    coordinator = coordinators[0] if coordinators else None
+    name = coordinator.name if coordinator else "<name of the coordinator>"
+    lines += [f"  {line}" for line in _party(name, coordinator, "url")]
+    lines += [
+        "",
+        "publication:",
+        "  # rows: 10000  # of the synthetic table; as many as the noisy total says if not given",
+        "  measurements: true  # publish the noisy counts too",
+        "  resamples: true  # let analysts draw further synthetic tables",
+        "retention_days: 30  # after which servers erase their shares",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_PLACEHOLDERS = {
+    "pin": "<64 hexadecimal digits of its card.json>",
+    "signing_key": "<64 hexadecimal digits of its card.json>",
+    "url": "<https://host:port>",
+    "mesh": "<host:port>",
+}
+
+
+def _party(name: str, card: Card | None, *where: str) -> list[str]:
+    values = {member: _PLACEHOLDERS[member] if card is None else getattr(card, member) for member in _PLACEHOLDERS}
+    return [f"name: {_quoted(name)}"] + [
+        f"{member}: {_quoted(values[member])}" for member in ("pin", "signing_key", *where)
+    ]
+
+
+def _item(lines: list[str]) -> list[str]:
+    return [f"  - {lines[0]}", *(f"    {line}" for line in lines[1:])]
+
+
+def _quoted(text: str) -> str:
+    return canonical.dump(text).decode()

@@ -1,0 +1,115 @@
+"""What a run will ask for at most, before it begins: releases, noise values, and how far the noise may stray.
+
+A schedule is known from the manifest. Where the loop has a choice (AIM's annealing), rounds become fewer and dearer, so
+the path without it has the most releases; what is counted here bounds them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from caps.noise.tables import LIMIT
+from caps.oracle import measurement_plan, selection_plan
+from caps.privacy import ETA_MAX, AimSchedule, AnyMechanism, Gaussian, Laplace, Neighbouring, NoisyMax, Role
+from caps.programs import Program, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """All releases of a run that one mechanism makes in one role.
+
+    draws: noise values of all of them together, at most. cells: of the largest marginal measured, or of all candidates
+    together. candidates: of a selection, at most; 0 for measurements. last: the round that takes what is left.
+    """
+
+    role: Role
+    mechanism: AnyMechanism
+    releases: int
+    draws: int
+    cells: int
+    candidates: int = 0
+    last: bool = False
+
+    def rho(self, neighbouring: Neighbouring) -> Fraction:
+        """The charge of all releases together."""
+        return self.releases * self.mechanism.rho(neighbouring)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The stages of a run, in the order in which each begins."""
+
+    stages: tuple[Stage, ...]
+    neighbouring: Neighbouring
+    weight: int
+    """The largest that a candidate has; 0 if nothing is selected."""
+    anneals: bool
+
+    @property
+    def draws(self) -> int:
+        """Noise values of the whole run, at most."""
+        return sum(stage.draws for stage in self.stages)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of select and measure, at most: as many as there are selections."""
+        return sum(stage.releases for stage in self.stages if stage.role is Role.SELECT)
+
+    def eta(self) -> Fraction:
+        """A bound on the statistical distance of all noise together from its ideal law.
+
+        One draw is within 2^-80. If that is not enough, the tables are built and their own distances taken.
+        """
+        simple = self.draws * LIMIT
+        return simple if simple <= ETA_MAX else sum((self._strays(stage) for stage in self.stages), Fraction(0))
+
+    def _strays(self, stage: Stage) -> Fraction:
+        if stage.last or stage.role is Role.INITIAL or not self.anneals:
+            return stage.draws * (LIMIT if stage.last else self._distance(stage.mechanism))
+        # A round annealed i times costs as much as 4^i rounds; so n_i of them, at distance d_i, add up to no more than
+        # all rounds at the largest d_i / 4^i. One round more, since the last may cost as much as two.
+        once = _annealed(stage.mechanism)
+        worst = max(self._distance(stage.mechanism), self._distance(once) / 4, LIMIT / 16)
+        return stage.draws * Fraction(stage.releases + 1, stage.releases) * worst
+
+    def _distance(self, mechanism: AnyMechanism) -> Fraction:
+        if isinstance(mechanism, Gaussian | Laplace):
+            return measurement_plan(mechanism).distance
+        return selection_plan(mechanism, self.weight, self.neighbouring).distance
+
+
+def forecast(program: Program, task: Task) -> Forecast:
+    """What this program may ask in this task. Raises DomainError if the budget cannot be divided so."""
+    schedule = start = program.schedule(task)
+    cells: Callable[..., int] = task.domain.cells
+    candidates, initial, pooled = program.candidates(task), program.initial(task), program.draws(task)
+    sizes = [cells(clique) for clique in candidates]
+    counts: dict[tuple[Role, AnyMechanism, bool], int] = {}
+    while (step := schedule.step) is not None:
+        key = step.role, step.mechanism, isinstance(schedule, AimSchedule) and schedule.last
+        counts[key] = counts.get(key, 0) + step.count
+        schedule = schedule.after()
+    stages = []
+    for (role, mechanism, last), releases in counts.items():
+        match role:
+            case Role.INITIAL:
+                each = [cells(clique) for clique in initial]
+                stages.append(Stage(role, mechanism, releases, sum(each), max(each)))
+            case Role.SELECT:
+                draws = releases * len(candidates)
+                stages.append(Stage(role, mechanism, releases, draws, sum(sizes), len(candidates), last))
+            case Role.MEASURE:
+                draws = releases * (max(sizes) if pooled is None else pooled)
+                stages.append(Stage(role, mechanism, releases, draws, max(sizes), last=last))
+    weight = max(candidates.values(), default=0)
+    return Forecast(tuple(stages), task.neighbouring, weight, isinstance(start, AimSchedule))
+
+
+def _annealed(mechanism: AnyMechanism) -> AnyMechanism:
+    """After AIM halved sigma and doubled epsilon once."""
+    if isinstance(mechanism, Gaussian):
+        return Gaussian(mechanism.sigma_squared / 4)
+    assert isinstance(mechanism, NoisyMax)
+    return NoisyMax(2 * mechanism.epsilon_star, 2 * mechanism.kappa)

@@ -1,0 +1,333 @@
+"""What a study will cost, before anything is spent: budget, errors, noise, uploads, traffic, memory.
+
+All of it follows from the manifest. Rounds and bytes between servers are declared by the servers' engine, which is not
+imported here: they come in as `Costs`, and a plan without them is silent about traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from importlib.metadata import entry_points
+from math import exp, pi, sqrt
+
+from caps.domain import Clique
+from caps.privacy import ETA_MAX, AnyMechanism, Gaussian, Laplace, Role
+from caps.privacy.statement import shown
+from caps.study.forecast import Stage
+from caps.study.manifest import Manifest
+
+COSTS = "caps.costs"
+"""Group of entry points: functions from a manifest to `Costs`, by the name of the scheme."""
+OFFER_BYTES = 2048
+"""Of an `Offer` as JSON, about: the signed contribution, two openings."""
+_DRAW_WORKSPACE = 64 << 20  # one chunk of draws: bit planes of both components
+_COLUMN_BYTES, _MARGINAL_BYTES, _COUNT_BYTES = 2, 4, 8
+_BLOCK_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Rounds, and payload bytes that each of S1, S2 and S3 sends."""
+
+    rounds: int = 0
+    sent: tuple[int, int, int] = (0, 0, 0)
+
+    def __add__(self, other: StepCost) -> StepCost:
+        first, second, third = (a + b for a, b in zip(self.sent, other.sent, strict=True))
+        return StepCost(self.rounds + other.rounds, (first, second, third))
+
+    def times(self, count: int) -> StepCost:
+        """So many steps of this cost, one after another."""
+        first, second, third = (count * sent for sent in self.sent)
+        return StepCost(count * self.rounds, (first, second, third))
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """Of all releases of one stage together: while the coordinator waits, and for noise that may be drawn before."""
+
+    online: StepCost
+    noise: StepCost
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the engine declares for a manifest. `stages` are those of `Manifest.forecast`, in order; all at most."""
+
+    compute: StepCost
+    prepare: StepCost
+    stages: tuple[StageCost, ...]
+
+    @property
+    def total(self) -> StepCost:
+        """Of a whole run."""
+        total = self.compute + self.prepare
+        for stage in self.stages:
+            total += stage.online + stage.noise
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """A sub-spend: so many releases in one role by one mechanism. `scale` is sigma, the Laplace scale, or epsilon."""
+
+    role: str
+    mechanism: str
+    scale: float
+    releases: int
+    rho: float
+    share: float
+    draws: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMarginal:
+    """The error of a marginal, if it is measured once.
+
+    deviation: standard deviation of each cell, in persons. error: the expected sum of absolute errors over all cells.
+    measured: `always`, in the first step; or `if selected`, in a round before any annealing, which makes it smaller.
+    Marginals that are never measured are estimated from those that are, with an error nobody can tell beforehand.
+    """
+
+    attributes: Clique
+    cells: int
+    measured: str
+    deviation: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedUpload:
+    """What a holder sends to S1, S2 and S3, in bytes. S1 gets seeds only. At most: see `words`."""
+
+    holder: str
+    form: str
+    shape: tuple[int, ...]
+    sent: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a server needs at its peak, about, besides those of the program itself."""
+
+    inputs: int
+    working: int
+    counts: int
+    noise: int
+
+    @property
+    def total(self) -> int:
+        """All together."""
+        return self.inputs + self.working + self.counts + self.noise
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run of a study costs, at most."""
+
+    study: str
+    title: str
+    algorithm: str
+    epsilon: str
+    delta: str
+    rho: float
+    rounds: int
+    stages: tuple[PlannedStage, ...]
+    marginals: tuple[PlannedMarginal, ...]
+    draws: int
+    eta: Fraction
+    eta_max: Fraction
+    cells: int
+    uploads: tuple[PlannedUpload, ...]
+    memory: Memory
+    costs: Costs | None
+
+    def to_json(self) -> dict[str, object]:
+        """As an object of JSON."""
+        value = asdict(self)
+        value["eta"], value["eta_max"] = float(self.eta), float(self.eta_max)
+        value["memory"]["total"] = self.memory.total
+        if self.costs is not None:
+            value["costs"]["total"] = asdict(self.costs.total)
+        value["words"] = self.words()
+        return value
+
+    def words(self) -> list[str]:
+        """The plan in sentences."""
+        return [*self._spending(), *self._errors(), *self._noise(), *self._loads()]
+
+    def _spending(self) -> Iterator[str]:
+        yield (
+            f"The guarantee is epsilon = {self.epsilon} at delta = {self.delta}. It allows a budget of "
+            f"rho = {self.rho:.4g}, of which {self.algorithm} spends, at most:"
+        )
+        for stage in self.stages:
+            what = {"initial": "first measurement", "select": "selection", "measure": "measurement"}[stage.role]
+            scale = "epsilon" if stage.role == Role.SELECT else "sigma" if stage.mechanism == "gaussian" else "scale"
+            yield (
+                f"{stage.share:.0%} for {stage.releases} {what}{'s'[: stage.releases > 1]} by {stage.mechanism}, "
+                f"{scale} = {stage.scale:.4g} each."
+            )
+        if self.rounds and self.algorithm == "aim":
+            yield f"{self.rounds} rounds are planned at most; annealing makes them fewer and their noise smaller."
+
+    def _errors(self) -> Iterator[str]:
+        for measured, when in (
+            ("always", "is measured at the start"),
+            ("if selected", "is measured if it is selected"),
+        ):
+            chosen = [marginal for marginal in self.marginals if marginal.measured == measured]
+            if chosen:
+                best, worst = (pick(chosen, key=lambda marginal: marginal.error) for pick in (min, max))
+                yield (
+                    f"A marginal that {when} is off by about {worst.deviation:.3g} persons in each cell; over all "
+                    f"its cells the errors add up to {best.error:.3g} ({' x '.join(best.attributes)}) to "
+                    f"{worst.error:.3g} persons ({' x '.join(worst.attributes)})."
+                )
+
+    def _noise(self) -> Iterator[str]:
+        share = float(self.eta / self.eta_max)
+        yield (
+            f"The servers draw {self.draws:,} noise values at most. Their statistical distance from the ideal is at "
+            f"most {shown(self.eta)}, {share:.1%} of what delta allows for it."
+        )
+
+    def _loads(self) -> Iterator[str]:
+        for upload in self.uploads:
+            size = _size(max(upload.sent))
+            half = ", or half of it if no count of its own exceeds 65,535" if upload.form == "marginals" else ""
+            shape = " x ".join(f"{extent:,}" for extent in upload.shape)
+            yield (
+                f"{upload.holder} uploads {upload.form} ({shape}): {size} to each of S2 and S3{half}; "
+                f"{_size(upload.sent[0])} to S1."
+            )
+        yield f"Each server needs about {_size(self.memory.total)} of memory for {self.cells:,} counts."
+        if self.costs is not None:
+            total = self.costs.total
+            yield (
+                f"Among themselves, the servers need {total.rounds:,} rounds at most, and send "
+                f"{', '.join(f'{_size(sent)} (S{i})' for i, sent in enumerate(total.sent, 1))}; of that, "
+                f"{self.costs.compute.rounds} rounds and {_size(max(self.costs.compute.sent))} each to count."
+            )
+
+
+def declared_costs(manifest: Manifest) -> Costs | None:
+    """Rounds and bytes as the engine of the manifest's scheme declares them; None if it is not installed.
+
+    Engines are found by their entry points, for the shared library knows none.
+    """
+    found = entry_points(group=COSTS, name=manifest.scheme)
+    if not found or not manifest.algorithm.certified:
+        return None
+    costs = next(iter(found)).load()(manifest)
+    assert isinstance(costs, Costs)
+    return costs
+
+
+def plan(manifest: Manifest, costs: Costs | None = None) -> Plan:
+    """What a run of this study costs, at most. Nothing is spent or asked for."""
+    forecast, task = manifest.forecast, manifest.task
+    charges = [stage.rho(task.neighbouring) for stage in forecast.stages]
+    total = sum(charges, Fraction(0))
+    stages = [
+        PlannedStage(
+            stage.role.value,
+            stage.mechanism.kind,
+            _scale(stage.mechanism),
+            stage.releases,
+            float(charge),
+            float(charge / total),
+            stage.draws,
+        )
+        for stage, charge in zip(forecast.stages, charges, strict=True)
+    ]
+    return Plan(
+        study=manifest.study_id,
+        title=manifest.title,
+        algorithm=manifest.algorithm.name,
+        epsilon=manifest.privacy.epsilon,
+        delta=manifest.privacy.delta,
+        rho=float(manifest.program.schedule(task).rho),
+        rounds=forecast.rounds,
+        stages=tuple(stages),
+        marginals=tuple(_marginals(manifest, forecast.stages)),
+        draws=forecast.draws,
+        eta=forecast.eta(),
+        eta_max=ETA_MAX,
+        cells=manifest.layout.cells,
+        uploads=tuple(_uploads(manifest)),
+        memory=_memory(manifest, forecast.stages),
+        costs=costs,
+    )
+
+
+def _scale(mechanism: AnyMechanism) -> float:
+    match mechanism:
+        case Gaussian():
+            return sqrt(mechanism.sigma_squared)
+        case Laplace():
+            return float(mechanism.scale)
+    return float(mechanism.epsilon_star)
+
+
+def _cell_errors(mechanism: AnyMechanism) -> tuple[float, float]:
+    """Standard deviation and expected size of one noise value."""
+    if isinstance(mechanism, Laplace):
+        p = exp(-1 / mechanism.scale)
+        return sqrt(2 * p) / (1 - p), 2 * p / (1 - p * p)
+    sigma = _scale(mechanism)
+    return sigma, sigma * sqrt(2 / pi)
+
+
+def _marginals(manifest: Manifest, stages: Sequence[Stage]) -> Iterator[PlannedMarginal]:
+    by_role = {stage.role: stage.mechanism for stage in reversed(stages)}  # of several in a role, the first
+    initial = set(manifest.program.initial(manifest.task))
+    for clique, cells in zip(manifest.layout.cliques, manifest.layout.sizes, strict=True):
+        role = Role.INITIAL if clique in initial else Role.MEASURE
+        if role in by_role:
+            deviation, size = _cell_errors(by_role[role])
+            measured = "always" if role is Role.INITIAL else "if selected"
+            yield PlannedMarginal(clique, cells, measured, deviation, cells * size)
+
+
+def _uploads(manifest: Manifest) -> Iterator[PlannedUpload]:
+    for holder in manifest.holders:
+        if holder.brings == "rows":
+            form, shape, vector = "marginals", (manifest.layout.cells,), manifest.layout.cells * _MARGINAL_BYTES
+            yield PlannedUpload(holder.name, form, shape, _sent(vector))
+        else:
+            assert manifest.alignment is not None
+            slots, width = manifest.alignment.slots, manifest.columns_of(holder).domain().width
+            yield PlannedUpload(holder.name, "columns", (slots, width), _sent(slots * width * _COLUMN_BYTES))
+
+
+def _sent(vector: int) -> tuple[int, int, int]:
+    """Components 0 and 1 are seeds; S2 and S3 hold component 2, which is not."""
+    return OFFER_BYTES, OFFER_BYTES + vector, OFFER_BYTES + vector
+
+
+def _memory(manifest: Manifest, stages: Sequence[Stage]) -> Memory:
+    """Both components of everything: what came, the joint columns with a block of them as floats, counts and bits."""
+    cells, inputs, working = manifest.layout.cells, 0, 0
+    for holder in manifest.holders:
+        if holder.brings == "rows":
+            inputs += 2 * _MARGINAL_BYTES * cells
+        else:
+            assert manifest.alignment is not None
+            slots, width = manifest.alignment.slots, manifest.columns_of(holder).domain().width
+            inputs += 2 * _COLUMN_BYTES * slots * width
+    if manifest.alignment is not None:
+        slots, width = manifest.alignment.slots, manifest.domain.width
+        working = 2 * _COLUMN_BYTES * slots * width + 4 * 8 * min(slots, _BLOCK_ROWS) * width + 3 * 8 * width * width
+    counts = 2 * _COUNT_BYTES * cells + 2 * 32 * (cells // 8 + 8)
+    noise = 2 * _COUNT_BYTES * max((stage.draws // stage.releases for stage in stages), default=0) * 4
+    return Memory(inputs, working, counts, noise + _DRAW_WORKSPACE)
+
+
+def _size(octets: int) -> str:
+    size, units = float(octets), ["bytes", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}"

@@ -1,0 +1,107 @@
+"""A server's own rules, which no study can change: what its operator lets it take part in.
+
+`policy.yaml` is read at start. A study is judged before it is approved, and again before every run.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from caps.errors import DomainError
+from caps.privacy import calibrate, pure_rho
+from caps.study.manifest import Document, Manifest, Name
+
+Positive = Annotated[float, Field(gt=0, lt=1000)]
+
+
+class Policy(Document):
+    """The limits, with the defaults of a careful operator.
+
+    approval: whether a study within the limits is approved by itself, or waits for the operator. certified_only: refuse
+    samplers without a proven law. populations: the largest epsilon over all studies of a population, at
+    `population_delta`; `default_population_epsilon` for those not named. coordinators: who may ask; anybody if empty.
+    """
+
+    approval: Literal["automatic", "manual"] = "manual"
+    largest_epsilon: Positive = 1.0
+    largest_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-6
+    default_population_epsilon: Positive = 3.0
+    population_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-6
+    populations: dict[Name, Positive] = Field(default_factory=dict)
+    certified_only: bool = True
+    least_holders: Annotated[int, Field(ge=1)] = 2
+    largest_domain: Annotated[int, Field(ge=1)] = 1 << 22
+    largest_slots: Annotated[int, Field(ge=1)] = 2_000_000
+    algorithms: tuple[str, ...] = ("aim", "mwem", "mst", "gaussian")
+    coordinators: tuple[Name, ...] = ()
+
+    def judge(self, manifest: Manifest) -> list[str]:
+        """Every objection to a study, as sentences with the figures of both sides; none if it is acceptable."""
+        privacy = manifest.privacy
+        objections = []
+        if privacy.exact_epsilon > _exact(self.largest_epsilon):
+            objections.append(f"epsilon {privacy.epsilon} exceeds this server's largest, {self.largest_epsilon:g}")
+        if privacy.exact_delta > _exact(self.largest_delta):
+            objections.append(f"delta {privacy.delta} exceeds this server's largest, {self.largest_delta:g}")
+        if self.rho_of(manifest) > self.population_rho(privacy.population):
+            objections.append(f"the study alone exceeds the budget of population {privacy.population}")
+        if len(manifest.holders) < self.least_holders:
+            objections.append(f"{len(manifest.holders)} holders are fewer than the {self.least_holders} demanded here")
+        if manifest.layout.cells > self.largest_domain:
+            objections.append(f"{manifest.layout.cells} cells exceed this server's largest, {self.largest_domain}")
+        if manifest.alignment is not None and manifest.alignment.slots > self.largest_slots:
+            objections.append(f"{manifest.alignment.slots} slots exceed this server's largest, {self.largest_slots}")
+        if manifest.algorithm.name not in self.algorithms:
+            objections.append(f"the algorithm {manifest.algorithm.name} is not allowed here")
+        if self.certified_only and not manifest.algorithm.certified:
+            objections.append(
+                f"the noise of {manifest.algorithm.noise} carries no guarantee, and this server wants one"
+            )
+        if self.coordinators and manifest.coordinator.name not in self.coordinators:
+            objections.append(f"the coordinator {manifest.coordinator.name} is not one this server works with")
+        return objections
+
+    def rho_of(self, manifest: Manifest) -> Fraction:
+        """What a study may spend, in rho."""
+        if manifest.privacy.accounting == "pure":
+            return pure_rho(manifest.privacy.exact_epsilon)
+        return manifest.task.zcdp
+
+    def population_rho(self, population: str) -> Fraction:
+        """What all studies of a population together may spend, in rho."""
+        epsilon = self.populations.get(population, self.default_population_epsilon)
+        return calibrate(_exact(epsilon), _exact(self.population_delta))
+
+    @classmethod
+    def read(cls, path: Path) -> Policy:
+        """The policy of a YAML file; one that is empty has the defaults. Raises DomainError with all errors' places."""
+        try:
+            value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise DomainError(f"{path}: cannot be read: {error.strerror}") from None
+        except yaml.MarkedYAMLError as error:
+            line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+            raise DomainError(f"{path}: {line}not YAML") from None
+        except (yaml.YAMLError, UnicodeDecodeError):
+            raise DomainError(f"{path}: not YAML in UTF-8") from None
+        if not isinstance(value, dict | None):
+            raise DomainError(f"{path}: a policy has members, such as `approval: manual`")
+        try:
+            return cls.model_validate({} if value is None else value)
+        except ValidationError as error:
+            found = [f"{'.'.join(map(str, one['loc']))}: {_plain(one['msg'])}" for one in error.errors()]
+            raise DomainError(f"{path}: {'; '.join(found)}") from None
+
+
+def _plain(message: str) -> str:
+    return message[:1].lower() + message[1:]
+
+
+def _exact(value: float) -> Fraction:
+    """A float of a file as the decimal that was written."""
+    return Fraction(repr(value))

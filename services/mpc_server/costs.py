@@ -1,0 +1,105 @@
+"""What a study costs the servers, from the costs that the engine's protocols declare: for `caps.study.planning`."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from caps.domain import Layout
+from caps.errors import DomainError
+from caps.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
+from caps.oracle import Plan, measurement_plan, selection_plan
+from caps.privacy import Gaussian, Laplace, Neighbouring, Role
+from caps.study.forecast import Stage
+from caps.study.manifest import Manifest
+from caps.study.planning import Costs, StageCost, StepCost
+from services.mpc_server.engine import compute, conversion, release, sampling, steps
+from services.mpc_server.engine.registry import REGISTRY
+
+_DECLARING = (compute, conversion, release, sampling, steps)  # imported for what they put into the registry
+MARGINAL_BITS = 32
+
+
+def costs_of(manifest: Manifest) -> Costs:
+    """Rounds and bytes of a run, at most. Raises DomainError for the paper's samplers, whose noise is not planned."""
+    if not manifest.algorithm.certified:
+        raise DomainError(f"the costs of {manifest.algorithm.noise} noise are not declared; only those of joint noise")
+    forecast = manifest.forecast
+    selects = any(stage.role is Role.SELECT for stage in forecast.stages)
+    return Costs(
+        compute=_declared("compute_answers", **answers_sizes_of(manifest)),
+        prepare=_declared("count_bits", n=manifest.layout.cells) if selects else StepCost(),
+        stages=tuple(_stage(manifest, stage, forecast.weight) for stage in forecast.stages),
+    )
+
+
+def answers_sizes_of(manifest: Manifest) -> dict[str, int]:
+    """The sizes in the cost of `compute_answers` if every holder contributes: as `answers_sizes`, without shares."""
+    layout = manifest.layout
+    rows = [holder for holder in manifest.holders if holder.brings == "rows"]
+    columns = [holder for holder in manifest.holders if holder.brings == "columns"]
+    sizes = dict.fromkeys("nmcqlvejugh", 0) | {"k": 16, "p": 1}
+    if rows:
+        cells = len(rows) * layout.cells
+        combinations = compute.combinations_of_totals([layout], MARGINAL_BITS)
+        sizes |= {"v": len(rows), "e": cells, "k": MARGINAL_BITS, "j": combinations}
+    if columns:
+        assert manifest.alignment is not None
+        brought = Counter(name for holder in columns for name in holder.columns or layout.domain.names)
+        used = layout.domain.project({name for clique in layout.cliques for name in clique})
+        lower = sum((brought[name] - 1) * size for name, size in zip(used.names, used.sizes, strict=True))
+        sizes |= {"u": len(columns), "g": lower, "h": max(brought[name] for name in used.names)}
+        sizes |= compute.count_sizes(Layout(used, layout.cliques), manifest.alignment.slots)
+    return sizes
+
+
+def _stage(manifest: Manifest, stage: Stage, weight: int) -> StageCost:
+    neighbouring = manifest.task.neighbouring
+    if stage.role is Role.INITIAL:
+        sizes = [manifest.domain.cells(clique) for clique in manifest.program.initial(manifest.task)]
+        online, noise = StepCost(), StepCost()
+        for size in sizes:
+            online += _declared("noisy_counts", n=size)
+            noise += _noise(_plan(stage, weight, neighbouring), size)
+        return StageCost(online, noise)
+    if stage.role is Role.SELECT:
+        online = _declared("error_scores", n=stage.cells, m=stage.candidates)
+        online += _declared("noisy_argmax", n=stage.candidates)
+    else:
+        online = _declared("noisy_counts", n=stage.cells)
+    noise = _noise(_plan(stage, weight, neighbouring), stage.draws // stage.releases)
+    return StageCost(online.times(stage.releases), noise.times(stage.releases))
+
+
+def _plan(stage: Stage, weight: int, neighbouring: Neighbouring) -> Plan:
+    if isinstance(stage.mechanism, Gaussian | Laplace):
+        return measurement_plan(stage.mechanism)
+    return selection_plan(stage.mechanism, weight, neighbouring)
+
+
+def _noise(plan: Plan, draws: int) -> StepCost:
+    """Of `engine.steps.draw_noise`."""
+    match plan:
+        case GaussianPlan():
+            table = plan.table
+            j = len(plan.coefficients)
+            return _declared("discrete_gaussian", n=draws, p=table.index_bits, w=table.width, j=j, k=64)
+        case LaplacePlan():
+            return _declared("discrete_laplace", n=draws, k=64, **_digits(plan.geometric))
+        case GumbelPlan():
+            table = plan.table
+            cells = _declared("gumbel", n=draws, p=table.index_bits, w=table.width, f=plan.free)
+            return cells + _declared("signed_from_bits", n=draws, w=plan.width)
+        case GeometricPlan():
+            return _declared("geometric", n=draws, **_digits(plan)) + _declared(
+                "from_bits", n=draws, w=plan.width, k=64
+            )
+
+
+def _digits(plan: GeometricPlan) -> dict[str, int]:
+    return {"p": max(table.index_bits for table in plan.tables), "w": plan.width, "d": len(plan.tables)}
+
+
+def _declared(name: str, **sizes: int) -> StepCost:
+    declaration = REGISTRY[name]
+    first, second, third = (declaration.sent_by(party, **sizes) for party in range(3))
+    return StepCost(declaration.rounds_for(**sizes), (first, second, third))

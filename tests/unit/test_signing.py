@@ -1,0 +1,60 @@
+"""Signatures, and secrets of pairs of servers."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from caps import pki, signing
+from caps.errors import DomainError
+
+DOCUMENT = {"a": 1, "b": ["x"]}
+
+
+def test_a_signature_is_of_one_key_one_kind_and_one_document() -> None:
+    key, other = signing.generate_signing_key(), signing.generate_signing_key()
+    signature = signing.sign(key, "seal", DOCUMENT)
+    signing.verify(signing.public_hex(key), "seal", {"b": ["x"], "a": 1}, signature)
+    for public, kind, document, signed in (
+        (signing.public_hex(other), "seal", DOCUMENT, signature),
+        (signing.public_hex(key), "receipt", DOCUMENT, signature),
+        (signing.public_hex(key), "seal", {**DOCUMENT, "a": 2}, signature),
+        (signing.public_hex(key), "seal", DOCUMENT, "00" * 64),
+        (signing.public_hex(key), "seal", DOCUMENT, "no"),
+        ("00", "seal", DOCUMENT, signature),
+    ):
+        with pytest.raises(signing.SignatureRefused, match=kind):
+            signing.verify(public, kind, document, signed)
+
+
+def test_keys_are_written_once_for_their_owner_alone(tmp_path: Path) -> None:
+    path, key = tmp_path / "signing-key.pem", signing.generate_signing_key()
+    signing.write_signing_key(path, key)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert signing.public_hex(signing.read_signing_key(path)) == signing.public_hex(key)
+    with pytest.raises(FileExistsError):
+        signing.write_signing_key(path, key)
+
+
+def test_other_files_are_no_signing_keys(tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    pki.write_key(path, pki.generate_key())
+    with pytest.raises(DomainError, match="not an Ed25519 key"):
+        signing.read_signing_key(path)
+    path.write_text("nothing")
+    with pytest.raises(DomainError, match="not a private key"):
+        signing.read_signing_key(path)
+
+
+def test_a_pair_has_one_secret_for_each_scope() -> None:
+    mine, theirs, third = (signing.generate_exchange_key() for _ in range(3))
+    secret = signing.pair_secret(mine, signing.exchange_hex(theirs), scope=b"study")
+    assert len(secret) == 32
+    assert signing.pair_secret(theirs, signing.exchange_hex(mine), scope=b"study") == secret
+    assert signing.pair_secret(mine, signing.exchange_hex(theirs), scope=b"other") != secret
+    assert signing.pair_secret(third, signing.exchange_hex(mine), scope=b"study") != secret
+    for bad in ("00" * 32, "00"):  # a point of small order; too short
+        with pytest.raises(DomainError, match="exchange key"):
+            signing.pair_secret(mine, bad, scope=b"study")
