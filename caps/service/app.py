@@ -1,0 +1,430 @@
+"""The frame of every service: authentication, body limits, request ids, a log line per request, problems for errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import secrets
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from caps import __version__
+from caps.errors import CapsError
+from caps.service.identity import CALLER, CERTIFICATE, NOBODY, Allow, Caller, machine_of, unauthenticated
+from caps.service.problems import MEDIA_TYPE, Kind, Problem, of_error
+from caps.service.tokens import Tokens
+
+REQUEST_ID = "caps.request_id"
+JSON_LIMIT = 4 << 20
+"""Bytes of a body, unless a route's own limit says otherwise."""
+BODY_STALLS = 60.0
+"""Seconds after which the next piece of a body must have come."""
+OPENAPI_PATH = "/v1/openapi.json"
+PUBLIC_PATHS = frozenset({"/healthz", "/readyz", OPENAPI_PATH})
+"""All that anybody may ask. A route elsewhere that is open to everybody cannot be built."""
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
+_MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
+_LONGEST_LENGTH = 18
+_MOST_FRAMES = 12
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"})
+_ONCE = frozenset({"authorization", "content-length", "content-type", "x-request-id"})
+_SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"strict-transport-security", b"max-age=31536000"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+)
+"""Of every response that does not set them itself."""
+_BY_STATUS = {kind.value.status: kind for kind in reversed(Kind)}
+"""Several kinds may have a status; the first of them is the general one."""
+
+Clock = Callable[[], datetime]
+Limits = Sequence[tuple[str, int]]
+"""Pairs of a regular expression for a whole path and the bytes that a body may have there; the first match counts."""
+
+log = logging.getLogger("caps.http")
+
+
+def utc_now() -> datetime:
+    """The default clock."""
+    return datetime.now(UTC)
+
+
+def instant(at: datetime) -> str:
+    """A time as documents spell it."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457; `type` is one of a fixed list of URNs, and some types carry further members."""
+
+    model_config = ConfigDict(extra="allow")
+    type: str
+    title: str
+    status: int
+    detail: str
+    retryable: bool
+    request_id: str
+    hint: str | None = None
+
+
+class Health(BaseModel):
+    """Whether a service is alive or ready, and if not, why."""
+
+    status: str
+    service: str
+    name: str
+    version: str
+    reasons: list[str] = []
+
+
+def create_app(
+    *,
+    service: str,
+    name: str,
+    description: str,
+    routers: Sequence[APIRouter],
+    tokens: Tokens,
+    clock: Clock = utc_now,
+    limits: Limits = (),
+    ready: Callable[[], list[str]] = list,
+    lifespan: Any = None,
+) -> FastAPI:
+    """A service's application. `ready` lists reasons why it is not ready; `limits` raises body limits of some paths."""
+    app = FastAPI(
+        title=f"CaPS {service}",
+        description=description,
+        version=__version__,
+        openapi_url=OPENAPI_PATH,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    health = APIRouter(tags=["health"])
+    public = [Depends(Allow(public=True))]
+
+    @health.get("/healthz", dependencies=public)
+    async def healthz() -> Health:
+        """Whether the process answers."""
+        return Health(status="alive", service=service, name=name, version=__version__)
+
+    @health.get("/readyz", dependencies=public, responses={503: {"model": Health, "description": "Not yet"}})
+    def readyz(response: Response) -> Health:
+        """Whether the service can do its work now, and if not, why."""
+        reasons = ready()
+        response.status_code = 503 if reasons else 200
+        status = "waiting" if reasons else "ready"
+        return Health(status=status, service=service, name=name, version=__version__, reasons=reasons)
+
+    for router in (health, *routers):
+        app.include_router(router)
+    table = [_served(context) for context in iter_route_contexts(app.routes) if context.path != OPENAPI_PATH]
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _described(FastAPI.openapi(app), table)
+        return app.openapi_schema
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        return problem_response(_of_http(cast(HTTPException, error), request, table), request_id_of(request))
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(CapsError, _on_caps_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_middleware(_Frame, service=service, tokens=tokens, clock=clock, limits=limits)
+    return app
+
+
+_Table = list[tuple[RouteContext, Allow]]
+
+
+def _served(context: RouteContext) -> tuple[RouteContext, Allow]:
+    """A route and whom it serves. Raises TypeError unless it states that, and once."""
+    allowed = list(_allows(context.dependant)) if isinstance(context.route, APIRoute) else []
+    if len(allowed) != 1:
+        raise TypeError(f"{context.path} does not state whom it serves, or states it twice")
+    if allowed[0].public and context.path not in PUBLIC_PATHS:
+        raise TypeError(f"{context.path} is open to everybody, and not on the list of such paths")
+    return context, allowed[0]
+
+
+def _allows(dependant: Dependant) -> Iterator[Allow]:
+    if isinstance(dependant.call, Allow):
+        yield dependant.call
+    for inner in dependant.dependencies:
+        yield from _allows(inner)
+
+
+def _described(document: dict[str, Any], table: _Table) -> dict[str, Any]:
+    """FastAPI's description with what is true here: who may ask, and that errors are problems."""
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas["Problem"] = ProblemDocument.model_json_schema()
+    components["responses"] = {
+        "Problem": {
+            "description": "A problem (RFC 9457)",
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+    }
+    components["securitySchemes"] = {
+        "machine": {
+            "type": "mutualTLS",
+            "description": "A certificate of the federation's authority with one SAN URI caps:role/name; "
+            "the roles let in are listed. Where a study is concerned, its key must be the one of the manifest.",
+        },
+        "person": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A token of this service; the scopes let in are listed.",
+        },
+    }
+    document = _hoisted(document, schemas)
+    for context, allow in table:
+        for method in context.methods or ():
+            operation = document["paths"].get(context.path_format, {}).get(method.lower())
+            if operation is None:
+                continue
+            operation["security"] = [
+                *([{"machine": sorted(allow.machines)}] if allow.machines else []),
+                *([{"person": sorted(allow.scopes)}] if allow.scopes else []),
+            ]
+            responses = operation["responses"]
+            responses.pop("422", None)
+            for status in ("4XX", "503"):
+                responses.setdefault(status, {"$ref": "#/components/responses/Problem"})
+    return document
+
+
+def _hoisted(part: Any, schemas: dict[str, Any]) -> Any:
+    """The same with definitions of schemas that routes brought along where OpenAPI looks for them."""
+    match part:
+        case dict():
+            for name, schema in part.get("$defs", {}).items():
+                found = _hoisted(schema, schemas)
+                if schemas.setdefault(name, found) != found:
+                    raise TypeError(f"two schemas are called {name}")
+            return {
+                key: value.replace("#/$defs/", "#/components/schemas/")
+                if key == "$ref" and isinstance(value, str)
+                else _hoisted(value, schemas)
+                for key, value in part.items()
+                if key != "$defs"
+            }
+        case list():
+            return [_hoisted(one, schemas) for one in part]
+    return part
+
+
+def problem_response(problem: Problem, request_id: str) -> Response:
+    """A problem as a response."""
+    body = problem.document(request_id)
+    return JSONResponse(body, body["status"], headers=problem.headers, media_type=MEDIA_TYPE)
+
+
+def request_id_of(request: Request) -> str:
+    """The id of a request, which its problem and its log line carry."""
+    return str(request.scope.get(REQUEST_ID, ""))
+
+
+async def _on_problem(request: Request, error: Exception) -> Response:
+    return problem_response(cast(Problem, error), request_id_of(request))
+
+
+async def _on_caps_error(request: Request, error: Exception) -> Response:
+    return problem_response(of_error(cast(CapsError, error)), request_id_of(request))
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    # FastAPI's own answer repeats the input, which may be data.
+    found = cast(RequestValidationError, error).errors()[:50]
+    errors = [{"place": _place(one), "message": _message(one)} for one in found]
+    kind = Kind.MALFORMED if found[0]["type"] == "json_invalid" else Kind.INVALID
+    return problem_response(Problem(kind, errors[0]["message"], errors=errors), request_id_of(request))
+
+
+def _place(one: dict[str, Any]) -> str:
+    """Where an error is. A member that no model has is named by its sender, so its name is not repeated."""
+    parts = one["loc"][:-1] if one["type"] == "extra_forbidden" else one["loc"]
+    return ".".join(str(part) if isinstance(part, int) or _MEMBER.fullmatch(part) else "*" for part in parts)
+
+
+_MESSAGES = {
+    "json_invalid": "the body is not JSON",
+    "extra_forbidden": "has a member that is not known here",
+    "union_tag_invalid": "is of a kind that is not known here",
+    "uuid_parsing": "is not a UUID",
+}
+"""Instead of messages of pydantic that quote the input or do not say it well."""
+
+
+def _message(one: dict[str, Any]) -> str:
+    return _MESSAGES.get(one["type"]) or str(one["msg"]).removeprefix("Value error, ")
+
+
+def _of_http(error: HTTPException, request: Request, table: _Table) -> Problem:
+    if isinstance(error.__cause__, Problem):  # raised while FastAPI read a body
+        return error.__cause__
+    kind = _BY_STATUS.get(error.status_code, Kind.MALFORMED)
+    headers = dict(error.headers or {})
+    if kind is Kind.METHOD_NOT_ALLOWED:  # starlette looks at the first route of the path only
+        here = [context.methods or set() for context, _ in table if context.path_regex.match(request.scope["path"])]
+        headers["Allow"] = ", ".join(
+            sorted(set().union(*here) | ({"HEAD"} if any("GET" in m for m in here) else set()))
+        )
+    return Problem(kind, kind.value.title, headers=headers)
+
+
+class _Frame:
+    """Pure ASGI, so that bodies stream: knows who calls, counts the body, logs the request, catches what nobody did."""
+
+    def __init__(self, app: ASGIApp, *, service: str, tokens: Tokens, clock: Clock, limits: Limits) -> None:
+        self._app = app
+        self._service = service
+        self._tokens = tokens
+        self._clock = clock
+        self._limits = [(re.compile(pattern), limit) for pattern, limit in limits]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise TypeError("HTTP only")
+        headers = _Headers(scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        caller = NOBODY
+        # HEAD is GET without the body of its answer.
+        inner = dict(scope, method="GET") if scope["method"] == "HEAD" else scope
+        inner[REQUEST_ID], inner[CALLER] = request_id, caller
+        started, status, begun = time.perf_counter(), 500, False
+
+        async def sending(message: Message) -> None:
+            nonlocal status, begun
+            if message["type"] == "http.response.start":
+                status, begun = message["status"], True
+                own = list(message.get("headers", []))
+                names = {name.lower() for name, _ in own}
+                rest = [(name, value) for name, value in _SECURITY_HEADERS if name not in names]
+                message = {**message, "headers": [*own, (b"x-request-id", request_id.encode()), *rest]}
+            elif scope["method"] == "HEAD":
+                message = {**message, "body": b""}
+            await send(message)
+
+        async def ending(problem: Problem) -> None:
+            if begun:  # too late to say anything; the connection ends, so that nobody takes the part for the whole
+                raise ConnectionAbortedError(request_id) from None
+            await problem_response(problem, request_id)(inner, receive, sending)
+
+        try:
+            headers.check()
+            caller = inner[CALLER] = self._caller(scope.get(CERTIFICATE), headers.get("authorization", ""))
+            self._admit(scope["path"], headers, caller)
+            await self._app(inner, self._counted(scope["path"], receive), sending)
+        except Problem as problem:
+            await ending(problem)
+        except ClientDisconnect:
+            await ending(Problem(Kind.MALFORMED, "the body ended early"))
+        except Exception as error:  # noqa: BLE001  the last line of defence: says where, never what
+            log.error(_line(request_id=request_id, error=type(error).__name__, where=_frames(error)))
+            await ending(
+                Problem(Kind.INTERNAL, "an unforeseen error; nothing more is said here, for it may quote data")
+            )
+        finally:
+            route = getattr(inner.get("route"), "path", None)
+            log.info(
+                _line(
+                    service=self._service,
+                    request_id=request_id,
+                    method=scope["method"] if scope["method"] in _METHODS else "-",
+                    route=route or "-",
+                    status=status,
+                    ms=round(1000 * (time.perf_counter() - started), 1),
+                    caller=str(caller),
+                )
+            )
+
+    def _caller(self, certificate: bytes | None, authorization: str) -> Caller:
+        scheme, _, token = authorization.partition(" ")
+        person = self._tokens.find(token.strip(), self._clock()) if scheme.lower() == "bearer" else None
+        found = machine_of(certificate)
+        return Caller(found, person) if found or person else NOBODY
+
+    def _admit(self, path: str, headers: _Headers, caller: Caller) -> None:
+        if caller == NOBODY and path not in PUBLIC_PATHS:
+            raise unauthenticated()
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit() or len(length) > _LONGEST_LENGTH:
+            raise Problem(Kind.MALFORMED, "Content-Length is not a number")
+        if int(length) > self._limit(path):
+            raise self._too_large(path)
+
+    def _limit(self, path: str) -> int:
+        return next((limit for pattern, limit in self._limits if pattern.fullmatch(path)), JSON_LIMIT)
+
+    def _too_large(self, path: str) -> Problem:
+        return Problem(Kind.TOO_LARGE, f"a body may have {self._limit(path)} bytes here")
+
+    def _counted(self, path: str, receive: Receive) -> Receive:
+        left, more = self._limit(path), True
+
+        async def receiving() -> Message:
+            nonlocal left, more
+            try:
+                # After the body only the end of the connection can come, and that may take its time.
+                message = await (asyncio.wait_for(receive(), BODY_STALLS) if more else receive())
+            except TimeoutError:
+                raise Problem(Kind.TIMEOUT, f"nothing more of the body came for {BODY_STALLS:g} seconds") from None
+            more = more and message["type"] == "http.request" and message.get("more_body", False)
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise self._too_large(path)
+            return message
+
+        return receiving
+
+
+class _Headers(dict[str, str]):
+    """Of a request, by name in lower case; and which came twice although they may not."""
+
+    def __init__(self, scope: Scope) -> None:
+        pairs = [(key.decode("latin-1").lower(), value.decode("latin-1")) for key, value in scope["headers"]]
+        super().__init__(pairs)
+        names = [name for name, _ in pairs]
+        self._twice = sorted(name for name in _ONCE if names.count(name) > 1)
+
+    def check(self) -> None:
+        """Raises Problem where two readers might take different ones."""
+        if self._twice:
+            raise Problem(Kind.MALFORMED, f"the header {self._twice[0]} was sent twice")
+
+
+def _frames(error: BaseException) -> list[str]:
+    """Where an error came from, the innermost places last; file names and lines only."""
+    frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
+    return [f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno}" for frame in frames]
+
+
+def _line(**members: object) -> str:
+    return json.dumps(members)

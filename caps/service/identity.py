@@ -1,0 +1,112 @@
+"""Who asks, and what each route allows.
+
+Machines show a certificate of the study's authority with one role URI; people send a bearer token. Every route states
+whom it serves by an `Allow` among its dependencies; an application with a route that states nothing cannot be built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cryptography import x509
+from fastapi import Request
+from starlette.types import Scope as AsgiScope
+
+from caps.errors import DomainError
+from caps.pki import role_uri, role_uris, spki_pin
+from caps.service.problems import Kind, Problem
+from caps.service.tokens import Person, Scope
+
+CERTIFICATE = "caps.certificate"
+"""Key of the ASGI scope under which `caps.service.serve` puts the client's certificate, DER or None."""
+
+CALLER = "caps.caller"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A service of the federation: its role and name, and the SHA-256 of its key, which a manifest must confirm."""
+
+    role: str
+    name: str
+    pin: str
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A machine, a person, or nobody."""
+
+    machine: Machine | None = None
+    person: Person | None = None
+
+    def __str__(self) -> str:
+        if self.machine is not None:
+            return f"{self.machine.role}/{self.machine.name}"
+        return f"person/{self.person.name}" if self.person is not None else "nobody"
+
+
+NOBODY = Caller()
+
+
+@lru_cache(maxsize=1024)
+def machine_of(certificate: bytes | None) -> Machine | None:
+    """The machine that a certificate, already verified by TLS, belongs to; None without exactly one role."""
+    if certificate is None:
+        return None
+    try:
+        found = x509.load_der_x509_certificate(certificate)
+        (uri,) = role_uris(found)
+        role, _, name = uri.removeprefix("caps:").partition("/")
+        if role_uri(role, name) != uri:
+            return None
+    except (ValueError, DomainError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        return None
+    return Machine(role, name, spki_pin(found).hex())
+
+
+def caller_of(scope: AsgiScope) -> Caller:
+    """Who was found to ask."""
+    caller = scope.get(CALLER, NOBODY)
+    assert isinstance(caller, Caller)
+    return caller
+
+
+class Allow:
+    """A dependency that lets in machines of some roles and people of some scopes; everybody if `public`."""
+
+    def __init__(self, *, machines: Collection[str] = (), scopes: Collection[Scope] = (), public: bool = False) -> None:
+        self.machines = frozenset(machines)
+        self.scopes = frozenset(scopes)
+        self.public = public
+
+    def __call__(self, request: Request) -> Caller:
+        """The caller. Raises a problem, 401 or 403, if it is not one of those let in."""
+        caller = caller_of(request.scope)
+        if self.public:
+            return caller
+        if caller.machine is not None and caller.machine.role in self.machines:
+            return caller
+        if caller.person is not None and caller.person.scopes & self.scopes:
+            return caller
+        if caller == NOBODY:
+            raise unauthenticated()
+        allowed = sorted([*(f"machines with role {role}" for role in self.machines), *(f"{s}s" for s in self.scopes)])
+        raise Problem(Kind.FORBIDDEN, f"this is for {', '.join(allowed)}, not for {caller}")
+
+
+def unauthenticated() -> Problem:
+    """What a caller meets that shows neither a certificate of the federation nor a token known here."""
+    return Problem(
+        Kind.UNAUTHENTICATED,
+        "neither a certificate with a role of this federation nor a valid token was presented",
+        headers={"WWW-Authenticate": 'Bearer realm="caps"'},
+    )
+
+
+def machine(caller: Caller) -> Machine:
+    """The machine behind a caller that only machines can be. Raises a problem otherwise."""
+    if caller.machine is None:
+        raise Problem(Kind.FORBIDDEN, "this is for machines")
+    return caller.machine

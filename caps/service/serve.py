@@ -1,0 +1,116 @@
+"""Run an application over TLS 1.3, with the client's certificate where handlers find it. uvicorn itself hides it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import ssl
+from datetime import UTC, datetime
+
+import h11
+import uvicorn
+from cryptography import x509
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from caps.service.identity import CERTIFICATE
+from caps.service.problems import MEDIA_TYPE, Kind, Problem
+from caps.tls import Credentials, server_context
+
+HEAD_TIMEOUT = 20.0
+"""Seconds within which a request's first line and headers must have come. uvicorn would wait for ever."""
+STOP_TIMEOUT = 10
+"""Seconds that requests may still take when the service is told to stop."""
+
+
+class CertificateProtocol(H11Protocol):
+    """HTTP/1.1 as uvicorn speaks it; each request's ASGI scope carries the certificate of its connection."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Remember who connected."""
+        super().connection_made(transport)
+        connection = transport.get_extra_info("ssl_object")
+        certificate = connection.getpeercert(True) if isinstance(connection, ssl.SSLObject) else None
+        self.app = _with_certificate(self.app, certificate)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """As the base class, but whoever sends a request's head drop by drop has no more time than others."""
+        super().data_received(data)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As the base class."""
+        super().connection_lost(exc)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _await_head(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEAD_TIMEOUT, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._deadline = None
+        waiting = self.cycle is None or self.cycle.response_complete
+        if waiting and self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is not HTTP gets a problem, too."""
+        document = Problem(Kind.MALFORMED, msg).document(secrets.token_hex(8))
+        body = json.dumps(document).encode()
+        headers = [
+            (b"content-type", MEDIA_TYPE.encode()),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer is under way
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
+
+
+def _with_certificate(inner: ASGIApp, certificate: bytes | None) -> ASGIApp:
+    """An application that is shown a connection's certificate, for as long as it is valid."""
+    end = None if certificate is None else x509.load_der_x509_certificate(certificate).not_valid_after_utc
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[CERTIFICATE] = None if end is not None and datetime.now(UTC) > end else certificate
+        await inner(scope, receive, send)
+
+    return app
+
+
+def make_server(app: FastAPI, credentials: Credentials, *, host: str, port: int) -> uvicorn.Server:
+    """A server that is ready to run."""
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=CertificateProtocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=STOP_TIMEOUT,
+        ssl_certfile=credentials.certificate,
+        ssl_keyfile=credentials.private_key,
+    )
+    config.load()
+    config.ssl = server_context(credentials)
+    return uvicorn.Server(config)
+
+
+def serve(app: FastAPI, credentials: Credentials, *, host: str, port: int) -> None:
+    """Serve until told to stop by SIGINT or SIGTERM."""
+    make_server(app, credentials, host=host, port=port).run()

@@ -1,0 +1,109 @@
+"""A party's site: the directory with its keys, who it is, and how it calls others.
+
+    CAPS_HOME/certificate.pem private-key.pem authority.pem   TLS: who the party is to machines
+    CAPS_HOME/signing-key.pem                                 Ed25519: what it signs
+    CAPS_HOME/tokens.json                                     people who may ask, as digests
+    CAPS_HOME/policy.yaml                                     an MPC server's own rules
+
+A party's role and name are those of its certificate, and stand nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+
+import httpx
+
+from caps import pki, signing
+from caps.errors import DomainError
+from caps.service.app import Clock, instant, utc_now
+from caps.service.identity import Caller, Machine, machine
+from caps.service.problems import Kind, Problem
+from caps.service.tokens import Tokens
+from caps.study import Coordinator, Holder, Party, Server
+from caps.tls import Credentials, client_context
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where a service finds its things. Only `from_environment` reads the environment."""
+
+    home: Path
+    data: Path
+    host: str
+    port: int
+    database: str
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """CAPS_HOME; and CAPS_STATE, CAPS_LISTEN (host:port) and CAPS_DATABASE (a URL), which have defaults."""
+        if "CAPS_HOME" not in environment:
+            raise DomainError("CAPS_HOME must name the directory with this party's keys")
+        home = Path(environment["CAPS_HOME"]).absolute()
+        data = Path(environment.get("CAPS_STATE", home / "state")).absolute()
+        host, colon, port = environment.get("CAPS_LISTEN", "127.0.0.1:8443").rpartition(":")
+        if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise DomainError("CAPS_LISTEN must be host:port")
+        host = host.removeprefix("[").removesuffix("]")
+        return cls(home, data, host, int(port), environment.get("CAPS_DATABASE", f"sqlite:///{data / 'state.db'}"))
+
+
+class Site:
+    """One party, as its service sees it."""
+
+    def __init__(self, settings: Settings, *, role: str, clock: Clock = utc_now) -> None:
+        self.settings = settings
+        self.clock = clock
+        home = settings.home
+        self.credentials = Credentials(home / "certificate.pem", home / "private-key.pem", home / "authority.pem")
+        roles = pki.role_uris(pki.read_certificate(self.credentials.certificate))
+        if len(roles) != 1 or not roles[0].startswith(f"caps:{role}/"):
+            raise DomainError(f"{self.credentials.certificate}: a certificate with one role, {role}, is needed")
+        self.role = role
+        self.name = roles[0].partition("/")[2]
+        self.signing_key = signing.read_signing_key(home / "signing-key.pem")
+        self.tokens = Tokens(home / "tokens.json")
+        settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    @cached_property
+    def pin(self) -> str:
+        """SHA-256 of this party's TLS public key."""
+        return pki.spki_pin(pki.read_certificate(self.credentials.certificate)).hex()
+
+    def now(self) -> datetime:
+        """The time."""
+        return self.clock()
+
+    def instant(self) -> str:
+        """The time as documents spell it."""
+        return instant(self.clock())
+
+    def is_me(self, party: Party) -> bool:
+        """Whether a manifest's entry has this party's name and keys."""
+        return (party.name, party.pin, party.signing_key) == (self.name, self.pin, signing.public_hex(self.signing_key))
+
+    def calls(self, party: Server | Coordinator, *, timeout: float = 30.0) -> httpx.Client:
+        """A client for one party of a study, which must have the role and the key of the manifest."""
+        context = client_context(
+            self.credentials.authority,
+            certificate=self.credentials.certificate,
+            private_key=self.credentials.private_key,
+            role=party.role,
+            pin=party.pin,
+        )
+        return httpx.Client(base_url=party.url, verify=context, timeout=timeout, trust_env=False)
+
+
+def confirm(caller: Caller, party: Server | Coordinator | Holder) -> Machine:
+    """The machine behind a caller, which must be this party of the manifest: role, name and key."""
+    found = machine(caller)
+    if f"caps:{found.role}/{found.name}" != party.role:
+        raise Problem(Kind.FORBIDDEN, f"this is for {party.role}, not for {caller}")
+    if found.pin != party.pin:
+        raise Problem(Kind.FORBIDDEN, f"{party.role} has another key than the study's")
+    return found

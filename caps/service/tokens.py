@@ -1,0 +1,136 @@
+"""Bearer tokens of people: scoped, expiring, stored only as digests.
+
+A token is `caps_<id>_<secret>`; the secret has 256 random bits, so its plain SHA-256 is safe to store. The file is read
+again whenever it changes, so that a token can be revoked while a service runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import json
+import os
+import re
+import secrets
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+
+from caps.errors import DomainError
+
+_TOKEN = re.compile(r"caps_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
+
+
+class Scope(StrEnum):
+    """What a person may do: an owner with its tables, an analyst with releases, an operator, an auditor."""
+
+    OWNER = "owner"
+    ANALYST = "analyst"
+    OPERATOR = "operator"
+    AUDITOR = "auditor"
+
+
+@dataclass(frozen=True)
+class Person:
+    """Whom a token stands for."""
+
+    name: str
+    scopes: frozenset[Scope]
+
+
+class Tokens:
+    """The tokens of one service, in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._records: dict[str, dict[str, object]] = {}
+
+    def create(self, name: str, scopes: Collection[Scope], *, expires: datetime) -> str:
+        """A new token, returned this once."""
+        if not scopes or not name or expires.tzinfo is None:
+            raise DomainError("a token has a name, scopes and a time with a timezone at which it expires")
+        identity, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+        record: dict[str, object] = {
+            "name": name,
+            "scopes": sorted(set(scopes)),
+            "expires": expires.isoformat(),
+            "sha256": sha256(secret.encode()).hexdigest(),
+        }
+        with self._alone():
+            self._write(self._records | {identity: record})
+        return f"caps_{identity}_{secret}"
+
+    def revoke(self, identity: str) -> None:
+        """Forget a token. Raises DomainError if there is none of that id."""
+        with self._alone():
+            if identity not in self._records:
+                raise DomainError(f"there is no token {identity}")
+            self._write({key: record for key, record in self._records.items() if key != identity})
+
+    def listed(self) -> dict[str, dict[str, object]]:
+        """Name, scopes and expiry of each token, by id."""
+        self._load()
+        return {
+            identity: {key: value for key, value in record.items() if key != "sha256"}
+            for identity, record in self._records.items()
+        }
+
+    def find(self, token: str, now: datetime) -> Person | None:
+        """Whom a token stands for; None if it is unknown, altered or expired."""
+        match = _TOKEN.fullmatch(token)
+        if match is None:
+            return None
+        self._load()
+        record = self._records.get(match[1])
+        digest = sha256(match[2].encode()).hexdigest()
+        if record is None or not hmac.compare_digest(digest, str(record["sha256"])):
+            return None
+        if datetime.fromisoformat(str(record["expires"])) <= now:
+            return None
+        scopes = record["scopes"]
+        assert isinstance(scopes, list)
+        return Person(str(record["name"]), frozenset(map(Scope, scopes)))
+
+    def _load(self) -> None:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            self._stamp, self._records = None, {}
+            return
+        stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
+        if stamp != self._stamp:
+            try:
+                self._records = json.loads(self._path.read_bytes())
+            except ValueError:
+                raise DomainError(f"{self._path}: not JSON") from None
+            self._stamp = stamp
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else changes the file meanwhile: the command and a service may do so at once."""
+        descriptor = os.open(self._path.with_name(f".{self._path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._load()
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _write(self, records: dict[str, dict[str, object]]) -> None:
+        temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(records, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        self._load()
