@@ -11,6 +11,8 @@ output, for setting up a cipher costs more than they do.
 from __future__ import annotations
 
 import hashlib
+import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
@@ -44,6 +46,8 @@ def expand(seed: bytes, label: bytes, shape: tuple[int, ...], ring: Ring) -> Wor
 
 def component_key(pair_secret: bytes, component: int, scope: bytes) -> bytes:
     """The key of one component, derived from the secret its two holders share; `scope` names the session."""
+    if len(pair_secret) != SEED_BYTES:
+        raise DomainError(f"a pair's secret is {SEED_BYTES} bytes, not {len(pair_secret)}")
     info = _COMPONENT_KEY + bytes([component]) + scope
     return HKDF(algorithm=SHA256(), length=SEED_BYTES, salt=None, info=info).derive(pair_secret)
 
@@ -84,3 +88,15 @@ class Prss:
         """Words known to this party and the next one: component `party + 1` of a random sharing."""
         self.claim(label)
         return expand(self.next, label, shape, ring)
+
+
+def expand_stream(seed: bytes, label: bytes, size: int) -> Callable[[int], bytes]:
+    """The `size` bytes behind expand()'s words, piece by piece: each call returns as many further ones as asked for."""
+    if len(seed) != SEED_BYTES:
+        raise DomainError(f"a seed is {SEED_BYTES} bytes, not {len(seed)}")
+    if size <= _SHORT_BYTES:
+        short = hashlib.blake2b(label, key=seed, digest_size=_SHORT_BYTES, person=_SHORT_PERSON).digest()[:size]
+        return io.BytesIO(short).read
+    key = hashlib.blake2b(label, key=seed, digest_size=16, person=_LONG_PERSON).digest()
+    encryptor = Cipher(algorithms.AES(key), modes.CTR(_COUNTER_ZERO)).encryptor()
+    return lambda count: encryptor.update(bytes(count))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -15,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from caps import canonical
 from caps.domain import MISSING, Codes, Domain
 from caps.errors import DomainError
 from caps.schema.columns import Column, Draws, Fault, check_fields, fail
-from caps.schema.tables import Limits, Table, lazy_frame
+from caps.schema.tables import POLARS_ERRORS, Limits, Table, lazy_frame
 
 VERSION = 1
 
@@ -231,7 +231,7 @@ def _coded(column: Column, prepared: pl.Series) -> tuple[Codes, ColumnReport]:
 def _collected(lazy: pl.LazyFrame, rows: int, columns: tuple[Column, ...]) -> pl.DataFrame:
     given = zip(columns, lazy.collect_schema().items(), strict=True)
     prepared = lazy.select(column.prepare(pl.col(name), dtype).alias(name) for column, (name, dtype) in given)
-    with suppress(pl.exceptions.PolarsError):  # its message may quote data
+    with suppress(*POLARS_ERRORS):
         frame = prepared.collect(engine="streaming")
         if frame.height == rows:
             return frame
@@ -249,19 +249,7 @@ def _array(column: Column, values: pl.Series) -> npt.NDArray[Any]:
 
 
 def _parsed(text: str | bytes) -> object:
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        names = dict(pairs)
-        if len(names) < len(pairs):
-            raise DomainError("an object of the schema has a field twice")
-        return names
-
-    def refuse(constant: str) -> object:
-        raise DomainError(f"{constant} is not a number of JSON")
-
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
-    except (UnicodeDecodeError, RecursionError):
-        raise DomainError("the schema is not JSON in UTF-8") from None
-    except ValueError as error:
-        where = f": line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise DomainError(f"the schema is not JSON{where}") from None
+        return canonical.parse(text)
+    except DomainError as error:
+        raise DomainError(f"the schema cannot be read: {error}") from None

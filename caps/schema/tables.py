@@ -1,7 +1,8 @@
 """Tables as owners send them, checked for shape and brought to one form: a lazy frame of text, numbers and booleans.
 
 polars reads CSV fast and forgivingly: short rows, stray quotes and repeated headers pass. So the bytes are checked
-first, by arrays, and polars only sees files on which all readers agree. Its messages may quote data: none is passed on.
+first, by arrays, and polars only sees files on which all readers agree. Of Parquet, which may unfold to any size, the
+headers of all pages are read first. Messages of polars may quote data: none is passed on.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import codecs
 import csv
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +24,24 @@ from caps.errors import DomainError
 from caps.schema.columns import Column
 
 Table: TypeAlias = Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | bytes | BinaryIO
-"""Arrays by column name, a frame, or a CSV: its path, its bytes, or a binary stream of them."""
+"""Arrays by column name, a frame, or a CSV or Parquet file: its path, its bytes, or a binary stream of them."""
 
+POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+"""What polars raises over a file: its messages may quote data. It panics over some that are damaged."""
+
+_PARQUET = b"PAR1"
 _CHUNK = 1 << 22
 _MAX_HEADER = 1 << 20
+_MAX_FOOTER = 1 << 26
+_MAX_PAGE_HEADER = 1 << 20
+_NOT_PARQUET = "the file is not sound Parquet"
 _STRAY = "a carriage return stands outside quotes and not before a newline"
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest table read."""
+    """The largest table read; of Parquet, `bytes` bounds the file and what it unfolds to."""
 
     rows: int = 100_000_000
     bytes: int = 16 << 30
@@ -51,7 +59,10 @@ def lazy_frame(
     if isinstance(table, pl.DataFrame):
         table = {name: table[name] for name in table.columns}
     if not isinstance(table, Mapping):
-        return _csv(table, columns, extra, separator, limits)
+        source, data = _bytes(table, limits)
+        if is_parquet(data):
+            return _parquet(source, data, columns, extra, limits)
+        return _csv(source, data, columns, extra, separator, limits)
     _check_header(list(table), columns, extra)
     series = [_series(table[column.name], column) for column in columns]
     if len({len(one) for one in series}) > 1:
@@ -109,12 +120,21 @@ def _texts(values: list[object], column: Column) -> pl.Series:
     raise DomainError(f"column {column.name} has text that UTF-8 cannot write")
 
 
+def is_parquet(data: npt.NDArray[np.uint8]) -> bool:
+    """Whether a file begins and ends as Parquet does."""
+    return data[:4].tobytes() == _PARQUET and data[-4:].tobytes() == _PARQUET
+
+
 def _csv(
-    source: Any, columns: Sequence[Column], extra: str, separator: str, limits: Limits
+    source: Path | bytes,
+    data: npt.NDArray[np.uint8],
+    columns: Sequence[Column],
+    extra: str,
+    separator: str,
+    limits: Limits,
 ) -> tuple[pl.LazyFrame, int]:
     if len(separator) != 1 or separator not in ",;|\t":
         raise DomainError("a separator is a comma, semicolon, bar or tab")
-    source, data = _bytes(source, limits)
     line = bytes(data[:_MAX_HEADER]).split(b"\n", 1)[0]
     if len(line) == _MAX_HEADER:
         raise DomainError("the first line is too long for a header")
@@ -152,7 +172,7 @@ def _read(stream: BinaryIO, limits: Limits) -> bytes:
     parts, size = [], 0
     while size <= limits.bytes and (part := stream.read(_CHUNK)):  # may return less than it was asked for
         if not isinstance(part, bytes):
-            raise DomainError("a CSV is read from a binary stream")
+            raise DomainError("a table is read from a binary stream")
         parts.append(part)
         size += len(part)
     return b"".join(parts)
@@ -228,3 +248,158 @@ def _is_utf8(decoder: codecs.IncrementalDecoder, part: bytes, final: bool) -> bo
         decoder.decode(part, final)
         return True
     return False
+
+
+def _parquet(
+    source: Path | bytes, data: npt.NDArray[np.uint8], columns: Sequence[Column], extra: str, limits: Limits
+) -> tuple[pl.LazyFrame, int]:
+    """Checked by its own figures first: what a compressed file unfolds to is known before a page of it is unpacked."""
+    rows = _check_parquet(data, limits)
+    lazy = pl.scan_parquet(source, glob=False)
+    with suppress(*POLARS_ERRORS):
+        schema = lazy.collect_schema()
+        header = schema.names()
+        _check_header(header, columns, extra)
+        return lazy.select(
+            _plain_values(pl.nth(header.index(column.name)), schema[column.name], column).alias(str(position))
+            for position, column in enumerate(columns)
+        ), rows
+    raise DomainError(_NOT_PARQUET)
+
+
+def _plain_values(values: pl.Expr, dtype: pl.DataType, column: Column) -> pl.Expr:
+    if dtype in (pl.Categorical, pl.Enum, pl.Null):
+        return values.cast(pl.String)
+    if not (dtype.is_numeric() or dtype in (pl.String, pl.Boolean)):
+        raise DomainError(f"column {column.name} must be of text, numbers or booleans")
+    return values
+
+
+def _check_parquet(data: npt.NDArray[np.uint8], limits: Limits) -> int:
+    """The number of rows. Raises DomainError unless every page is where it should be and all together keep the limits.
+
+    Pages are walked by their headers, for a footer can promise less than they hold. Field numbers are those of
+    parquet.thrift (https://github.com/apache/parquet-format).
+    """
+    try:
+        return _walk_parquet(data, limits)
+    except (IndexError, KeyError, TypeError, RecursionError):
+        raise DomainError(_NOT_PARQUET) from None
+
+
+def _walk_parquet(data: npt.NDArray[np.uint8], limits: Limits) -> int:
+    length = int.from_bytes(data[-8:-4].tobytes(), "little")
+    start = len(data) - 8 - length
+    if start < len(_PARQUET) or length > _MAX_FOOTER:
+        raise DomainError(_NOT_PARQUET)
+    footer = _Thrift(data[start : start + length].tobytes()).struct()
+    rows, unpacked, leaves = 0, 0, 1
+    for group in footer[4]:
+        rows += group[3]
+        leaves = max(leaves, len(group[1]))
+        for chunk in group[1]:
+            about = chunk[3]
+            if len(about[3]) != 1:
+                raise DomainError("a Parquet table must be flat: a column of it has parts")
+            values, size = _walk_pages(data, min(about[9], about.get(11, about[9])), about[7])
+            if values != group[3]:
+                raise DomainError(_NOT_PARQUET)
+            unpacked += size
+    if rows != footer[3]:
+        raise DomainError(_NOT_PARQUET)
+    if rows > limits.rows:
+        raise DomainError(f"the table has more than {limits.rows} rows")
+    # A repeated value takes no space in a page, yet a word in memory.
+    if max(unpacked, 8 * rows * leaves) > limits.bytes:
+        raise DomainError(f"the table unfolds to more than {limits.bytes} bytes")
+    return rows
+
+
+def _walk_pages(data: npt.NDArray[np.uint8], at: int, length: int) -> tuple[int, int]:
+    """Values and unpacked bytes of a column chunk."""
+    end = at + length
+    values = size = 0
+    if at < len(_PARQUET) or end > len(data):
+        raise DomainError(_NOT_PARQUET)
+    while at < end:
+        reader = _Thrift(data[at : min(end, at + _MAX_PAGE_HEADER)].tobytes())
+        page = reader.struct()
+        if min(page[2], page[3]) < 0:
+            raise DomainError(_NOT_PARQUET)
+        at += reader.at + page[3]
+        size += page[2]
+        values += next((page[kind][1] for kind in (5, 8) if kind in page), 0)
+    if at != end:
+        raise DomainError(_NOT_PARQUET)
+    return values, size
+
+
+class _Thrift:
+    """Reads structs of Thrift's compact protocol as dictionaries by field number. Raises IndexError where data ends."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.at = 0
+
+    def struct(self) -> dict[int, Any]:
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self._byte():
+            number = number + (head >> 4) if head >> 4 else self._integer()
+            kind = head & 15
+            fields[number] = kind == 1 if kind in (1, 2) else self._value(kind)
+        return fields
+
+    def _value(self, kind: int) -> Any:
+        return self._READERS[kind](self)
+
+    def _byte(self) -> int:
+        self.at += 1
+        return self._data[self.at - 1]
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+            if shift > 63:
+                raise IndexError
+
+    def _integer(self) -> int:
+        zigzag = self._unsigned()
+        return (zigzag >> 1) ^ -(zigzag & 1)
+
+    def _bytes(self, length: int | None = None) -> bytes:
+        length = self._unsigned() if length is None else length
+        if self.at + length > len(self._data):
+            raise IndexError
+        self.at += length
+        return self._data[self.at - length : self.at]
+
+    def _list(self) -> list[Any]:
+        head = self._byte()
+        count = head >> 4 if head >> 4 < 15 else self._unsigned()
+        if count > len(self._data):
+            raise IndexError
+        return [self._value(head & 15) for _ in range(count)]
+
+    def _map(self) -> dict[int, Any]:
+        raise TypeError  # parquet.thrift has none
+
+    _READERS: ClassVar[dict[int, Callable[[_Thrift], Any]]] = {
+        1: _byte,
+        2: _byte,
+        3: _byte,
+        4: _integer,
+        5: _integer,
+        6: _integer,
+        7: lambda self: self._bytes(8),
+        8: _bytes,
+        9: _list,
+        10: _list,
+        11: _map,
+        12: struct,
+    }

@@ -1,1 +1,1 @@
-"""The data owner's side: count locally, secret-share, push. Not built yet."""
+"""The data owner's side: count locally, secret-share, push to the three servers. It only connects outwards."""

@@ -390,3 +390,75 @@ def test_shared_datasets(name: str) -> None:
     schema.write_csv(codes, out)
     assert np.array_equal(schema.encode(out.getvalue())[0], codes)
     assert Schema.from_json(schema.to_json()) == schema
+
+
+def parquet(frame: pl.DataFrame, **choices: Any) -> bytes:
+    out = io.BytesIO()
+    frame.write_parquet(out, **choices)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "snappy", "gzip", "lz4", "zstd"])
+def test_parquet_files(tmp_path: Path, compression: str) -> None:
+    frame = SCHEMA.frame(CODES * 50)
+    data = parquet(frame, compression=compression, row_group_size=40, data_page_size=64)
+    path = tmp_path / "t*.parquet"
+    path.write_bytes(data)
+    for table in (data, path, str(path), io.BytesIO(data)):
+        assert SCHEMA.encode(table)[0].tolist() == CODES * 50
+    turned = frame.select(x=pl.lit(1), **{name: pl.col(name) for name in reversed(frame.columns)})
+    assert SCHEMA.encode(parquet(turned), extra="ignore")[0].tolist() == CODES * 50
+    with pytest.raises(DomainError, match="1 columns that the schema does not know"):
+        SCHEMA.encode(parquet(turned))
+    with pytest.raises(DomainError, match="no column bmi"):
+        SCHEMA.encode(parquet(frame.drop("bmi")))
+    assert SCHEMA.encode(parquet(frame.clear()))[0].shape == (0, 4)
+
+
+def test_parquet_types() -> None:
+    schema = Schema((Categorical(name="*", categories=("1", "2"), missing="null"),))
+    for dtype in (pl.String, pl.Categorical, pl.Enum(["1", "2"]), pl.Int8, pl.UInt64):
+        values = pl.Series([1, 2, None]).cast(pl.String).cast(dtype)
+        assert schema.encode(parquet(pl.DataFrame({"*": values})))[0].tolist() == [[0], [1], [-1]]
+    for values, message in (
+        (pl.Series([1]).cast(pl.Date), "numbers"),
+        (pl.Series([CANARY.encode()]), "numbers"),
+        (pl.Series([[1]]), "flat"),
+    ):
+        with pytest.raises(DomainError, match=message):
+            schema.encode(parquet(pl.DataFrame({"*": values})))
+
+
+def test_a_parquet_file_that_unfolds_to_too_much_is_not_unfolded(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Schema((Categorical(name="x", categories=("a",)),))
+    long = parquet(pl.DataFrame({"x": ["b" * 50_000 + str(i) for i in range(40)]}), compression="zstd")
+    many = parquet(pl.DataFrame({"x": ["b"]}).select(pl.col("x").repeat_by(300_000).explode()))
+    assert max(len(long), len(many)) < 20_000
+    monkeypatch.setattr(pl, "scan_parquet", None)
+    for bomb in (long, many):
+        with pytest.raises(DomainError, match="unfolds to more than 1000000 bytes"):
+            schema.encode(bomb, limits=Limits(bytes=1_000_000))
+    with pytest.raises(DomainError, match="more than 1000 rows"):
+        schema.encode(many, limits=Limits(rows=1000))
+
+
+def test_a_parquet_file_that_is_damaged_is_refused_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    schema = Schema((Categorical(name="x", categories=("a", CANARY), missing="null"),))
+    data = parquet(pl.DataFrame({"x": ["a", CANARY, None] * 20}), compression="uncompressed", statistics=False)
+    whole = schema.encode(data)[0].tolist()
+    refused = 0
+    for at in range(4, len(data) - 4):
+        for bit in (1, 128):
+            altered = data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
+            message = ""
+            try:
+                assert len(schema.encode(altered)[0]) <= len(whole)
+            except DomainError as error:
+                message = "".join(traceback.format_exception(error))
+                refused += 1
+            assert CANARY not in message
+    assert refused > 100
+    assert CANARY not in caplog.text
+    for bad in (b"PAR1PAR1", b"PAR1" + bytes(8) + b"PAR1", b"PAR1" + b"\xff" * 8 + b"PAR1", data[:4] + data[20:]):
+        with pytest.raises(DomainError, match="Parquet"):
+            schema.encode(bad)

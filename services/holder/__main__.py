@@ -1,0 +1,24 @@
+"""Run a holder: `python -m services.holder`, with CAPS_HOME and the like in the environment."""
+
+from __future__ import annotations
+
+import os
+
+from caps.service.serve import serve
+from caps.service.site import Settings, Site
+from services.holder.api import holder_app
+from services.holder.service import HolderService
+from services.holder.settings import Options
+
+
+def main() -> None:
+    """Serve until told to stop."""
+    os.umask(0o077)
+    settings = Settings.from_environment()
+    site = Site(settings, role="holder")
+    app = holder_app(HolderService(site, Options.from_environment()))
+    serve(app, site.credentials, host=settings.host, port=settings.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""The holder's routes. People of its own organisation call them; docs/services.md says who may do what."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from email.message import Message
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from anyio import to_thread
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
+
+from caps.service.app import create_app
+from caps.service.identity import Allow
+from caps.service.problems import Kind, Problem
+from caps.service.tokens import Scope
+from caps.study import Approval, Contribution, Document, Receipt, Signed
+from caps.study.manifest import Hex32, Url
+from services.holder.files import erase
+from services.holder.preview import Preview
+from services.holder.service import HolderService
+from services.holder.state import Delivery, Goal, State
+from services.holder.store import ContributionRecord, StudyRecord
+from services.holder.table import CSV, PARQUET, TableReport
+
+DESCRIPTION = "The data owner's service: checks its table, shares it and sends the shares. It only connects outwards."
+OWNER = [Depends(Allow(scopes=[Scope.OWNER]))]
+OPERATOR = [Depends(Allow(scopes=[Scope.OPERATOR]))]
+BOTH = [Depends(Allow(scopes=[Scope.OWNER, Scope.OPERATOR]))]
+_BUFFER = 1 << 20
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (CSV, PARQUET)},
+    }
+}
+
+
+class Invitation(Document):
+    """Where a study's manifest is, and the digest that it must have."""
+
+    coordinator: Url
+    study: Hex32
+
+
+class StudyView(BaseModel):
+    """A study at this holder. problem: why the coordinator does not have the approval yet."""
+
+    study: str
+    title: str
+    state: State
+    holder: str
+    approval: Signed[Approval] | None
+    approval_sent: bool
+    problem: dict[str, Any] | None
+    table: bool
+
+
+class DeliveryView(BaseModel):
+    """A contribution at one server: bytes of the vector it has, of how many; what it signed; what it objects to."""
+
+    server: str
+    state: Delivery
+    sent: int
+    of: int
+    receipt: Signed[Receipt] | None
+    withdrawal: Signed[Receipt] | None
+    problem: dict[str, Any] | None
+
+
+class ContributionView(BaseModel):
+    """A contribution and how far it has come."""
+
+    contribution: str
+    state: Goal
+    statement: Signed[Contribution]
+    servers: list[DeliveryView]
+
+
+def holder_app(service: HolderService) -> FastAPI:
+    """The application; it starts and stops the work in the background."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await to_thread.run_sync(service.start)
+        yield
+        await to_thread.run_sync(service.close)
+
+    upload = service.options.max_upload
+    return create_app(
+        service="holder",
+        name=service.site.name,
+        description=DESCRIPTION,
+        routers=[router(service)],
+        tokens=service.site.tokens,
+        clock=service.site.clock,
+        limits=[(r"/v1/studies/[^/]*/(table|contribution)", upload)],
+        lifespan=lifespan,
+    )
+
+
+def router(service: HolderService) -> APIRouter:
+    """The routes of one service."""
+    routes = APIRouter(prefix="/v1/studies", tags=["holder"])
+
+    def study_view(record: StudyRecord) -> StudyView:
+        return StudyView(
+            study=record.study,
+            title=record.manifest.title,
+            state=record.state,
+            holder=service.site.name,
+            approval=record.approval,
+            approval_sent=record.approval_sent,
+            problem=record.approval_problem,
+            table=service.store.table(record.study) is not None,
+        )
+
+    def contribution_view(record: ContributionRecord) -> ContributionView:
+        size = record.document.document.vector_bytes
+        views = []
+        for party, one in enumerate(record.deliveries):
+            of = size if party > 0 else 0  # S1 holds the two seeds
+            accepted = one.state is Delivery.ACCEPTED
+            sent = of if accepted else min(of, service.courier.sent(record.contribution, one.server))
+            views.append(
+                DeliveryView(
+                    server=one.server,
+                    state=one.state,
+                    sent=sent,
+                    of=of,
+                    receipt=one.accepted,
+                    withdrawal=one.withdrawn,
+                    problem=one.problem,
+                )
+            )
+        return ContributionView(
+            contribution=record.contribution, state=record.goal, statement=record.document, servers=views
+        )
+
+    def reply(record: ContributionRecord, response: Response) -> ContributionView:
+        if record.goal in (Goal.PUSHING, Goal.WITHDRAWING):
+            response.status_code = 202
+            response.headers["location"] = f"/v1/studies/{record.study}/contribution"
+        return contribution_view(record)
+
+    async def receive(study: str, request: Request) -> TableReport:
+        media_type = media_type_of(request)
+        path = await to_thread.run_sync(service.upload_path, study)
+        try:
+            digest = await save(request, path)
+            return await to_thread.run_sync(service.load, study, path, media_type, digest)
+        finally:
+            erase(path)
+
+    @routes.post("", status_code=201, dependencies=OPERATOR, responses={200: {"model": StudyView}})
+    def know(invitation: Invitation, response: Response) -> StudyView:
+        """Fetch a study's manifest from its coordinator."""
+        record, new = service.know(invitation.coordinator, invitation.study)
+        response.status_code = 201 if new else 200
+        response.headers["location"] = f"/v1/studies/{record.study}"
+        return study_view(record)
+
+    @routes.get("", dependencies=BOTH)
+    def studies() -> list[StudyView]:
+        """All studies known here."""
+        return [study_view(record) for record in service.store.studies()]
+
+    @routes.get("/{study}", dependencies=BOTH)
+    def study(study: Hex32) -> StudyView:
+        """One study."""
+        return study_view(service.store.study(study))
+
+    @routes.post("/{study}/approval", dependencies=OWNER)
+    def approve(study: Hex32) -> StudyView:
+        """Sign the study; the signature is sent to the coordinator."""
+        return study_view(service.approve(study))
+
+    @routes.put("/{study}/table", dependencies=OWNER, openapi_extra=_BODY)
+    async def load(study: Hex32, request: Request) -> TableReport:
+        """The table, as CSV or Parquet. It is checked against the schema, and kept if it is sound."""
+        return await receive(study, request)
+
+    @routes.get("/{study}/table", dependencies=OWNER)
+    def table(study: Hex32) -> TableReport:
+        """What was counted when the table was checked. The counts are exact: for its owner alone."""
+        return service.report(study)
+
+    @routes.delete("/{study}/table", status_code=204, dependencies=OWNER)
+    def erase_table(study: Hex32) -> None:
+        """Erase the table here. What was contributed stays at the servers until it is withdrawn."""
+        service.erase_table(study)
+
+    @routes.get("/{study}/preview", dependencies=OWNER)
+    def preview(study: Hex32) -> Preview:
+        """The dry run: exactly what would leave the site."""
+        return service.preview(study)
+
+    @routes.put("/{study}/contribution", dependencies=OWNER, responses={202: {"model": ContributionView}})
+    def contribute(study: Hex32, response: Response) -> ContributionView:
+        """Share the table and push the shares to the servers: 202 until all three have signed."""
+        return reply(service.contribute(study), response)
+
+    @routes.post(
+        "/{study}/contribution", dependencies=OWNER, responses={202: {"model": ContributionView}}, openapi_extra=_BODY
+    )
+    async def load_and_contribute(study: Hex32, request: Request, response: Response) -> ContributionView:
+        """The same with the table as body."""
+        await receive(study, request)
+        return reply(await to_thread.run_sync(service.contribute, study), response)
+
+    @routes.get("/{study}/contribution", dependencies=BOTH)
+    def contribution(study: Hex32) -> ContributionView:
+        """How far the contribution has come, with the servers' receipts."""
+        return contribution_view(service.contribution(study))
+
+    @routes.delete("/{study}/contribution", dependencies=OWNER, responses={202: {"model": ContributionView}})
+    def withdraw(study: Hex32, response: Response) -> ContributionView:
+        """Withdraw from all servers, which they allow until the study is sealed."""
+        return reply(service.withdraw(study), response)
+
+    return routes
+
+
+def media_type_of(request: Request) -> str:
+    """CSV or Parquet, by what the request says. Raises a problem, 415, for anything else."""
+    message = Message()
+    message["content-type"] = request.headers.get("content-type", "")
+    found = message.get_content_type()
+    charset = str(message.get_param("charset", "utf-8")).lower()
+    if found not in (CSV, PARQUET) or charset not in ("utf-8", "us-ascii"):
+        raise Problem(Kind.UNSUPPORTED, f"a table is {CSV}, in UTF-8, or {PARQUET}")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise Problem(Kind.UNSUPPORTED, "a table is sent without a content encoding")
+    return found
+
+
+async def save(request: Request, path: Path) -> str:
+    """Stream a body to a new file; its SHA-256. Raises a problem if it ends early."""
+    digest, buffer = sha256(), bytearray()
+    with await to_thread.run_sync(_create, path) as file:
+        try:
+            async for part in request.stream():
+                buffer += part
+                if len(buffer) >= _BUFFER:
+                    digest.update(buffer)
+                    await to_thread.run_sync(file.write, bytes(buffer))
+                    buffer.clear()
+        except ClientDisconnect:
+            raise Problem(Kind.MALFORMED, "the body ended before all of it was there") from None
+        digest.update(buffer)
+        await to_thread.run_sync(_finish, file, bytes(buffer))
+    return digest.hexdigest()
+
+
+def _create(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def _finish(file: BinaryIO, rest: bytes) -> None:
+    file.write(rest)
+    file.flush()
+    os.fsync(file.fileno())

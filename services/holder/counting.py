@@ -1,0 +1,44 @@
+"""LOCAL_COMPUTE: all marginals of a study's layout, counted at the owner's site."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from caps.domain import MISSING, Layout
+from caps.errors import DomainError
+
+_ROWS = 1 << 16
+"""Rows counted at a time: a few columns of 64-bit codes then stay in the cache."""
+
+
+def count_marginals(layout: Layout, codes: npt.NDArray[np.integer]) -> npt.NDArray[np.uint32]:
+    """What `layout.marginals` returns, as words of Z_2^32; fast, and some rows at a time."""
+    if len(codes) >= 1 << 32:
+        raise DomainError("2^32 rows and more cannot be counted in Z_2^32")
+    domain = layout.domain
+    counts = np.zeros(layout.cells, np.uint32)
+    cliques = [tuple(domain.position(name) for name in clique) for clique in layout.cliques]
+    rows = max(_ROWS, *layout.sizes)  # bincount makes an array of all cells for each block
+    index = np.empty(min(rows, len(codes)), np.int64)
+    for start in range(0, len(codes), rows):
+        block = domain.check_codes(codes[start : start + rows])
+        # Missing values get a category of their own, which is cut off again: no row has to be picked out.
+        columns = [np.array(column) for column in block.T]
+        extents = list(domain.sizes)
+        for position, column in enumerate(columns):
+            missing = column == MISSING
+            if missing.any():
+                column[missing] = domain.sizes[position]
+                extents[position] += 1
+        cells = index[: len(block)]
+        for clique, offset, size in zip(cliques, layout.offsets, layout.sizes, strict=True):
+            cells[:] = columns[clique[0]]
+            for position in clique[1:]:
+                cells *= extents[position]
+                cells += columns[position]
+            shape = [extents[position] for position in clique]
+            found = np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape)
+            known = found[tuple(slice(domain.sizes[position]) for position in clique)]
+            counts[offset : offset + size] += known.reshape(-1).astype(np.uint32)
+    return counts

@@ -1,0 +1,169 @@
+"""Bringing a contribution to the three servers, or withdrawing it: one errand for each server.
+
+    PUT offer -> chunks the server lacks -> PUT each of them -> POST receipt -> verify it, write it down
+
+Each errand reads from the store what is wanted, so one that was cut off, or overtaken by a withdrawal, does the right
+thing the next time. Servers answer repeated requests as they did the first.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+
+import httpx
+
+from caps.service.problems import Kind
+from caps.service.site import Site
+from caps.signing import SignatureRefused
+from caps.study import ContributionState, Manifest, Receipt, Server, Signed
+from services.holder.errands import Errands, TryLater
+from services.holder.peers import JSON, PeerProblem, ask, read
+from services.holder.sharing import Parcel
+from services.holder.state import GONE, Delivery, Goal
+from services.holder.store import ContributionRecord, Store
+
+_TIMEOUT = 120.0
+"""Seconds; a server hashes the whole vector before it signs."""
+
+
+class Courier:
+    """Carries contributions. `parcel` finds the files of one; `delivered` is called when they are needed no more."""
+
+    def __init__(
+        self,
+        site: Site,
+        store: Store,
+        errands: Errands,
+        *,
+        parcel: Callable[[ContributionRecord], Parcel],
+        delivered: Callable[[ContributionRecord], None],
+    ) -> None:
+        self._site = site
+        self._store = store
+        self._errands = errands
+        self._parcel = parcel
+        self._delivered = delivered
+        self._sent: dict[tuple[str, str], int] = {}
+
+    def go(self, manifest: Manifest) -> None:
+        """Pursue the goal of the study's contribution at all servers."""
+        for party in range(3):
+            self._errands.start(self._key(manifest, party), partial(self._visit, manifest, party))
+
+    def wait(self, manifest: Manifest, seconds: float) -> None:
+        """Until the servers have answered, but not longer."""
+        self._errands.wait([self._key(manifest, party) for party in range(3)], seconds)
+
+    def sent(self, contribution: str, server: str) -> int:
+        """Bytes of the vector that the server is known to have."""
+        return self._sent.get((contribution, server), 0)
+
+    def _key(self, manifest: Manifest, party: int) -> tuple[str, str]:
+        return manifest.study_id, manifest.servers[party].name
+
+    def _visit(self, manifest: Manifest, party: int) -> None:
+        """Do what is wanted of one server now, and write down how it went."""
+        record, server = self._record(manifest), manifest.servers[party]
+        state = record.deliveries[party].state
+        try:
+            if record.goal is Goal.PUSHING and state is Delivery.PENDING:
+                with self._site.calls(server, timeout=_TIMEOUT) as client:
+                    receipt = self._push(client, manifest, record, party)
+                goal = self._store.tell(record.study, server.name, state=Delivery.ACCEPTED, receipt=receipt)
+            elif record.goal is Goal.WITHDRAWING and state not in GONE:
+                with self._site.calls(server, timeout=_TIMEOUT) as client:
+                    withdrawn = self._withdraw(client, record, server, state)
+                state = Delivery.ABSENT if withdrawn is None else Delivery.WITHDRAWN
+                goal = self._store.tell(record.study, server.name, state=state, receipt=withdrawn)
+            else:
+                return
+        except PeerProblem as problem:
+            self._store.tell(record.study, server.name, problem=problem.document)
+            if problem.retryable:
+                raise TryLater from None
+            return
+        if goal in (Goal.COMPLETE, Goal.WITHDRAWN):
+            self._delivered(record)
+
+    def _record(self, manifest: Manifest) -> ContributionRecord:
+        record = self._store.contribution(manifest.study_id)
+        assert record is not None
+        return record
+
+    def _push(
+        self, client: httpx.Client, manifest: Manifest, record: ContributionRecord, party: int
+    ) -> Signed[Receipt]:
+        server, parcel, statement = manifest.servers[party], self._parcel(record), record.document.document
+        path = _path(record)
+        offer = parcel.offer(record.document, party).model_dump_json().encode()
+        has = read(ContributionState, ask(client, server.name, "PUT", path, content=offer, headers=JSON), server.name)
+        if has.contribution != record.contribution or has.state in ("withdrawn", "erased"):
+            raise _unexpected(server, "does not take this contribution any more")
+        if party > 0:  # S1 holds the two seeds
+            if any(last >= statement.chunks for _, last in has.missing):
+                raise _unexpected(server, "asks for chunks that the contribution has not")
+            lacking = sorted({number for first, last in has.missing for number in range(first, last + 1)})
+            self._sent[record.contribution, server.name] = max(
+                0, statement.vector_bytes - len(lacking) * statement.chunk_bytes
+            )
+            for number in lacking:
+                self._errands.check()
+                if self._record(manifest).goal is not Goal.PUSHING:
+                    raise TryLater  # at once: whoever changed the goal has nudged this errand
+                chunk = parcel.chunk(number, statement.chunk_bytes)
+                headers = {"content-type": "application/octet-stream", "content-digest": content_digest(chunk)}
+                ask(client, server.name, "PUT", f"{path}/chunks/{number}", content=chunk, headers=headers)
+                self._sent[record.contribution, server.name] += len(chunk)
+            self._sent[record.contribution, server.name] = statement.vector_bytes
+        receipt = has.receipt
+        if receipt is None:
+            receipt = read(Signed[Receipt], ask(client, server.name, "POST", f"{path}/receipt"), server.name)
+        return _verified(receipt, "accepted", record, server)
+
+    def _withdraw(
+        self, client: httpx.Client, record: ContributionRecord, server: Server, state: Delivery
+    ) -> Signed[Receipt] | None:
+        """The receipt; None if the server, which never accepted the contribution, does not know it."""
+        try:
+            answer = ask(client, server.name, "DELETE", _path(record))
+        except PeerProblem as problem:
+            if problem.document["type"] == Kind.NOT_FOUND.urn and state is Delivery.PENDING:
+                return None
+            raise
+        return _verified(read(Signed[Receipt], answer, server.name), "withdrawn", record, server)
+
+
+def content_digest(data: bytes) -> str:
+    """The header of RFC 9530."""
+    return f"sha-256=:{b64encode(sha256(data).digest()).decode()}:"
+
+
+def _path(record: ContributionRecord) -> str:
+    return f"/v1/studies/{record.study}/contributions/{record.contribution}"
+
+
+def _unexpected(server: Server, what: str) -> PeerProblem:
+    return PeerProblem.own(Kind.CONFLICT, f"{server.name} {what}", party=server.name, retryable=False)
+
+
+def _verified(receipt: Signed[Receipt], event: str, record: ContributionRecord, server: Server) -> Signed[Receipt]:
+    """The receipt, if it is the server's and says what it should. Raises PeerProblem."""
+    try:
+        told = receipt.verify(server)
+    except SignatureRefused:
+        raise PeerProblem.own(
+            Kind.SIGNATURE_REFUSED, f"the receipt is not signed by {server.name}", party=server.name, retryable=False
+        ) from None
+    holder = record.document.document.holder
+    if (told.study, told.contribution, told.holder, told.server, told.event) != (
+        record.study,
+        record.contribution,
+        holder,
+        server.name,
+        event,
+    ):
+        raise _unexpected(server, "gave a receipt for something else")
+    return receipt

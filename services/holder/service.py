@@ -1,0 +1,238 @@
+"""The holder: studies, the owner's table, its contribution. Everything survives the end of the process at any point.
+
+    data/state.db                                 records (services.holder.store)
+    data/studies/<study>/table-<random>           the table, as the owner sent it
+    data/studies/<study>/shares-<random>/         seeds, nonces and component 2, until the servers have signed
+    data/studies/<study>/upload-<random>          a table on its way in
+
+A file counts from the moment a record names it. Files that no record names are erased at the next start.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from caps.schema import Limits
+from caps.service.problems import Kind, Problem
+from caps.service.site import Site
+from caps.study import Approval, Holder, Manifest, Signed
+from services.holder import peers
+from services.holder.errands import Errands, TryLater
+from services.holder.files import erase, fsync_directory, private_directory
+from services.holder.peers import PeerProblem
+from services.holder.preview import Preview, preview
+from services.holder.push import Courier
+from services.holder.settings import Options
+from services.holder.sharing import Parcel, prepare
+from services.holder.state import Event, Goal, State, after
+from services.holder.store import ContributionRecord, Store, StudyRecord, TableRecord
+from services.holder.table import TableReport, read_table
+
+_PATIENCE = 10.0
+"""Seconds that a withdrawal waits for the servers before it goes on in the background."""
+
+
+class HolderService:
+    """The work behind the routes. Methods block; they are called in threads."""
+
+    def __init__(
+        self, site: Site, options: Options | None = None, *, entropy: Callable[[int], bytes] = secrets.token_bytes
+    ) -> None:
+        self.site = site
+        self.options = options or Options()
+        self._entropy = entropy
+        private_directory(site.settings.data)
+        self._root = private_directory(site.settings.data / "studies")
+        self._alone = _lock(site.settings.data / "lock")
+        self.store = Store(site.settings.database)
+        self._errands = Errands(self.options.pauses)
+        self.courier = Courier(site, self.store, self._errands, parcel=self._parcel, delivered=self._drop)
+        self._heavy = threading.Lock()  # one table in memory at a time, and nobody erases it meanwhile
+        self._limits = Limits(bytes=self.options.max_upload)
+
+    def start(self) -> None:
+        """Erase what a crash left behind, and take up what it interrupted."""
+        self._sweep()
+        for record in self.store.studies():
+            self._tell_coordinator(record)
+            if self.store.contribution(record.study) is not None:
+                self.courier.go(record.manifest)
+
+    def close(self) -> None:
+        """Stop where we are; `start` goes on from there."""
+        self._errands.stop()
+        self.store.close()
+        os.close(self._alone)
+
+    def know(self, coordinator: str, study: str) -> tuple[StudyRecord, bool]:
+        """Fetch a manifest; the study, and whether it is new here."""
+        manifest = peers.fetch_manifest(self.site, coordinator, study)
+        self.me(manifest)
+        new = self.store.add_study(manifest)
+        return self.store.study(study), new
+
+    def me(self, manifest: Manifest) -> Holder:
+        """This holder's entry of a manifest. Raises a problem if there is none with its name and keys."""
+        for holder in manifest.holders:
+            if self.site.is_me(holder):
+                return holder
+        raise Problem(Kind.INVALID, f"the study has no holder {self.site.name} with this site's keys")
+
+    def approve(self, study: str) -> StudyRecord:
+        """Sign the study for its owner, and send the signature."""
+        approval = Approval(study=study, role="holder", at=self.site.instant())
+        record = self.store.approve(study, Signed[Approval].by(approval, self.site.name, self.site.signing_key))
+        self._tell_coordinator(record)
+        return record
+
+    def _tell_coordinator(self, record: StudyRecord) -> None:
+        if record.approval is None or record.approval_sent:
+            return
+        approval = record.approval
+
+        def send() -> None:
+            try:
+                peers.send_approval(self.site, record.manifest.coordinator, record.study, approval)
+            except PeerProblem as problem:
+                self.store.approval_told(record.study, problem.document, sent=False)
+                if problem.retryable:
+                    raise TryLater from None
+            else:
+                self.store.approval_told(record.study, None, sent=True)
+
+        self._errands.start((record.study, "approval"), send)
+
+    def upload_path(self, study: str) -> Path:
+        """Where a table may be written to. Raises a problem if none may come now."""
+        record = self.store.study(study)
+        if record.state is not State.CONTRIBUTED:  # the same table once more is no conflict
+            after(record.state, Event.LOAD)
+        return private_directory(self._root / study) / f"upload-{secrets.token_hex(8)}"
+
+    def load(self, study: str, upload: Path, media_type: str, digest: str) -> TableReport:
+        """Check an uploaded file and keep it as the study's table; it is erased if it is refused."""
+        try:
+            with self._heavy:
+                record, old = self.store.study(study), self.store.table(study)
+                if record.state is State.CONTRIBUTED:
+                    if old is not None and old.digest == digest:
+                        return old.report
+                    raise Problem(Kind.CONFLICT, "another table was contributed: withdraw it before you load again")
+                _, report = read_table(upload, media_type, record.manifest, self.me(record.manifest), self._limits)
+                table = TableRecord(f"table-{secrets.token_hex(8)}", media_type, digest, upload.stat().st_size, report)
+                kept = upload.with_name(table.file)
+                upload.rename(kept)
+                fsync_directory(kept.parent)
+                old = self.store.load(study, table)
+                if old is not None:
+                    erase(kept.with_name(old.file))
+                return report
+        finally:
+            erase(upload)
+
+    def report(self, study: str) -> TableReport:
+        """What was counted in the table that is here. Raises a problem if there is none."""
+        self.store.study(study)
+        table = self.store.table(study)
+        if table is None:
+            raise Problem(Kind.NOT_FOUND, "no table of this study is here")
+        return table.report
+
+    def erase_table(self, study: str) -> None:
+        """Erase the table here. A contribution made of it stays; the record goes first, so none names a lost file."""
+        with self._heavy:
+            table = self.store.forget_table(study)
+            if table is not None:
+                erase(self._root / study / table.file)
+
+    def preview(self, study: str) -> Preview:
+        """What would leave the site."""
+        manifest = self.store.study(study).manifest
+        return preview(self.site, manifest, self.me(manifest), loaded=self.store.table(study) is not None)
+
+    def contribute(self, study: str) -> ContributionRecord:
+        """Share the table and push it; go on with that if it was begun."""
+        with self._heavy:
+            record = self.store.study(study)
+            found = self.store.contribution(study)
+            if record.state is State.CONTRIBUTED:
+                assert found is not None
+                if found.goal is Goal.WITHDRAWING:
+                    raise Problem(Kind.CONFLICT, "the contribution is being withdrawn")
+                if found.goal is Goal.PUSHING:
+                    found = self.store.aim(study, Goal.PUSHING)
+            else:
+                after(record.state, Event.CONTRIBUTE)
+                found = self._prepare(record)
+        self.courier.go(record.manifest)
+        return found
+
+    def _prepare(self, record: StudyRecord) -> ContributionRecord:
+        table, holder = self.store.table(record.study), self.me(record.manifest)
+        assert table is not None
+        folder = self._root / record.study / f"shares-{secrets.token_hex(8)}"
+        path = folder.with_name(table.file)
+        try:
+            rows, _ = read_table(path, table.media_type, record.manifest, holder, self._limits)
+            document = prepare(self.site, record.manifest, holder, rows, folder, self._entropy)
+            return self.store.contribute(record.study, table, folder.name, document)
+        except Exception:
+            erase(folder)
+            raise
+
+    def contribution(self, study: str) -> ContributionRecord:
+        """The latest contribution. Raises a problem, 404, if there was none."""
+        found = self.store.contribution(study)
+        if found is None:
+            raise Problem(Kind.NOT_FOUND, "nothing was contributed to the study", study=study)
+        return found
+
+    def withdraw(self, study: str) -> ContributionRecord:
+        """Take the contribution back from all servers. Raises the problem of a server that refuses."""
+        manifest = self.store.study(study).manifest
+        found = self.contribution(study)
+        if found.goal is Goal.WITHDRAWN:
+            return found
+        self.store.aim(study, Goal.WITHDRAWING)
+        self.courier.go(manifest)
+        self.courier.wait(manifest, _PATIENCE)
+        found = self.contribution(study)
+        for delivery in found.deliveries:
+            if delivery.problem is not None and not delivery.problem["retryable"]:
+                raise PeerProblem(delivery.problem).passed_on()
+        return found
+
+    def _parcel(self, record: ContributionRecord) -> Parcel:
+        return Parcel(self._root / record.study / record.folder)
+
+    def _drop(self, record: ContributionRecord) -> None:
+        erase(self._parcel(record).folder)
+
+    def _sweep(self) -> None:
+        named: set[Path] = set()
+        for record in self.store.studies():
+            folder = self._root / record.study
+            if (table := self.store.table(record.study)) is not None:
+                named.add(folder / table.file)
+            found = self.store.contribution(record.study)
+            if found is not None and found.goal in (Goal.PUSHING, Goal.WITHDRAWING):
+                named.add(folder / found.folder)
+        for path in self._root.glob("*/*"):
+            if path not in named:
+                erase(path)
+
+
+def _lock(path: Path) -> int:
+    """Two processes on one directory would erase each other's files."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise Problem(Kind.CONFLICT, f"another holder runs on {path.parent}") from None
+    return descriptor

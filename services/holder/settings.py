@@ -1,0 +1,26 @@
+"""What a holder can be told besides where its things are. Only this module reads these variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from caps.errors import DomainError
+from services.holder.errands import PAUSES
+
+
+@dataclass(frozen=True)
+class Options:
+    """max_upload: bytes of a table, and of what a Parquet file unfolds to. pauses: seconds between attempts to push."""
+
+    max_upload: int = 16 << 30
+    pauses: Sequence[float] = PAUSES
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
+        """CAPS_MAX_UPLOAD, in bytes."""
+        given = environment.get("CAPS_MAX_UPLOAD", str(cls.max_upload))
+        if not given.isascii() or not given.isdigit() or int(given) < 1:
+            raise DomainError("CAPS_MAX_UPLOAD must be a number of bytes")
+        return cls(max_upload=int(given))

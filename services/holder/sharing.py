@@ -1,0 +1,176 @@
+"""A holder's contribution: what it shares, split into three components, written to files until servers have them.
+
+The result is that of `caps.sharing.deal`, made piece by piece, so that neither the one-hot columns nor the random
+components ever stand in memory as a whole. Marginals are always shared in Z_2^32: a ring chosen by their size would
+tell whether the holder has fewer than 65,536 rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from caps.domain import MISSING, Domain
+from caps.errors import DomainError
+from caps.prss import SEED_BYTES, expand_stream
+from caps.ring import RINGS, Ring, Words
+from caps.service.site import Site
+from caps.study import Commitment, Contribution, Holder, Manifest, Offer, Opening, Signed, commitment
+from services.holder.counting import count_marginals
+from services.holder.files import fsync_directory, write_private
+from services.holder.table import Rows
+
+CHUNK_BYTES = 4 << 20
+_PIECE_BYTES = 4 << 20
+_COMPONENT_LABEL = b"caps/v1/deal/component"  # as in caps.sharing, with which a test compares
+_SECRETS, _VECTOR = "secrets.json", "component-2"
+
+Entropy = Callable[[int], bytes]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a holder's contribution looks like; it follows from the manifest alone, so it tells nothing of the table."""
+
+    form: str
+    ring: Ring
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest, holder: Holder) -> Form:
+        """The form in which this holder contributes."""
+        if holder.brings == "rows":
+            return cls("marginals", RINGS[32], (manifest.layout.cells,))
+        assert manifest.alignment is not None
+        return cls("columns", RINGS[16], (manifest.alignment.slots, manifest.columns_of(holder).domain().width))
+
+    @property
+    def bytes(self) -> int:
+        """Size of component 2."""
+        return int(np.prod(self.shape)) * self.ring.itemsize
+
+    def statement(self, study: str, holder: str, commitments: tuple[str, ...], at: str) -> Contribution:
+        """The document the holder signs."""
+        return Contribution.model_validate(
+            {
+                "study": study,
+                "holder": holder,
+                "form": self.form,
+                "bits": self.ring.bits,
+                "shape": self.shape,
+                "commitments": commitments,
+                "chunk_bytes": CHUNK_BYTES,
+                "at": at,
+            }
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Secrets:
+    """The seeds of components 0 and 1 and the nonces of all commitments."""
+
+    seeds: tuple[bytes, bytes]
+    nonces: tuple[bytes, bytes, bytes]
+
+    @classmethod
+    def draw(cls, entropy: Entropy) -> Secrets:
+        """Fresh ones. `entropy(n)` returns n random bytes: `secrets.token_bytes`."""
+        drawn = [entropy(SEED_BYTES) for _ in range(5)]
+        if len(set(drawn)) != 5 or any(len(one) != SEED_BYTES for one in drawn):
+            raise DomainError("the entropy source must return the number of fresh bytes asked for")
+        return cls((drawn[0], drawn[1]), (drawn[2], drawn[3], drawn[4]))
+
+    def opening(self, component: int) -> Opening:
+        """A component as its two servers receive it."""
+        seed = self.seeds[component].hex() if component < 2 else None
+        return Opening(component=component, nonce=self.nonces[component].hex(), seed=seed)
+
+    def to_bytes(self) -> bytes:
+        """As JSON."""
+        return json.dumps({"seeds": [s.hex() for s in self.seeds], "nonces": [n.hex() for n in self.nonces]}).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Secrets:
+        """What to_bytes() returned."""
+        value = json.loads(data)
+        first, second = map(bytes.fromhex, value["seeds"])
+        zero, one, two = map(bytes.fromhex, value["nonces"])
+        return cls((first, second), (zero, one, two))
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A directory with the secrets and the vector of one contribution; it is erased when the servers have signed."""
+
+    folder: Path
+
+    def offer(self, contribution: Signed[Contribution], party: int) -> Offer:
+        """What server `party`, counted from 0, receives first."""
+        secrets = Secrets.from_bytes((self.folder / _SECRETS).read_bytes())
+        return offer(contribution, secrets, party)
+
+    def chunk(self, number: int, size: int) -> bytes:
+        """A piece of component 2, which is cut into pieces of `size`."""
+        with (self.folder / _VECTOR).open("rb") as file:
+            file.seek(number * size)
+            return file.read(size)
+
+
+def offer(contribution: Signed[Contribution], secrets: Secrets, party: int) -> Offer:
+    """The statement and the two openings of one server."""
+    return Offer(contribution=contribution, openings=(secrets.opening(party), secrets.opening((party + 1) % 3)))
+
+
+def prepare(
+    site: Site, manifest: Manifest, holder: Holder, rows: Rows, folder: Path, entropy: Entropy
+) -> Signed[Contribution]:
+    """Count or spread the rows, share them, and write all that a push needs into `folder`, durably."""
+    form = Form.of(manifest, holder)
+    secrets = Secrets.draw(entropy)
+    folder.mkdir(mode=0o700)
+    if form.form == "marginals":
+        pieces = iter([form.ring.encode(count_marginals(manifest.layout, rows.codes))])
+    else:
+        pieces = one_hot_pieces(manifest.columns_of(holder).domain(), rows, form.shape[0])
+    last = write_vector(folder / _VECTOR, pieces, form, secrets)
+    write_private(folder / _SECRETS, secrets.to_bytes())
+    fsync_directory(folder)
+    fsync_directory(folder.parent)
+    commitments = (*(commitment(secrets.nonces[i], secrets.seeds[i]) for i in range(2)), last)
+    statement = form.statement(manifest.study_id, site.name, commitments, site.instant())
+    statement.check(manifest)
+    return Signed[Contribution].by(statement, site.name, site.signing_key)
+
+
+def one_hot_pieces(domain: Domain, rows: Rows, slots: int) -> Iterator[Words]:
+    """The slots x width columns, some slots at a time; a slot that nobody fills is zero."""
+    placed = np.full((slots, len(domain.attributes)), MISSING, np.int32)
+    placed[np.arange(len(rows.codes)) if rows.slots is None else rows.slots] = rows.codes
+    step = max(1, _PIECE_BYTES // (2 * domain.width))
+    for start in range(0, slots, step):
+        yield domain.one_hot(placed[start : start + step])
+
+
+def write_vector(path: Path, pieces: Iterator[Words], form: Form, secrets: Secrets) -> str:
+    """Component 2, value minus components 0 and 1, into a file; returns the commitment to it."""
+    streams = [expand_stream(seed, _COMPONENT_LABEL + bytes([i]), form.bytes) for i, seed in enumerate(secrets.seeds)]
+    committed = Commitment(secrets.nonces[2])
+    written = 0
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        for piece in pieces:
+            rest = piece.reshape(-1)
+            for stream in streams:
+                rest = rest - np.frombuffer(stream(rest.nbytes), form.ring.dtype)
+            data = rest.tobytes()
+            committed.update(data)
+            written += file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    if written != form.bytes:
+        raise DomainError("the contribution has not the size that the study expects")
+    return committed.hex()

@@ -1,0 +1,97 @@
+"""A study at its holder, and what may be done with it when: two tables without I/O.
+
+    known --approve--> approved --load--> loaded --contribute--> contributed --withdraw--> withdrawn
+
+A study is `contributed` from the moment its contribution is fixed: signed, and written down with its seeds. The
+contribution then has a goal of its own, to be pushed or to be withdrawn, pursued until the servers have signed.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from caps.service.problems import Kind, Problem
+
+
+class State(StrEnum):
+    """How far a study has come here."""
+
+    KNOWN = "known"
+    APPROVED = "approved"
+    LOADED = "loaded"
+    CONTRIBUTED = "contributed"
+    WITHDRAWN = "withdrawn"
+
+
+class Event(StrEnum):
+    """What the owner does."""
+
+    APPROVE = "approve"
+    LOAD = "load"
+    ERASE = "erase"
+    CONTRIBUTE = "contribute"
+    WITHDRAW = "withdraw"
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.KNOWN, Event.APPROVE): State.APPROVED,
+    (State.APPROVED, Event.LOAD): State.LOADED,
+    (State.LOADED, Event.LOAD): State.LOADED,
+    (State.LOADED, Event.ERASE): State.APPROVED,
+    (State.LOADED, Event.CONTRIBUTE): State.CONTRIBUTED,
+    (State.CONTRIBUTED, Event.ERASE): State.CONTRIBUTED,
+    (State.CONTRIBUTED, Event.WITHDRAW): State.WITHDRAWN,
+    (State.WITHDRAWN, Event.LOAD): State.LOADED,
+    (State.WITHDRAWN, Event.ERASE): State.WITHDRAWN,
+}
+_FIRST = {
+    Event.LOAD: "approve the study first",
+    Event.CONTRIBUTE: "load a table first",
+    Event.WITHDRAW: "nothing was contributed",
+}
+
+
+def after(state: State, event: Event) -> State:
+    """The state that an event leads to. Raises a problem, 409, where it may not happen."""
+    found = TRANSITIONS.get((state, event))
+    if found is not None:
+        return found
+    if state is State.CONTRIBUTED:
+        raise Problem(Kind.CONFLICT, f"a contribution was made: withdraw it before you {event} again")
+    raise Problem(Kind.NOT_READY, f"the study is {state}: {_FIRST.get(event, 'there is nothing to ' + event)}")
+
+
+class Goal(StrEnum):
+    """What is to become of a contribution, and whether it has."""
+
+    PUSHING = "pushing"
+    COMPLETE = "complete"
+    WITHDRAWING = "withdrawing"
+    WITHDRAWN = "withdrawn"
+
+
+class Delivery(StrEnum):
+    """A contribution at one server. `absent`: the server never had it when it was withdrawn."""
+
+    PENDING = "pending"
+    ACCEPTED = "accepted"
+    WITHDRAWN = "withdrawn"
+    ABSENT = "absent"
+
+
+GONE = frozenset({Delivery.WITHDRAWN, Delivery.ABSENT})
+
+
+def settled(goal: Goal, deliveries: list[Delivery], refused: list[bool]) -> Goal:
+    """The goal after news from the servers; `refused` says which of them will not do what is asked.
+
+    A withdrawal that all refuse, for they are sealed, leaves the contribution as complete as it was.
+    """
+    if goal is Goal.PUSHING and all(one is Delivery.ACCEPTED for one in deliveries):
+        return Goal.COMPLETE
+    if goal is Goal.WITHDRAWING:
+        if GONE.issuperset(deliveries):
+            return Goal.WITHDRAWN
+        if all(refused) and all(one is Delivery.ACCEPTED for one in deliveries):
+            return Goal.COMPLETE
+    return goal
