@@ -1,0 +1,135 @@
+"""A server's own record of privacy loss: append-only, each record holding the hash of the one before.
+
+A run reserves the whole budget of its study before anything is opened; every step is charged before it is computed. So
+a crash may cost budget, never privacy. Nothing is ever refunded but the reservation of a run that charged nothing.
+
+Records are canonical JSON: {number, previous, at, kind, study, run, ...}; kinds are `reserve`, `charge`, `close` and
+`release`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from sqlalchemy import Connection, Engine, select
+
+from caps import canonical
+from caps.errors import DomainError, LocalError
+from caps.privacy import BudgetExceeded, Entry, Neighbouring
+from caps.privacy.rational import decode_ratio, encode_ratio
+from caps.study import LedgerRange, Manifest
+from services.mpc_server.tables import ledger, steps
+
+GENESIS = "0" * 64
+
+
+class LedgerBroken(LocalError):
+    """The record was altered or lost: this server must not go on."""
+
+
+class Ledger:
+    """The record, in the server's database. Methods that write take the transaction they belong to."""
+
+    def __init__(self, database: Engine) -> None:
+        self._database = database
+
+    def verify(self) -> int:
+        """Recompute the chain; return the number of records. Raises LedgerBroken where it does not hold.
+
+        A chain does not show that its end is missing: the steps written down with their charges do.
+        """
+        previous, count = GENESIS, 0
+        charged = set()
+        for record, written in self._rows():
+            try:
+                found = canonical.load(record.encode())
+            except DomainError:
+                found = None
+            if not isinstance(found, dict):
+                raise LedgerBroken(f"record {count} of the ledger is none")
+            if (found.get("number"), found.get("previous")) != (count, previous) or _hash(found) != written:
+                raise LedgerBroken(f"record {count} of the ledger is not the one that was written")
+            if found.get("kind") == "charge":
+                charged.add((found.get("run"), found.get("step"), found.get("request")))
+            previous, count = written, count + 1
+        with self._database.connect() as connection:
+            known = select(steps.c.run, steps.c.step, steps.c.digest).where(steps.c.step > 0)
+            if any(tuple(row) not in charged for row in connection.execute(known)):
+                raise LedgerBroken("a step was written down whose charge is not in the ledger")
+        return count
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Every record with its hash, in order."""
+        for record, written in self._rows():
+            found = canonical.load(record.encode())
+            assert isinstance(found, dict)
+            yield found | {"hash": written}
+
+    def reserve(
+        self, within: Connection, run: str, manifest: Manifest, rho: Fraction, *, limit: Fraction, at: str
+    ) -> None:
+        """Set a study's whole budget aside for a run. Raises BudgetExceeded if the population has not so much left.
+
+        `limit` is what all studies of the population may spend together, by this server's policy.
+        """
+        population, taken = manifest.privacy.population, Fraction(0)
+        for record in self._within(within):
+            if record["kind"] == "reserve" and record["population"] == population:
+                taken += decode_ratio(record["rho"])
+            if record["kind"] == "release" and record["population"] == population:
+                taken -= decode_ratio(record["rho"])
+        if taken + rho > limit:
+            raise BudgetExceeded(
+                f"population {population} has rho {float(max(limit - taken, Fraction(0))):.4g} left on this server, "
+                f"and the study needs {float(rho):.4g}"
+            )
+        privacy = manifest.privacy.to_json()
+        self._append(
+            within, "reserve", manifest.study_id, run, at, population=population, rho=encode_ratio(rho), privacy=privacy
+        )
+
+    def charge(
+        self, within: Connection, run: str, study: str, step: int, request: str, entry: Entry, by: Neighbouring, at: str
+    ) -> str:
+        """Record the charge of a step, before it is computed; return the record's hash."""
+        return self._append(within, "charge", study, run, at, step=step, request=request, entry=entry.to_json(by))
+
+    def close(self, within: Connection, run: str, study: str, spent: Fraction, at: str) -> str:
+        """Record that a run has ended."""
+        return self._append(within, "close", study, run, at, spent=encode_ratio(spent))
+
+    def release(self, within: Connection, run: str, manifest: Manifest, rho: Fraction, at: str) -> None:
+        """Give back what a run reserved, for it failed before it charged anything."""
+        population = manifest.privacy.population
+        self._append(within, "release", manifest.study_id, run, at, population=population, rho=encode_ratio(rho))
+
+    def range_of(self, run: str) -> LedgerRange:
+        """Where a run stands in the record."""
+        found = [record for record in self.records() if record["run"] == run]
+        first, last = found[0], found[-1]
+        return LedgerRange(first=first["number"], last=last["number"], first_hash=first["hash"], last_hash=last["hash"])
+
+    def _append(self, within: Connection, kind: str, study: str, run: str, at: str, **members: object) -> str:
+        last = within.execute(select(ledger.c.number, ledger.c.hash).order_by(ledger.c.number.desc()).limit(1)).first()
+        number, previous = (0, GENESIS) if last is None else (last.number + 1, last.hash)
+        record = {"number": number, "previous": previous, "at": at, "kind": kind, "study": study, "run": run, **members}
+        digest = _hash(record)
+        within.execute(ledger.insert().values(number=number, record=canonical.dump(record).decode(), hash=digest))
+        return digest
+
+    def _rows(self) -> list[tuple[str, str]]:
+        with self._database.connect() as connection:
+            rows = connection.execute(select(ledger.c.record, ledger.c.hash).order_by(ledger.c.number)).all()
+        return [(row.record, row.hash) for row in rows]
+
+    def _within(self, connection: Connection) -> Iterator[dict[str, Any]]:
+        for row in connection.execute(select(ledger.c.record).order_by(ledger.c.number)).all():
+            found = canonical.load(row.record.encode())
+            assert isinstance(found, dict)
+            yield found
+
+
+def _hash(record: dict[str, Any]) -> str:
+    return canonical.digest("ledger-record", {"record": record}).hex()

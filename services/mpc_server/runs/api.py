@@ -1,0 +1,86 @@
+"""Routes of runs and of the ledger. Thin: parse, call, answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Path, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from caps.service.identity import Allow, Caller
+from caps.service.tokens import Scope
+from caps.study import Answer, Attestation, RunRequest, RunStatus, Signed
+from services.mpc_server.ledger import Ledger
+from services.mpc_server.runs.runs import Runs
+
+LIMITS = (("/v1/runs/[0-9a-f]{32}/steps/[0-9]+", 1 << 28),)
+"""For `create_app`: a selection carries the estimates of all candidates, as decimal numbers."""
+
+RunPath = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
+StepPath = Annotated[int, Path(ge=0, lt=1 << 31)]
+Coordinator = Annotated[Caller, Depends(Allow(machines=["coordinator"]))]
+Reader = Annotated[Caller, Depends(Allow(machines=["coordinator"], scopes=[Scope.OPERATOR, Scope.AUDITOR]))]
+Auditor = Annotated[Caller, Depends(Allow(scopes=[Scope.OPERATOR, Scope.AUDITOR]))]
+
+
+def router(runs: Runs, ledger: Ledger) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(prefix="/v1", tags=["runs"])
+
+    @routes.put("/runs/{run}", status_code=201)
+    def begin(run: RunPath, asked: RunRequest, caller: Coordinator) -> RunStatus:
+        """Reserve the study's whole budget for this run, and connect with the peers. Idempotent."""
+        return runs.begin(run, asked, caller)
+
+    @routes.get("/runs/{run}")
+    def status(run: RunPath, caller: Reader) -> RunStatus:
+        """How the run stands here, and which party it waits for."""
+        return runs.status(run)
+
+    @routes.delete("/runs/{run}")
+    def abandon(run: RunPath, caller: Coordinator) -> RunStatus:
+        """Give the run up. What was charged stays spent."""
+        return runs.abandon(run, caller)
+
+    @routes.put(
+        "/runs/{run}/steps/{step}",
+        response_model=Signed[Answer],
+        responses={202: {"description": "It is being computed: ask again", "content": {"application/json": {}}}},
+    )
+    def step(run: RunPath, step: StepPath, asked: Annotated[dict[str, Any], Body()], caller: Coordinator) -> Any:
+        """Do a step of the schedule, once; asked again, the same request gets the recorded answer."""
+        answer = runs.step(run, step, asked, caller)
+        if answer is not None:
+            return answer
+        return JSONResponse(
+            {"state": "computing"}, 202, headers={"Retry-After": "1", "Location": f"/v1/runs/{run}/steps/{step}"}
+        )
+
+    @routes.get("/runs/{run}/steps/{step}")
+    def answer(run: RunPath, step: StepPath, caller: Reader) -> Signed[Answer]:
+        """The recorded answer of a step."""
+        return runs.answer(run, step)
+
+    @routes.put("/runs/{run}/attestation")
+    def attest(run: RunPath, caller: Coordinator) -> Signed[Attestation]:
+        """This server's signed word on a run that has ended."""
+        return runs.attest(run, caller)
+
+    @routes.get(
+        "/ledger",
+        response_class=StreamingResponse,
+        responses={200: {"description": "One record a line", "content": {"application/x-ndjson": {}}}},
+    )
+    def records(caller: Auditor) -> Response:
+        """Every record of this server's ledger, in order, each with its hash."""
+        ledger.verify()
+
+        def lines() -> Iterator[str]:
+            for record in ledger.records():
+                yield json.dumps(record) + "\n"
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+    return routes

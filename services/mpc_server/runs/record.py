@@ -1,0 +1,195 @@
+"""What a server has written down about a run: requests, charges, answers. All that is needed to go on after a crash.
+
+Steps are numbered from 0, which is COMPUTE ANSWERS and is not charged. A step's request is written with its charge, in
+one transaction, and never changes; its answer is written once. The state of the run follows from these alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from sqlalchemy import Engine, select, update
+
+from caps import canonical
+from caps.errors import DomainError, LocalError, NotDue
+from caps.oracle import Request, Selection, request_from_json, request_to_json
+from caps.privacy import Entry, Filter
+from caps.privacy.enforce import Admitted, Enforcer
+from caps.study import Answer, Manifest, Signed, transcript_digest
+from services.mpc_server.ledger import Ledger
+from services.mpc_server.tables import runs, steps
+
+COMPUTE = canonical.digest("request", {"kind": "compute"}).hex()
+"""Digest of the request of step 0."""
+
+
+class RequestChanged(LocalError):
+    """Another request than the one recorded for this step: a step's request never changes."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A step as written down."""
+
+    number: int
+    request: Request | None
+    digest: str
+    answer: Signed[Answer] | None
+
+
+class Record:
+    """One run's part of the database, and what follows from it."""
+
+    def __init__(
+        self, database: Engine, ledger: Ledger, manifest: Manifest, run: str, inputs: str, budget: Fraction
+    ) -> None:
+        self._database = database
+        self._ledger = ledger
+        self.manifest = manifest
+        self.run = run
+        self.inputs = inputs
+        pure = manifest.privacy.exact_epsilon if manifest.privacy.accounting == "pure" else None
+        self.filter = Filter(budget, manifest.task.neighbouring, pure_epsilon=pure)
+        self._enforcer = Enforcer.start(manifest.program, manifest.task, manifest.layout)
+        self.steps: list[Recorded] = []
+        with database.connect() as connection:
+            for row in connection.execute(select(steps).where(steps.c.run == run).order_by(steps.c.step)):
+                request = None if row.step == 0 else request_from_json(json.loads(row.request))
+                if request is not None:
+                    self._admit(request)
+                answer = None if row.answer is None else Signed[Answer].model_validate_json(row.answer)
+                self.steps.append(Recorded(row.step, request, row.digest, answer))
+                self._note(self.steps[-1])
+
+    @property
+    def answered(self) -> int:
+        """How many steps have answers."""
+        return sum(step.answer is not None for step in self.steps)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every step of the schedule was answered."""
+        return self._enforcer.ended and self.answered == len(self.steps) > 0
+
+    @property
+    def enforcer(self) -> Enforcer:
+        """What may be asked next."""
+        return self._enforcer
+
+    def head(self, count: int) -> bytes:
+        """A digest over the requests of the first `count` steps: alike on all servers that wrote down the same."""
+        head = self.inputs
+        for step in self.steps[:count]:
+            head = transcript_digest(head, step.digest, "")
+        return bytes.fromhex(head)
+
+    def transcript(self) -> str:
+        """The digest over all requests and answers."""
+        head = self.inputs
+        for step in self.steps:
+            assert step.answer is not None
+            head = transcript_digest(head, step.digest, step.answer.document.digest())
+        return head
+
+    def find(self, number: int, digest: str) -> Recorded | None:
+        """The step as written down; None if it is the next one. Raises RequestChanged or NotDue otherwise."""
+        if number < len(self.steps):
+            if self.steps[number].digest != digest:
+                raise RequestChanged(f"step {number} was asked for with another request before")
+            return self.steps[number]
+        if number > len(self.steps) or number > self.answered:
+            raise NotDue(f"due: step {self.answered}; step {number} was asked for")
+        return None
+
+    def check(self, request: Request) -> Admitted:
+        """What the next step would cost. Raises NotDue, DomainError or BudgetExceeded; changes nothing."""
+        admitted = self._enforcer.admit(request)
+        Filter(
+            self.filter.budget,
+            self.filter.neighbouring,
+            eta_max=self.filter.eta_max,
+            pure_epsilon=self.filter.pure_epsilon,
+            entries=(*self.filter.entries, self._entry(admitted.entry)),
+        )
+        return admitted
+
+    def write(self, number: int, request: Request | None, digest: str, at: str) -> Recorded:
+        """Write a step down, and charge the ledger for it, at once or not at all."""
+        if number != len(self.steps) or (request is None) != (number == 0):
+            raise DomainError(f"step {number} is not the next")
+        text = "{}" if request is None else canonical.dump(request_to_json(request)).decode()
+        entry = None if request is None else self._entry(self.check(request).entry)
+        with self._database.begin() as transaction:
+            # Here, not before: a run given up meanwhile may have had its reservation released.
+            if transaction.execute(select(runs.c.state).where(runs.c.run == self.run)).scalar_one() != "going":
+                raise LocalError("the run has ended")
+            transaction.execute(steps.insert().values(run=self.run, step=number, request=text, digest=digest))
+            if entry is not None:
+                self._ledger.charge(
+                    transaction,
+                    self.run,
+                    self.manifest.study_id,
+                    number,
+                    digest,
+                    entry,
+                    self.manifest.task.neighbouring,
+                    at,
+                )
+        if request is not None:
+            self._admit(request)
+        self.steps.append(Recorded(number, request, digest, None))
+        return self.steps[-1]
+
+    def acknowledge(self, number: int, signatures: dict[str, str]) -> None:
+        """Keep the peers' signatures on the charge of a step."""
+        self._update(number, acknowledgements=canonical.dump(signatures).decode())
+
+    def answer(self, number: int, answer: Signed[Answer]) -> Recorded:
+        """Write the answer of a step down. Raises LocalError if it was answered otherwise before."""
+        step = self.steps[number]
+        if step.answer is not None:
+            if step.answer.document != answer.document:
+                raise LocalError(f"step {number} was answered otherwise before")
+            return step
+        self._update(number, answer=answer.model_dump_json())
+        self.steps[number] = Recorded(number, step.request, step.digest, answer)
+        self._note(self.steps[number])
+        return self.steps[number]
+
+    def end(self, attestation: str, at: str) -> None:
+        """Close the run."""
+        ended = update(runs).where(runs.c.run == self.run, runs.c.state == "going")
+        with self._database.begin() as transaction:
+            self._ledger.close(transaction, self.run, self.manifest.study_id, self.filter.spent, at)
+            transaction.execute(ended.values(state="ended", attestation=attestation))
+
+    def _admit(self, request: Request) -> None:
+        admitted = self._enforcer.admit(request)
+        self.filter.charge(self._entry(admitted.entry))
+        self._enforcer = admitted.enforcer
+
+    def _note(self, step: Recorded) -> None:
+        """Once a selection is answered, only what was selected may be measured for it."""
+        if step.answer is not None and isinstance(step.request, Selection):
+            value = step.answer.document.value
+            assert isinstance(value, int)
+            self._enforcer = self._enforcer.answered(value)
+
+    def _entry(self, entry: Entry) -> Entry:
+        noise = self.manifest.algorithm.noise
+        if noise == "joint" or entry.mechanism.kind != "gaussian":
+            return entry
+        return Entry(entry.step, entry.mechanism, entry.count, noise, entry.draws, Fraction(0), certified=False)
+
+    def _update(self, number: int, **values: str) -> None:
+        changed = update(steps).where(steps.c.run == self.run, steps.c.step == number)
+        with self._database.begin() as transaction:
+            transaction.execute(changed.values(**values))
+
+
+def value_of(opened: int | np.ndarray) -> int | tuple[int, ...]:
+    """An opened value as an answer carries it."""
+    return int(opened) if np.ndim(opened) == 0 else tuple(int(x) for x in np.asarray(opened))

@@ -1,0 +1,360 @@
+"""All runs of a server: begun by a study's coordinator, within the policy and the budget, alive until they end."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as StillWorking
+from dataclasses import dataclass, field
+from fractions import Fraction
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Engine, func, select, update
+
+from caps import __version__, canonical, signing
+from caps.errors import LocalError, party_name
+from caps.oracle import Request, request_digest, request_from_json
+from caps.privacy import PrivacyStatement
+from caps.ring import Z64
+from caps.service.identity import Caller
+from caps.service.problems import Kind, Problem
+from caps.service.site import Site, confirm
+from caps.study import Answer, Attestation, Manifest, Policy, RunRequest, RunStatus, Signed
+from services.mpc_server.contributions import Contributions
+from services.mpc_server.ledger import Ledger
+from services.mpc_server.runs.live import LiveRun, Seat, Share, Verdicts
+from services.mpc_server.runs.record import COMPUTE, Record, Recorded
+from services.mpc_server.runs.thread import EngineThread
+from services.mpc_server.store import ShareStore
+from services.mpc_server.studies import Sealed, Studies
+from services.mpc_server.tables import runs, steps
+from services.mpc_server.transport.keeper import MeshKeeper
+
+SOFTWARE = f"caps {__version__}"
+WAIT = 10.0
+"""Seconds that a request for a step is held before the caller is told to ask again."""
+
+log = logging.getLogger("caps.runs")
+
+
+class Material:
+    """The stores, as one live run sees them."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        run: str,
+        sealed: Sealed,
+        studies: Studies,
+        contributions: Contributions,
+        store: ShareStore,
+    ) -> None:
+        self._manifest = manifest
+        self._sealed = sealed
+        self._studies = studies
+        self._contributions = contributions
+        self._store = store
+        self._name = f"{manifest.study_id}/{run}/counts"
+
+    @property
+    def _key(self) -> bytes:
+        return self._studies.data_key(self._manifest.study_id)
+
+    def inputs(self) -> Sequence[tuple[str, str, tuple[str, ...], Share]]:
+        """As `live.Material` says."""
+        found = []
+        for contribution in self._sealed.contributions:
+            attributes = self._manifest.columns_of(self._manifest.holder(contribution.holder)).domain().names
+            share = self._contributions.load(contribution.digest())
+            found.append((contribution.holder, contribution.form, attributes, share))
+        return found
+
+    def counts(self) -> tuple[Share, Verdicts] | None:
+        """As `live.Material` says."""
+        try:
+            data = self._store.get(self._name, self._key)
+        except LocalError:  # never written, or damaged: they are computed again, and come out the same
+            return None
+        cells, flags = self._manifest.layout.cells, len(self._sealed.contributions)
+        words = np.frombuffer(data, Z64.dtype, 2 * cells)
+        verdicts = tuple(data[16 * cells : 16 * cells + flags])
+        return (words[:cells], words[cells:]), verdicts
+
+    def keep_counts(self, counts: Share, verdicts: Verdicts) -> None:
+        """As `live.Material` says."""
+        self._store.put(self._name, self._key, counts[0].tobytes() + counts[1].tobytes() + bytes(verdicts))
+
+    def erase(self) -> None:
+        """Forget the counts: the run has ended."""
+        self._store.erase(self._name)
+
+
+@dataclass
+class _Run:
+    record: Record
+    live: LiveRun
+    material: Material
+    task: Future[None] | None = field(default=None)
+
+
+class Runs:
+    """The runs of this server. Methods are called from the threads of the REST interface."""
+
+    def __init__(
+        self,
+        site: Site,
+        policy: Policy,
+        database: Engine,
+        ledger: Ledger,
+        studies: Studies,
+        contributions: Contributions,
+        store: ShareStore,
+        engine: EngineThread,
+        keeper: MeshKeeper,
+        *,
+        patience: float,
+    ) -> None:
+        self._site = site
+        self._policy = policy
+        self._database = database
+        self._ledger = ledger
+        self._studies = studies
+        self._contributions = contributions
+        self._store = store
+        self._engine = engine
+        self._keeper = keeper
+        self._patience = patience
+        self._alive: dict[str, _Run] = {}
+        self._lock = Lock()
+
+    def resume(self) -> None:
+        """Bring every run that has not ended back to life. Raises LedgerBroken if the record cannot be trusted."""
+        self._ledger.verify()
+        with self._database.connect() as connection:
+            going = connection.execute(select(runs.c.run).where(runs.c.state == "going")).scalars().all()
+        for run in going:
+            try:
+                self._find(run)
+            except LocalError as error:  # its shares were erased meanwhile: their time was up
+                self._fail(run, str(error))
+
+    def begin(self, run: str, asked: RunRequest, caller: Caller) -> RunStatus:
+        """Reserve the study's budget for a run, once; connect with the peers."""
+        manifest = self._studies.manifest(asked.study)
+        confirm(caller, manifest.coordinator)
+        sealed = self._sealed(asked.study)
+        if sealed.inputs != asked.inputs:
+            raise Problem(Kind.CONFLICT, "the inputs sealed here are others")
+        objections = self._policy.judge(manifest)
+        if objections:
+            raise Problem(Kind.POLICY_REFUSED, objections[0], objections=objections)
+        rho = self._policy.rho_of(manifest)
+        with self._database.begin() as transaction:
+            row = transaction.execute(select(runs).where(runs.c.run == run)).first()
+            if row is None:
+                self._studies.require_sealed(transaction, asked.study, asked.inputs)
+                for earlier in transaction.execute(select(runs).where(runs.c.study == asked.study)).all():
+                    if _charged(transaction, earlier.run) or earlier.state != "failed":
+                        raise Problem(Kind.BUDGET_EXCEEDED, f"run {earlier.run} has the budget of this study")
+                limit = self._policy.population_rho(manifest.privacy.population)
+                self._ledger.reserve(transaction, run, manifest, rho, limit=limit, at=self._now())
+                transaction.execute(
+                    runs.insert().values(run=run, study=asked.study, inputs=asked.inputs, state="going")
+                )
+            elif (row.study, row.inputs) != (asked.study, asked.inputs):
+                raise Problem(Kind.CONFLICT, "there is another run of this id")
+        return self.status(run)
+
+    def status(self, run: str) -> RunStatus:
+        """How a run stands."""
+        row, found = self._row(run), self._find(run)
+        if row.state != "going":
+            return self._status(row, found.record, row.state, row.reason, None, found.live.traffic)
+        trouble = found.live.trouble
+        return self._status(
+            row,
+            found.record,
+            "going" if trouble is None else "waiting",
+            None if trouble is None else str(trouble),
+            None if trouble is None else party_name(trouble.party),
+            found.live.traffic,
+        )
+
+    def step(self, run: str, number: int, asked: dict[str, Any], caller: Caller) -> Signed[Answer] | None:
+        """The answer of a step; None if it is still being computed."""
+        found = self._find(run)
+        confirm(caller, found.record.manifest.coordinator)
+        request, digest = _request(number, asked)
+        recorded = self._recorded(found, number, digest)
+        if recorded is not None:
+            return recorded
+        if self._row(run).state != "going":
+            raise Problem(Kind.CONFLICT, "the run has ended")
+        try:
+            return self._engine.submit(found.live.step(number, request, digest)).result(WAIT).answer
+        except StillWorking:
+            return None
+
+    def answer(self, run: str, number: int) -> Signed[Answer]:
+        """The recorded answer of a step."""
+        record = self._find(run).record
+        answer = record.steps[number].answer if number < len(record.steps) else None
+        if answer is None:
+            raise Problem(Kind.NOT_FOUND, f"step {number} has no answer yet")
+        return answer
+
+    def attest(self, run: str, caller: Caller) -> Signed[Attestation]:
+        """This server's word on a run that has ended."""
+        found = self._find(run)
+        record, manifest = found.record, found.record.manifest
+        confirm(caller, manifest.coordinator)
+        with self._lock:
+            row = self._row(run)
+            if row.attestation is not None:
+                return Signed[Attestation].model_validate_json(row.attestation)
+            if not record.ended:
+                raise Problem(Kind.NOT_READY, f"the run has not ended: due is {record.enforcer.due()}")
+            sealed = self._sealed(manifest.study_id)
+            statement = PrivacyStatement.of(record.filter, manifest.privacy.exact_delta)
+            document = Attestation(
+                study=manifest.study_id,
+                inputs=record.inputs,
+                run=run,
+                server=self._site.name,
+                transcript=record.transcript(),
+                steps=len(record.steps),
+                contributions=tuple(contribution.digest() for contribution in sealed.contributions),
+                holders=tuple(contribution.holder for contribution in sealed.contributions),
+                statement=json.loads(statement.to_json()),
+                ledger=self._ledger.range_of(run),
+                software=SOFTWARE,
+                at=self._now(),
+            )
+            signed = Signed[Attestation].by(document, self._site.name, self._site.signing_key)
+            record.end(signed.model_dump_json(), self._now())
+            found.material.erase()
+            return signed
+
+    def abandon(self, run: str, caller: Caller) -> RunStatus:
+        """The coordinator gives a run up: what it charged is spent, what it did not charge is given back."""
+        found = self._find(run)
+        manifest = found.record.manifest
+        confirm(caller, manifest.coordinator)
+        with self._lock:
+            if self._row(run).state == "going":
+                with self._database.begin() as transaction:
+                    if not _charged(transaction, run):
+                        self._ledger.release(transaction, run, manifest, self._policy.rho_of(manifest), self._now())
+                    changed = update(runs).where(runs.c.run == run)
+                    transaction.execute(changed.values(state="failed", reason="given up by the coordinator"))
+                if found.task is not None:
+                    found.task.cancel()
+                found.material.erase()
+        return self.status(run)
+
+    def _fail(self, run: str, reason: str) -> None:
+        log.error(json.dumps({"run": run, "failed": reason}))
+        with self._database.begin() as transaction:
+            transaction.execute(update(runs).where(runs.c.run == run).values(state="failed", reason=reason))
+
+    def _find(self, run: str) -> _Run:
+        with self._lock:
+            if run not in self._alive:
+                self._alive[run] = self._bring_to_life(run)
+            return self._alive[run]
+
+    def _bring_to_life(self, run: str) -> _Run:
+        row = self._row(run)
+        manifest = self._studies.manifest(row.study)
+        sealed = self._sealed(row.study)
+        record = Record(self._database, self._ledger, manifest, run, row.inputs, self._budget(manifest))
+        material = Material(manifest, run, sealed, self._studies, self._contributions, self._store)
+        party = self._studies.party(row.study)
+        seat = Seat(
+            party,
+            self._site.name,
+            self._site.signing_key,
+            self._secrets(manifest, sealed, run, party) if row.state == "going" else {},
+            self._now,
+            canonical.digest("software", {"version": SOFTWARE}),
+        )
+        live = LiveRun(record, seat, material, self._keeper, patience=self._patience)
+        found = _Run(record, live, material)
+        if row.state == "going":
+            found.task = self._engine.submit(self._keep_alive(live, run))
+        return found
+
+    async def _keep_alive(self, live: LiveRun, run: str) -> None:
+        try:
+            await live.live()
+        except LocalError as error:
+            self._fail(run, str(error))
+
+    def _secrets(self, manifest: Manifest, sealed: Sealed, run: str, party: int) -> dict[int, bytes]:
+        """What this server shares with each peer in this run, and only in this run on these inputs."""
+        key = self._studies.exchange_key(manifest.study_id)
+        scope = bytes.fromhex(manifest.study_id + sealed.inputs + run)
+        return {
+            peer: signing.pair_secret(key, sealed.exchange_keys[server.name], scope=scope)
+            for peer, server in enumerate(manifest.servers)
+            if peer != party
+        }
+
+    def _recorded(self, found: _Run, number: int, digest: str) -> Signed[Answer] | None:
+        recorded: Recorded | None = found.record.find(number, digest)
+        return None if recorded is None else recorded.answer
+
+    def _budget(self, manifest: Manifest) -> Fraction:
+        return self._policy.rho_of(manifest)
+
+    def _sealed(self, study: str) -> Sealed:
+        sealed = self._studies.sealed(study)
+        if sealed is None:
+            raise Problem(Kind.NOT_READY, "the inputs of this study are not sealed here")
+        return sealed
+
+    def _row(self, run: str) -> Any:
+        with self._database.connect() as connection:
+            row = connection.execute(select(runs).where(runs.c.run == run)).first()
+        if row is None:
+            raise Problem(Kind.NOT_FOUND, f"there is no run {run} here")
+        return row
+
+    def _status(
+        self, row: Any, record: Record, state: Any, reason: str | None, party: str | None, traffic: tuple[int, int]
+    ) -> RunStatus:
+        return RunStatus(
+            run=row.run,
+            study=row.study,
+            inputs=row.inputs,
+            state=state,
+            reason=reason,
+            party=party,
+            position=record.answered,
+            due="compute" if not record.answered else record.enforcer.due(),
+            rounds=traffic[0],
+            bytes_sent=traffic[1],
+        )
+
+    def _now(self) -> str:
+        return self._site.instant()
+
+
+def _charged(transaction: Connection, run: str) -> int:
+    """How many steps of a run were charged."""
+    charged = select(func.count()).select_from(steps).where(steps.c.run == run, steps.c.step > 0)
+    return transaction.execute(charged).scalar_one()
+
+
+def _request(number: int, asked: dict[str, Any]) -> tuple[Request | None, str]:
+    """The request of a step and its digest. Raises DomainError for one that is none."""
+    if number == 0:
+        if asked != {"kind": "compute"}:
+            raise Problem(Kind.NOT_DUE, "step 0 is to compute the answers")
+        return None, COMPUTE
+    request = request_from_json(asked)
+    return request, request_digest(request).hex()

@@ -1,0 +1,54 @@
+"""The engine's thread: an event loop of its own, so that a long computation never holds up the REST interface."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import uvloop
+
+T = TypeVar("T")
+
+
+class EngineThread:
+    """Runs coroutines for other threads."""
+
+    def __init__(self) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._tasks: set[Future[Any]] = set()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine there. Whoever asked may wait for it, from any thread."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._tasks.add(future)
+        future.add_done_callback(self._tasks.discard)
+        return future
+
+    def stop(self) -> None:
+        """Cancel what is running, and end."""
+        for task in list(self._tasks):
+            task.cancel()
+        with suppress(RuntimeError):  # already stopped
+            asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result(10)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    async def _drain(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()

@@ -1,0 +1,123 @@
+"""An MPC server, put together: stores, studies, runs, the mesh with its peers, and the REST interface."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from caps.errors import DomainError
+from caps.service.app import Clock, create_app, utc_now
+from caps.service.database import open_database
+from caps.service.serve import serve
+from caps.service.site import Site
+from caps.study import Policy
+from services.mpc_server import studies_api
+from services.mpc_server.contributions import Contributions
+from services.mpc_server.ledger import Ledger
+from services.mpc_server.runs import api as runs_api
+from services.mpc_server.runs.runs import Runs
+from services.mpc_server.runs.thread import EngineThread
+from services.mpc_server.settings import ServerSettings
+from services.mpc_server.store import ShareStore, Vault
+from services.mpc_server.studies import Studies
+from services.mpc_server.tables import metadata
+from services.mpc_server.transport.keeper import MeshKeeper
+from services.mpc_server.transport.tls import Credentials, listen
+
+SWEEP = 3600.0
+"""Seconds between two looks for shares whose time is up."""
+_NAMES = ("S1", "S2", "S3")
+
+log = logging.getLogger("caps.mpc_server")
+
+
+class MpcServer:
+    """One server of the three. `start` and `stop` frame its life; `app` is what people and machines call."""
+
+    def __init__(self, settings: ServerSettings, *, clock: Clock = utc_now) -> None:
+        self._settings = settings
+        self._site = Site(settings.base, role="mpc-server", clock=clock)
+        if self._site.name not in _NAMES:
+            raise DomainError("an MPC server is called S1, S2 or S3")
+        self._party = _NAMES.index(self._site.name)
+        policy = Policy.read(settings.policy)
+        database = open_database(settings.base.database, metadata)
+        store = ShareStore(settings.base.data / "shares", Vault(settings.base.home))
+        self._ledger = Ledger(database)
+        self._studies = Studies(self._site, policy, database, store)
+        self._contributions = Contributions(self._site, self._studies, database, store)
+        self._engine = EngineThread()
+        self._engine.start()
+        self._keeper = self._engine.submit(self._make_keeper()).result()
+        self._runs = Runs(
+            self._site,
+            policy,
+            database,
+            self._ledger,
+            self._studies,
+            self._contributions,
+            store,
+            self._engine,
+            self._keeper,
+            patience=settings.patience,
+        )
+
+    @property
+    def app(self) -> FastAPI:
+        """The REST interface."""
+        return create_app(
+            service="mpc-server",
+            name=self._site.name,
+            description="Computes on shares with two peers; enforces the budget of every study it has signed.",
+            routers=[studies_api.router(self._studies, self._contributions), runs_api.router(self._runs, self._ledger)],
+            tokens=self._site.tokens,
+            clock=self._site.clock,
+            limits=(*studies_api.LIMITS, *runs_api.LIMITS),
+            ready=self.missing,
+            lifespan=self._lifespan,
+        )
+
+    def missing(self) -> list[str]:
+        """Why no run could go on now: peers out of reach."""
+        state = self._keeper.state
+        if state.phase == "connected":
+            return []
+        troubles = [str(trouble) for trouble in state.troubles.values() if trouble is not None]
+        return [*([str(state.local)] if state.local else []), *troubles] or ["connecting with the peers"]
+
+    def serve(self) -> None:
+        """Serve until told to stop."""
+        base = self._settings.base
+        serve(self.app, self._site.credentials, host=base.host, port=base.port)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        mesh = self._engine.submit(self._keeper.run())
+        self._runs.resume()
+        sweeping = asyncio.create_task(self._sweep())
+        yield
+        sweeping.cancel()
+        mesh.cancel()
+        await asyncio.to_thread(self._engine.stop)
+
+    async def _sweep(self) -> None:
+        while True:
+            erased = await asyncio.to_thread(self._studies.sweep, self._site.now())
+            for study in erased:
+                log.info('{"study": "%s", "event": "erased, its time was up"}', study)
+            await asyncio.sleep(SWEEP)
+
+    async def _make_keeper(self) -> MeshKeeper:
+        """In the engine's thread, whose event loop the keeper belongs to."""
+        tls, own = self._site.credentials, self._settings.mesh_listen
+        return MeshKeeper(
+            self._party,
+            Credentials(tls.certificate, tls.private_key, tls.authority),
+            self._settings.mesh,
+            self._settings.limits,
+            listener=await listen(own) if own is not None else None,
+        )

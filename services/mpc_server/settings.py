@@ -1,0 +1,52 @@
+"""What an operator sets for an MPC server beyond `caps.service.site.Settings`; read from the environment here only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from caps.errors import DomainError
+from caps.service.site import Settings
+from services.mpc_server.transport.tls import Endpoint, Limits
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """base: as for every service. mesh: where S1, S2 and S3 talk to each other. mesh_listen: where this one listens.
+
+    patience: seconds a step waits for a session before it is answered that a peer is missing.
+    """
+
+    base: Settings
+    mesh: tuple[Endpoint, Endpoint, Endpoint]
+    mesh_listen: Endpoint | None
+    policy: Path
+    limits: Limits
+    patience: float
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> ServerSettings:
+        """CAPS_MESH, three addresses in the order of S1, S2, S3; and CAPS_MESH_LISTEN, CAPS_POLICY, CAPS_STALL."""
+        base = Settings.from_environment(environment)
+        mesh = tuple(map(_endpoint, environment.get("CAPS_MESH", "").split()))
+        if len(mesh) != 3:
+            raise DomainError("CAPS_MESH must be the addresses at which S1, S2 and S3 meet: three times host:port")
+        listen = environment.get("CAPS_MESH_LISTEN")
+        stall = float(environment.get("CAPS_STALL", "60"))
+        return cls(
+            base,
+            mesh,
+            _endpoint(listen) if listen else None,
+            Path(environment.get("CAPS_POLICY", base.home / "policy.yaml")),
+            Limits(stall=stall, connect=min(30.0, stall), hello=min(30.0, stall)),
+            min(15.0, stall),
+        )
+
+
+def _endpoint(text: str) -> Endpoint:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit():
+        raise DomainError(f"{text!r} is not host:port")
+    return Endpoint(host.strip("[]"), int(port))

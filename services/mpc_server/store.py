@@ -1,0 +1,253 @@
+"""Shares at rest: encrypted, checksummed, written so that a crash leaves all or nothing, and erased by forgetting keys.
+
+    CAPS_HOME/storage-key              32 bytes that wrap every other key; a copy of the data without it is worthless
+    DIRECTORY/contributions/ID/N       chunk N of a contribution's component 2
+    DIRECTORY/blobs/NAME               small things of runs
+    DIRECTORY/temporary/               what a crash may leave half written; emptied at start
+
+Every object is AES-256-GCM under a key of its own or of its study, with its name as associated data, so that files
+cannot be exchanged for one another. Wrapped keys stand in the database: once one is gone from there, what it protects
+is gone too, and unlinking the files only frees the space. One process owns the directory.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from sqlalchemy import Connection, Engine
+
+from caps.errors import DomainError, LocalError
+
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+_VERSION = b"\x01"
+_LABEL = b"caps/v1/at-rest\0"
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}){0,7}", re.ASCII)
+
+Hook = Callable[[str], None]
+"""Called with the name of each durable operation just before it; tests stop the process there."""
+
+
+def encrypt(key: bytes, name: str, data: bytes | bytearray | memoryview) -> bytes:
+    """An object as it rests: version, random nonce, AES-256-GCM with the object's name as associated data."""
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return _VERSION + nonce + AESGCM(key).encrypt(nonce, data, _LABEL + name.encode())
+
+
+def decrypt(key: bytes, name: str, data: bytes) -> bytes:
+    """The inverse. Raises LocalError if a bit was changed, or if this is another object or key."""
+    nonce, content = memoryview(data)[1 : 1 + _NONCE_BYTES], memoryview(data)[1 + _NONCE_BYTES :]
+    try:
+        if data[:1] != _VERSION or len(nonce) != _NONCE_BYTES:
+            raise InvalidTag
+        return AESGCM(key).decrypt(bytes(nonce), content, _LABEL + name.encode())
+    except InvalidTag:
+        raise LocalError(f"{name}: altered on disk, or encrypted with another key") from None
+
+
+class Vault:
+    """Wraps the keys of objects with the site's storage key, which is made on first use."""
+
+    def __init__(self, home: Path) -> None:
+        path = home / "storage-key"
+        if not path.exists():
+            _create_key(path)
+        for other in home.glob(f".{path.name}.*"):  # a second name of the key, if a crash left one
+            other.unlink(missing_ok=True)
+        self._key = path.read_bytes()
+        if len(self._key) != KEY_BYTES:
+            raise LocalError(f"{path}: a storage key has {KEY_BYTES} bytes")
+
+    def wrap(self, name: str, key: bytes) -> bytes:
+        """A key as the database may hold it; `name` says what it is for."""
+        return encrypt(self._key, f"key/{name}", key)
+
+    def unwrap(self, name: str, wrapped: bytes) -> bytes:
+        """The key. Raises LocalError if it was altered or wrapped for something else."""
+        return decrypt(self._key, f"key/{name}", wrapped)
+
+
+def new_key() -> bytes:
+    """A fresh key for an object."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def _create_key(path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(new_key())
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(temporary, path)  # unlike a rename, this never replaces the key of a process that was faster
+    except (FileExistsError, FileNotFoundError):  # the faster one may have tidied up, too
+        pass
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+class ShareStore:
+    """The files of one server. Every method is safe to call from any thread."""
+
+    def __init__(self, directory: Path, vault: Vault, *, before: Hook = lambda _: None) -> None:
+        self.vault = vault
+        self._before = before
+        self._chunks, self._blobs = directory / "contributions", directory / "blobs"
+        self._temporary = directory / "temporary"
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        for folder in (self._chunks, self._blobs, self._temporary):
+            folder.mkdir(exist_ok=True, mode=0o700)
+        _sync(directory)
+        self._locks: dict[str, tuple[threading.RLock, list[None]]] = {}
+        self._registry = threading.Lock()
+
+    @contextmanager
+    def guard(self, name: str) -> Iterator[None]:
+        """One thread at a time for one object. Held only around transactions, never asked for within one."""
+        with self._registry:
+            lock, waiting = self._locks.setdefault(name, (threading.RLock(), []))
+            waiting.append(None)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._registry:
+                waiting.pop()
+                if not waiting:
+                    del self._locks[name]
+
+    def put_chunk(self, contribution: str, number: int, key: bytes, data: bytes | bytearray) -> str:
+        """Write a chunk of a contribution, instead of one written before. Returns the checksum to keep."""
+        name = _chunk_name(contribution, number)
+        content = encrypt(key, name, data)
+        self._write(self._chunk_path(contribution, number), content)
+        return sha256(content).hexdigest()
+
+    def get_chunk(self, contribution: str, number: int, key: bytes, checksum: str) -> bytes:
+        """A chunk, verified. Raises LocalError, with contribution and chunk, if it is not as it was written."""
+        where = f"contribution {contribution}, chunk {number}"
+        try:
+            content = self._chunk_path(contribution, number).read_bytes()
+        except FileNotFoundError:
+            raise LocalError(f"{where}: missing on disk") from None
+        if not hmac.compare_digest(sha256(content).hexdigest(), checksum):
+            raise LocalError(f"{where}: altered on disk")
+        try:
+            return decrypt(key, _chunk_name(contribution, number), content)
+        except LocalError:
+            raise LocalError(f"{where}: encrypted with another key") from None
+
+    def erase_chunks(self, contribution: str) -> None:
+        """Unlink all chunks of a contribution; none may be there."""
+        self._remove(self._chunks / _checked(contribution))
+
+    def contributions(self) -> list[str]:
+        """Every contribution with files here."""
+        return sorted(path.name for path in self._chunks.iterdir())
+
+    def put(self, name: str, key: bytes, data: bytes) -> None:
+        """Write a blob, instead of one written before. A name has parts, as in `STUDY/RUN/counts`."""
+        self._write(self._blobs / _checked(name), encrypt(key, f"blob/{name}", data))
+
+    def get(self, name: str, key: bytes) -> bytes:
+        """A blob, verified. Raises LocalError with its name if it is not there or was altered."""
+        try:
+            content = (self._blobs / _checked(name)).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise LocalError(f"blob/{name}: missing on disk") from None
+        return decrypt(key, f"blob/{name}", content)
+
+    def erase(self, name: str) -> None:
+        """Unlink a blob, or all blobs whose names begin with these parts; none may be there."""
+        self._remove(self._blobs / _checked(name))
+
+    def _chunk_path(self, contribution: str, number: int) -> Path:
+        return self._chunks / _checked(contribution) / str(number)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        self._make(path.parent)
+        temporary = self._temporary / secrets.token_hex(16)
+        self._before(f"write {path.name}")
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            self._before(f"rename {path.name}")
+            temporary.replace(path)
+        except OSError:  # a full disk must not fill up further
+            temporary.unlink(missing_ok=True)
+            raise
+        self._before(f"sync {path.parent.name}")
+        _sync(path.parent)
+
+    def _make(self, folder: Path) -> None:
+        if folder.exists():
+            return
+        self._make(folder.parent)
+        self._before(f"mkdir {folder.name}")
+        folder.mkdir(exist_ok=True, mode=0o700)
+        _sync(folder.parent)
+
+    def _remove(self, path: Path) -> None:
+        if path.exists():
+            self._unlink(path)
+            _sync(path.parent)
+
+    def _unlink(self, path: Path) -> None:
+        if path.is_dir():
+            for inner in sorted(path.iterdir()):
+                self._unlink(inner)
+            self._before(f"rmdir {path.name}")
+            path.rmdir()
+        else:
+            self._before(f"unlink {path.name}")
+            path.unlink()
+
+
+def forgetting(connection: Connection) -> None:
+    """Make this transaction overwrite what it deletes, so that a forgotten key is in no free page of the file."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("PRAGMA secure_delete=ON")
+
+
+def forgotten(database: Engine) -> None:
+    """After such a transaction: take its former pages out of SQLite's write-ahead log as well."""
+    if database.dialect.name != "sqlite":
+        return
+    connection = database.raw_connection()
+    try:
+        connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()
+
+
+def _chunk_name(contribution: str, number: int) -> str:
+    return f"contribution/{contribution}/chunk/{number}"
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise DomainError("a stored object has a name of letters, digits and slashes")
+    return name
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

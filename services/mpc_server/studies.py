@@ -1,0 +1,501 @@
+"""The studies a server takes part in: judged by its own policy, approved by its signature, sealed, and erased in time.
+
+    judged --operator--> approved --seal--> sealed
+    any of them --retention, operator--> erased
+
+A study's secrets (its exchange key, and the key of what runs store) are born with the approval, wrapped by the vault.
+Every change is one transaction; files are unlinked only after the keys they were encrypted with are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
+
+from caps import canonical, signing
+from caps.errors import LocalError
+from caps.service.identity import Caller
+from caps.service.problems import Kind, Problem
+from caps.service.site import Site, confirm
+from caps.service.tokens import Scope
+from caps.study import (
+    Approval,
+    Contribution,
+    Coordinator,
+    Document,
+    Holder,
+    Manifest,
+    Policy,
+    Receipt,
+    Seal,
+    SealRequest,
+    Server,
+    Signed,
+    inputs_digest,
+)
+from services.mpc_server import tables
+from services.mpc_server.store import KEY_BYTES, ShareStore, forgetting, forgotten, new_key
+
+_APPROVALS = TypeAdapter(tuple[Signed[Approval], ...])
+_OBSERVERS = frozenset({Scope.OPERATOR, Scope.AUDITOR})
+
+
+class StudyState(Document):
+    """How far a study is on one server. An approval stands for good; shares are there until the state is `erased`."""
+
+    study: str
+    state: Literal["judged", "approved", "sealed", "erased"]
+    objections: tuple[str, ...] = ()
+    approval: Signed[Approval] | None = None
+    seal: Signed[Seal] | None = None
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """The inputs all servers compute on: contributions in the manifest's order of holders, exchange keys by server."""
+
+    inputs: str
+    contributions: tuple[Contribution, ...]
+    exchange_keys: dict[str, str]
+
+
+class Studies:
+    """All studies of one server, in its database."""
+
+    def __init__(self, site: Site, policy: Policy, database: Engine, store: ShareStore) -> None:
+        self._site = site
+        self._policy = policy
+        self._database = database
+        self._store = store
+        self._manifests: dict[str, Manifest] = {}
+
+    def receive(self, study: str, manifest: Manifest, caller: Caller) -> tuple[StudyState, bool]:
+        """A coordinator proposes a study: judged, and approved at once if the policy says so. Also: whether it is new.
+
+        An approval given before is returned as it is, whatever the policy says today.
+        """
+        if manifest.study_id != study:
+            raise Problem(Kind.INVALID, "the manifest is that of another study than the address names")
+        confirm(caller, manifest.coordinator)
+        if not any(map(self._site.is_me, manifest.servers)):
+            raise Problem(Kind.INVALID, f"the study's servers do not include {self._site.name} with the keys it has")
+        known = self._find(study)
+        if known is not None and known.approval is not None:
+            return _state(known), False
+        self._judge(manifest)
+        automatic = self._policy.approval == "automatic"
+        with self._database.begin() as connection:
+            if self._lock(connection, study) is None:
+                row = {"study": study, "state": "judged", "objections": "[]", "created_at": self._site.instant()}
+                text = manifest.canonical_bytes().decode()
+                connection.execute(insert(tables.studies).values(**row, manifest=text))
+            if automatic:
+                self._approve(connection, study)
+        return self.status(study), known is None
+
+    def approve(self, study: str) -> Signed[Approval]:
+        """The operator approves. The policy still has to agree; an approval given before is returned as it is."""
+        self._judge(self.manifest(study))
+        with self._database.begin() as connection:
+            return self._approve(connection, study)
+
+    def _judge(self, manifest: Manifest) -> None:
+        objections = self._policy.judge(manifest)
+        if objections:
+            raise Problem(Kind.POLICY_REFUSED, objections[0], study=manifest.study_id, objections=objections)
+
+    def _approve(self, connection: Connection, study: str) -> Signed[Approval]:
+        row = self._locked(connection, study)
+        if row.approval is not None:
+            return Signed[Approval].model_validate_json(row.approval)
+        if row.state != "judged":
+            raise _gone(study)
+        exchange = signing.generate_exchange_key()
+        approval = Signed[Approval].by(
+            Approval(
+                study=study,
+                role="mpc-server",
+                exchange_key=signing.exchange_hex(exchange),
+                at=self._site.instant(),
+            ),
+            self._site.name,
+            self._site.signing_key,
+        )
+        wrapped = self._store.vault.wrap(_secrets_name(study), exchange.private_bytes_raw() + new_key())
+        self._set(connection, study, state="approved", approval=text_of(approval), wrapped_key=wrapped)
+        return approval
+
+    def manifest(self, study: str) -> Manifest:
+        """The manifest of a study known here."""
+        if study not in self._manifests:
+            self._manifests[study] = Manifest.model_validate_json(self._row(study).manifest)
+        return self._manifests[study]
+
+    def party(self, study: str) -> int:
+        """This server's place among the study's servers: 0, 1 or 2."""
+        return [server.name for server in self.manifest(study).servers].index(self._site.name)
+
+    def exchange_key(self, study: str) -> X25519PrivateKey:
+        """This server's exchange key of a study. Raises LocalError if there is none, or none any more."""
+        return X25519PrivateKey.from_private_bytes(self._secrets(study)[:KEY_BYTES])
+
+    def data_key(self, study: str) -> bytes:
+        """The key for blobs of a study's runs, called `STUDY/...`; they are erased with its shares."""
+        return self._secrets(study)[KEY_BYTES:]
+
+    def status(self, study: str) -> StudyState:
+        """How far a study is."""
+        return _state(self._row(study))
+
+    def listed(self, caller: Caller) -> list[StudyState]:
+        """All studies that a caller may see."""
+        with self._database.begin() as connection:
+            rows = connection.execute(select(tables.studies).order_by(tables.studies.c.created_at)).all()
+        return [_state(row) for row in rows if _sees(caller, self.manifest(row.study))]
+
+    def show_to(self, study: str, caller: Caller) -> Manifest:
+        """The manifest, for a caller who has a part in the study or watches over this server."""
+        manifest = self.manifest(study)
+        if not _sees(caller, manifest):
+            raise Problem(Kind.FORBIDDEN, f"{caller} has no part in this study", study=study)
+        return manifest
+
+    def require_open(self, connection: Connection, study: str) -> None:
+        """Within a transaction that changes contributions: the study takes them. Raises a problem otherwise."""
+        state = self._locked(connection, study).state
+        if state == "judged":
+            raise Problem(Kind.NOT_READY, "this server has not approved the study yet", study=study)
+        if state == "sealed":
+            raise Problem(Kind.CONFLICT, "the study's inputs are sealed", study=study)
+        if state == "erased":
+            raise _gone(study)
+
+    def require_sealed(self, connection: Connection, study: str, inputs: str) -> None:
+        """Within the transaction that begins a run: these are the inputs sealed here, and they are not erased."""
+        row = self._locked(connection, study)
+        if row.state == "erased":
+            raise _gone(study)
+        if row.state != "sealed":
+            raise Problem(Kind.NOT_READY, "the study's inputs are not sealed here", study=study)
+        if Signed[Seal].model_validate_json(row.seal).document.inputs != inputs:
+            raise Problem(Kind.CONFLICT, "the inputs sealed here are others", study=study)
+
+    def seal(self, study: str, request: SealRequest, caller: Caller) -> Signed[Seal]:
+        """The coordinator declares which contributions take part. Until a run exists it may choose others.
+
+        Every server insists on the same: the approvals of all servers and of every contributor, contributions complete
+        here, enough holders, every column there.
+        """
+        manifest = self.manifest(study)
+        confirm(caller, manifest.coordinator)
+        inputs = inputs_digest(study, request.contributions)
+        known = _state(self._row(study))
+        if known.state == "sealed" and known.seal is not None and known.seal.document.inputs == inputs:
+            return known.seal
+        approvals = _approvals(manifest, request.approvals)
+        with self._database.begin() as connection:
+            row = self._locked(connection, study)
+            self._may_seal(connection, row, approvals)
+            chosen = self._chosen(connection, manifest, request.contributions)
+            self._suffices(manifest, list(chosen), approvals)
+            at = self._site.instant()
+            seal = Signed[Seal].by(
+                Seal(
+                    study=study,
+                    server=self._site.name,
+                    inputs=inputs,
+                    contributions=tuple(chosen.values()),
+                    at=at,
+                ),
+                self._site.name,
+                self._site.signing_key,
+            )
+            # The first seal starts the time of retention: another one must not prolong it.
+            self._set(
+                connection,
+                study,
+                state="sealed",
+                seal=text_of(seal),
+                approvals=canonical.dump([one.to_json() for one in request.approvals]).decode(),
+                sealed_at=row.sealed_at or at,
+            )
+        return seal
+
+    def sealed(self, study: str) -> Sealed | None:
+        """The inputs, if they are sealed."""
+        row = self._row(study)
+        if row.seal is None:
+            return None
+        seal = Signed[Seal].model_validate_json(row.seal).document
+        table = tables.contributions
+        with self._database.begin() as connection:
+            found = connection.execute(
+                select(table.c.contribution, table.c.offer).where(table.c.contribution.in_(seal.contributions))
+            ).all()
+        offers = {one.contribution: Signed[Contribution].model_validate_json(one.offer).document for one in found}
+        exchange_keys = {
+            approval.signer: approval.document.exchange_key
+            for approval in _APPROVALS.validate_json(row.approvals)
+            if approval.document.role == "mpc-server" and approval.document.exchange_key is not None
+        }
+        return Sealed(seal.inputs, tuple(offers[one] for one in seal.contributions), exchange_keys)
+
+    def _may_seal(self, connection: Connection, row: Row[Any], approvals: dict[tuple[str, str], Approval]) -> None:
+        if row.state == "judged":
+            raise Problem(Kind.NOT_READY, "this server has not approved the study yet", study=row.study)
+        if row.state == "erased":
+            raise _gone(row.study)
+        runs = select(tables.runs.c.run).where(tables.runs.c.study == row.study).limit(1)
+        if row.state == "sealed" and connection.execute(runs).first() is not None:
+            raise Problem(Kind.CONFLICT, "a run began on the inputs sealed before", study=row.study)
+        own = Signed[Approval].model_validate_json(row.approval).document
+        if approvals["mpc-server", self._site.name].exchange_key != own.exchange_key:
+            raise Problem(Kind.CONFLICT, "this server's approval has another exchange key", study=row.study)
+
+    def _chosen(self, connection: Connection, manifest: Manifest, ids: Sequence[str]) -> dict[str, str]:
+        """Contribution by holder, in the manifest's order; all of them complete."""
+        table = tables.contributions
+        found = {
+            row.contribution: row
+            for row in connection.execute(
+                select(table.c.contribution, table.c.holder, table.c.state).where(table.c.study == manifest.study_id)
+            )
+        }
+        gone = [one for one in ids if one in found and found[one].state in ("withdrawn", "erased")]
+        if gone:
+            raise Problem(Kind.CONFLICT, "a contribution was withdrawn", study=manifest.study_id, contributions=gone)
+        absent = [one for one in ids if one not in found or found[one].state != "complete"]
+        if absent:
+            raise Problem(
+                Kind.NOT_READY, "a contribution is not complete here", study=manifest.study_id, contributions=absent
+            )
+        by_holder = {found[one].holder: one for one in ids}
+        if len(by_holder) != len(ids):
+            raise Problem(Kind.INVALID, "a holder takes part with one contribution", study=manifest.study_id)
+        return {holder.name: by_holder[holder.name] for holder in manifest.holders if holder.name in by_holder}
+
+    def _suffices(
+        self, manifest: Manifest, holders: Collection[str], approvals: dict[tuple[str, str], Approval]
+    ) -> None:
+        study = manifest.study_id
+        without = [name for name in holders if ("holder", name) not in approvals]
+        if without:
+            raise Problem(Kind.NOT_READY, "the approval of a holder is missing", study=study, holders=without)
+        least = self._policy.least_holders
+        if len(holders) < least:
+            objection = f"{len(holders)} contributing holders are fewer than the {least} demanded here"
+            raise Problem(Kind.POLICY_REFUSED, objection, study=study, objections=[objection])
+        if manifest.alignment is not None:
+            there = {
+                name
+                for holder in manifest.holders
+                if holder.name in holders and holder.brings == "columns"
+                for name in manifest.columns_of(holder).domain().names
+            }
+            absent = [name for name in manifest.domain.names if name not in there]
+            if absent:
+                raise Problem(Kind.NOT_READY, "nobody has contributed some columns", study=study, columns=absent)
+
+    def erase(self, study: str) -> list[Signed[Receipt]]:
+        """Forget the keys of all shares of a study and its exchange key, now; a receipt for every contribution.
+
+        Refused while a run goes on. Repeated, it returns the same receipts.
+        """
+        return self._erase(study, spare_runs=True)
+
+    def sweep(self, now: datetime) -> list[str]:
+        """Erase what has been kept as long as its manifest allows; returns the studies. For the start and every hour.
+
+        A run that still goes on then is no reason to keep shares: the time is what holders were promised. What a crash
+        kept from being unlinked is unlinked as well.
+        """
+        table = tables.studies
+        with self._database.begin() as connection:
+            kept = connection.execute(
+                select(table.c.study, table.c.created_at, table.c.sealed_at).where(table.c.state != "erased")
+            ).all()
+        due = [
+            row.study
+            for row in kept
+            if datetime.fromisoformat(row.sealed_at or row.created_at)
+            + timedelta(days=self.manifest(row.study).retention_days)
+            <= now
+        ]
+        for study in due:
+            self._erase(study, spare_runs=False)
+        self._unlink_forgotten()
+        return due
+
+    def _erase(self, study: str, *, spare_runs: bool) -> list[Signed[Receipt]]:
+        self._row(study)
+        with ExitStack() as held:
+            for contribution in self._contributions(study):
+                held.enter_context(self._store.guard(contribution))
+            with self._database.begin() as connection:
+                forgetting(connection)
+                receipts = self._forget(connection, study, spare_runs)
+            forgotten(self._database)
+            for contribution in self._contributions(study):
+                self._store.erase_chunks(contribution)
+            self._store.erase(study)
+        return receipts
+
+    def _forget(self, connection: Connection, study: str, spare_runs: bool) -> list[Signed[Receipt]]:
+        self._locked(connection, study)
+        going = select(tables.runs.c.run).where(tables.runs.c.study == study, tables.runs.c.state == "going")
+        if spare_runs and connection.execute(going.limit(1)).first() is not None:
+            raise Problem(Kind.CONFLICT, "a run of this study goes on", study=study)
+        table = tables.contributions
+        receipts = []
+        for row in connection.execute(select(table).where(table.c.study == study).order_by(table.c.contribution)).all():
+            if row.state in ("offered", "complete"):
+                receipts.append(forget(connection, self._site, row, "erased"))
+            elif row.state == "erased":
+                receipts.append(Signed[Receipt].model_validate_json(row.receipt))
+        self._set(connection, study, state="erased", wrapped_key=None)
+        return receipts
+
+    def _unlink_forgotten(self) -> None:
+        """Only what the database says was forgotten: a file it does not know may belong to another database."""
+        contributions, studies = tables.contributions, tables.studies
+        present = set(self._store.contributions())
+        with self._database.begin() as connection:
+            gone = connection.execute(
+                select(contributions.c.contribution).where(contributions.c.state.in_(("withdrawn", "erased")))
+            ).scalars()
+            unneeded = sorted(present.intersection(gone))
+            erased = list(connection.execute(select(studies.c.study).where(studies.c.state == "erased")).scalars())
+        for contribution in unneeded:
+            with self._store.guard(contribution):
+                self._store.erase_chunks(contribution)
+        for study in erased:
+            self._store.erase(study)
+        forgotten(self._database)
+
+    def _contributions(self, study: str) -> list[str]:
+        table = tables.contributions
+        with self._database.begin() as connection:
+            found = select(table.c.contribution).where(table.c.study == study).order_by(table.c.contribution)
+            return list(connection.execute(found).scalars())
+
+    def _secrets(self, study: str) -> bytes:
+        row = self._row(study)
+        if row.wrapped_key is None:
+            what = "are erased" if row.state == "erased" else "are not made yet"
+            raise LocalError(f"the keys of study {study} {what}")
+        return self._store.vault.unwrap(_secrets_name(study), row.wrapped_key)
+
+    def _find(self, study: str) -> Row[Any] | None:
+        with self._database.begin() as connection:
+            return connection.execute(select(tables.studies).where(tables.studies.c.study == study)).first()
+
+    def _row(self, study: str) -> Row[Any]:
+        return _known(self._find(study))
+
+    def _lock(self, connection: Connection, study: str) -> Row[Any] | None:
+        table = tables.studies
+        return connection.execute(select(table).where(table.c.study == study).with_for_update()).first()
+
+    def _locked(self, connection: Connection, study: str) -> Row[Any]:
+        return _known(self._lock(connection, study))
+
+    def _set(self, connection: Connection, study: str, **values: object) -> None:
+        connection.execute(update(tables.studies).where(tables.studies.c.study == study).values(**values))
+
+
+def forget(connection: Connection, site: Site, row: Row[Any], event: Literal["withdrawn", "erased"]) -> Signed[Receipt]:
+    """Within a transaction: drop the key of a contribution, its openings and its list of chunks; sign for it."""
+    receipt = receipt_of(site, row, event)
+    table = tables.contributions
+    connection.execute(delete(tables.chunks).where(tables.chunks.c.contribution == row.contribution))
+    connection.execute(
+        update(table)
+        .where(table.c.contribution == row.contribution)
+        .values(state=event, wrapped_key=None, openings=None, receipt=text_of(receipt))
+    )
+    return receipt
+
+
+def receipt_of(site: Site, row: Row[Any], event: Literal["accepted", "withdrawn", "erased"]) -> Signed[Receipt]:
+    """A receipt, signed."""
+    receipt = Receipt(
+        study=row.study,
+        contribution=row.contribution,
+        holder=row.holder,
+        server=site.name,
+        event=event,
+        at=site.instant(),
+    )
+    return Signed[Receipt].by(receipt, site.name, site.signing_key)
+
+
+def text_of(document: Document) -> str:
+    """A document as the database holds it."""
+    return canonical.dump(document.to_json()).decode()
+
+
+def _approvals(manifest: Manifest, given: Sequence[Signed[Approval]]) -> dict[tuple[str, str], Approval]:
+    """Every approval by role and name, verified; all servers are among them, with exchange keys that differ."""
+    study = manifest.study_id
+    parties: dict[tuple[str, str], Server | Holder] = {
+        **{("mpc-server", server.name): server for server in manifest.servers},
+        **{("holder", holder.name): holder for holder in manifest.holders},
+    }
+    found: dict[tuple[str, str], Approval] = {}
+    for signed in given:
+        place = (signed.document.role, signed.signer)
+        if place not in parties or place in found:
+            raise Problem(Kind.INVALID, "approvals are those of the study's servers and holders, one each", study=study)
+        approval = signed.verify(parties[place])
+        if approval.study != study:
+            raise Problem(Kind.INVALID, f"{signed.signer} approves another study", study=study)
+        found[place] = approval
+    servers = [server.name for server in manifest.servers]
+    absent = [name for name in servers if ("mpc-server", name) not in found]
+    if absent:
+        raise Problem(Kind.NOT_READY, "the approval of a server is missing", study=study, servers=absent)
+    keys = {found["mpc-server", name].exchange_key for name in servers}
+    if None in keys or len(keys) != len(servers):
+        raise Problem(Kind.INVALID, "every server has an exchange key of its own", study=study)
+    return found
+
+
+def _sees(caller: Caller, manifest: Manifest) -> bool:
+    if caller.person is not None and caller.person.scopes & _OBSERVERS:
+        return True
+    found = caller.machine
+    if found is None:
+        return False
+    parties: list[Coordinator | Holder] = [manifest.coordinator, *manifest.holders]
+    return (f"caps:{found.role}/{found.name}", found.pin) in {(party.role, party.pin) for party in parties}
+
+
+def _state(row: Row[Any]) -> StudyState:
+    return StudyState(
+        study=row.study,
+        state=row.state,
+        objections=tuple(canonical.load(row.objections.encode())),  # type: ignore[arg-type]
+        approval=row.approval and Signed[Approval].model_validate_json(row.approval),
+        seal=row.seal and Signed[Seal].model_validate_json(row.seal),
+    )
+
+
+def _known(row: Row[Any] | None) -> Row[Any]:
+    if row is None:
+        raise Problem(Kind.NOT_FOUND, "this server does not know the study")
+    return row
+
+
+def _gone(study: str) -> Problem:
+    return Problem(Kind.CONFLICT, "the shares of this study are erased", study=study)
+
+
+def _secrets_name(study: str) -> str:
+    return f"study/{study}"

@@ -1,0 +1,222 @@
+"""Routes of studies, contributions and seals. They parse, call and map; the work is in `studies` and `contributions`.
+
+Handlers that touch the database, the disk or keys run in threads. Bodies are read on the event loop, and no further
+than they may go.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+from hashlib import sha256
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+
+from caps import canonical
+from caps.errors import DomainError
+from caps.service.identity import Allow, Caller
+from caps.service.problems import Kind, Problem
+from caps.service.tokens import Scope
+from caps.study import Approval, ContributionState, Document, Manifest, Offer, Receipt, Seal, SealRequest, Signed
+from services.mpc_server.contributions import MOST_CHUNKS, Contributions
+from services.mpc_server.studies import Studies, StudyState
+
+LIMITS = (("/v1/studies/[0-9a-f]{64}/contributions/[0-9a-f]{64}/chunks/[0-9]+", 1 << 26),)
+"""For `create_app`: chunks may be larger than documents; each contribution's own size is enforced here."""
+
+Id = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256, in hexadecimal")]
+Number = Annotated[int, Path(ge=0, lt=MOST_CHUNKS)]
+ByCoordinator = Annotated[Caller, Depends(Allow(machines=["coordinator"]))]
+ByHolder = Annotated[Caller, Depends(Allow(machines=["holder"]))]
+ByHolderOrCoordinator = Annotated[Caller, Depends(Allow(machines=["holder", "coordinator"]))]
+ByOperator = Annotated[Caller, Depends(Allow(scopes=[Scope.OPERATOR]))]
+ByObserver = Annotated[
+    Caller, Depends(Allow(machines=["coordinator", "holder"], scopes=[Scope.OPERATOR, Scope.AUDITOR]))
+]
+ByCoordinatorOrPerson = Annotated[
+    Caller, Depends(Allow(machines=["coordinator"], scopes=[Scope.OPERATOR, Scope.AUDITOR]))
+]
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """A schema without references, which would lead nowhere from within an OpenAPI document."""
+    if isinstance(schema, list):
+        return [_inlined(one, definitions) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {name: _inlined(value, definitions) for name, value in schema.items() if name != "$defs"}
+
+
+def _schema(model: type[Document]) -> Any:
+    found = model.model_json_schema()
+    return _inlined(found, found.get("$defs", {}))
+
+
+_SAME: dict[int | str, dict[str, Any]] = {200: {"description": "It was here before"}}
+_MANIFEST_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": _schema(Manifest)}}}
+}
+_CHUNK_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    },
+    "parameters": [
+        {
+            "name": "Content-Digest",
+            "in": "header",
+            "required": True,
+            "description": "RFC 9530, with sha-256",
+            "schema": {"type": "string"},
+        }
+    ],
+}
+
+
+def router(studies: Studies, contributions: Contributions) -> APIRouter:
+    """Everything of an MPC server's interface but runs and the ledger."""
+    api = APIRouter(prefix="/v1/studies")
+
+    @api.put(
+        "/{study}",
+        tags=["studies"],
+        status_code=201,
+        response_model=Signed[Approval],
+        responses={
+            200: {"model": Signed[Approval], "description": "It was approved before"},
+            202: {"model": StudyState, "description": "The operator decides"},
+        },
+        openapi_extra=_MANIFEST_BODY,
+    )
+    async def propose(study: Id, request: Request, caller: ByCoordinator) -> Response:
+        """Propose a study: its manifest, which this server judges by its policy."""
+        body = await request.body()
+
+        def received() -> tuple[StudyState, bool]:
+            return studies.receive(study, _manifest(body), caller)
+
+        state, new = await run_in_threadpool(received)
+        where = {"Location": f"/v1/studies/{study}"}
+        if state.approval is None:
+            return _reply(state, 202, where)
+        return _reply(state.approval, 201 if new else 200, where)
+
+    @api.get("", tags=["studies"])
+    def listed(caller: ByObserver) -> list[StudyState]:
+        """All studies in which the caller has a part; for people of this server, all."""
+        return studies.listed(caller)
+
+    @api.get("/{study}", tags=["studies"])
+    def status(study: Id, caller: ByObserver) -> StudyState:
+        """How far a study is on this server."""
+        studies.show_to(study, caller)
+        return studies.status(study)
+
+    @api.post("/{study}/approval", tags=["studies"])
+    def approve(study: Id, caller: ByOperator) -> Signed[Approval]:
+        """The operator approves a study that waits for it."""
+        return studies.approve(study)
+
+    @api.put("/{study}/seal", tags=["studies"])
+    def seal(study: Id, request: SealRequest, caller: ByCoordinator) -> Signed[Seal]:
+        """Declare the inputs final. Another set may replace it until a run exists."""
+        return studies.seal(study, request, caller)
+
+    @api.delete("/{study}/shares", tags=["studies"])
+    def erase(study: Id, caller: ByOperator) -> list[Signed[Receipt]]:
+        """Erase all shares of a study and its keys; a receipt for each contribution."""
+        return studies.erase(study)
+
+    @api.get("/{study}/contributions", tags=["contributions"])
+    def complete(study: Id, caller: ByCoordinatorOrPerson) -> list[ContributionState]:
+        """Every complete contribution, with its receipt."""
+        return contributions.complete(study, caller)
+
+    @api.put("/{study}/contributions/{contribution}", tags=["contributions"], status_code=201, responses=_SAME)
+    def offer(study: Id, contribution: Id, offer: Offer, caller: ByHolder, response: Response) -> ContributionState:
+        """Begin a contribution; the answer says which chunks are needed."""
+        state, new = contributions.offer(study, contribution, offer, caller)
+        response.status_code = 201 if new else 200
+        response.headers["Location"] = f"/v1/studies/{study}/contributions/{contribution}"
+        return state
+
+    @api.get("/{study}/contributions/{contribution}", tags=["contributions"])
+    def state(study: Id, contribution: Id, caller: ByHolderOrCoordinator) -> ContributionState:
+        """What is here of a contribution, and what is missing."""
+        return contributions.state(study, contribution, caller)
+
+    @api.put(
+        "/{study}/contributions/{contribution}/chunks/{number}",
+        tags=["contributions"],
+        status_code=204,
+        openapi_extra=_CHUNK_BODY,
+    )
+    async def chunk(study: Id, contribution: Id, number: Number, request: Request, caller: ByHolder) -> None:
+        """Send a chunk of component 2. Sending it again changes nothing."""
+        expected = _content_digest(request)
+        length = await run_in_threadpool(contributions.chunk_length, study, contribution, number, caller)
+        data = bytearray()
+        async for part in request.stream():
+            data += part
+            if len(data) > length:
+                raise Problem(Kind.TOO_LARGE, f"chunk {number} has {length} bytes", study=study)
+
+        def kept() -> None:
+            if not hmac.compare_digest(sha256(data).digest(), expected):
+                raise Problem(Kind.INVALID, "the body is not the one that Content-Digest names", study=study)
+            contributions.put_chunk(study, contribution, number, data, caller)
+
+        await run_in_threadpool(kept)
+
+    @api.post("/{study}/contributions/{contribution}/receipt", tags=["contributions"])
+    def receipt(study: Id, contribution: Id, caller: ByHolder) -> Signed[Receipt]:
+        """All is sent: have it verified against the commitment and signed for."""
+        return contributions.receipt(study, contribution, caller)
+
+    @api.delete("/{study}/contributions/{contribution}", tags=["contributions"])
+    def withdraw(study: Id, contribution: Id, caller: ByHolder) -> Signed[Receipt]:
+        """Take a contribution back, before the study is sealed."""
+        return contributions.withdraw(study, contribution, caller)
+
+    return api
+
+
+def _reply(document: Document, status: int, headers: dict[str, str]) -> Response:
+    return JSONResponse(document.to_json(), status, headers=headers)
+
+
+def _manifest(body: bytes) -> Manifest:
+    try:
+        value = canonical.parse(body)
+    except DomainError as error:
+        raise Problem(Kind.MALFORMED, str(error)) from None
+    if not isinstance(value, dict):
+        raise Problem(Kind.INVALID, "a manifest is an object")
+    try:
+        return Manifest.from_json(value)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors(include_input=False, include_context=False)) from None
+
+
+def _content_digest(request: Request) -> bytes:
+    """The SHA-256 of the body as RFC 9530 spells it: `Content-Digest: sha-256=:BASE64:`."""
+    members = ",".join(request.headers.getlist("content-digest")).split(",")
+    given = [member.strip().removeprefix("sha-256=") for member in members if member.strip().startswith("sha-256=")]
+    try:
+        (value,) = given
+        if len(value) < 2 or value[0] != ":" or value[-1] != ":":
+            raise ValueError
+        digest = base64.b64decode(value[1:-1], validate=True)
+        if len(digest) != 32:
+            raise ValueError
+    except (ValueError, binascii.Error):
+        raise Problem(Kind.MALFORMED, "a chunk comes with the header Content-Digest: sha-256=:...:") from None
+    return digest

@@ -1,0 +1,78 @@
+"""What an MPC server keeps: every table in one place. Rows hold public documents and states; shares are files.
+
+Digests and signed documents are text in canonical JSON. Nothing here is ever updated but the columns called `state`,
+`receipt`, `wrapped_key`, `answer` and those of peers' acknowledgements; the ledger is append-only.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, ForeignKey, Integer, LargeBinary, MetaData, String, Table, Text, UniqueConstraint
+
+metadata = MetaData()
+
+studies = Table(
+    "studies",
+    metadata,
+    Column("study", String(64), primary_key=True),
+    Column("manifest", Text, nullable=False),
+    Column("state", String(16), nullable=False),  # judged, approved, sealed, erased
+    Column("objections", Text, nullable=False),  # JSON array of sentences
+    Column("approval", Text),  # Signed[Approval]
+    Column("wrapped_key", LargeBinary),  # the exchange key, encrypted; NULL once erased
+    Column("seal", Text),  # Signed[Seal]
+    Column("approvals", Text),  # JSON array of Signed[Approval]: servers and holders, as sealed
+    Column("created_at", String(32), nullable=False),
+    Column("sealed_at", String(32)),
+)
+
+contributions = Table(
+    "contributions",
+    metadata,
+    Column("contribution", String(64), primary_key=True),
+    Column("study", String(64), ForeignKey("studies.study"), nullable=False, index=True),
+    Column("holder", String(63), nullable=False),
+    Column("offer", Text, nullable=False),  # Signed[Contribution], without the openings
+    Column("state", String(16), nullable=False),  # offered, complete, withdrawn, erased
+    Column("wrapped_key", LargeBinary),  # of its files and openings; NULL once withdrawn or erased
+    Column("openings", LargeBinary),  # nonces and seeds, encrypted under that key
+    Column("receipt", Text),  # the latest Signed[Receipt]
+)
+
+chunks = Table(
+    "chunks",
+    metadata,
+    Column("contribution", String(64), ForeignKey("contributions.contribution"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("sha256", String(64), nullable=False),  # of the encrypted chunk on disk
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("run", String(32), primary_key=True),
+    Column("study", String(64), ForeignKey("studies.study"), nullable=False),
+    Column("inputs", String(64), nullable=False),
+    Column("state", String(16), nullable=False),  # going, ended, failed
+    Column("reason", Text),
+    Column("attestation", Text),
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("run", String(32), ForeignKey("runs.run"), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("request", Text, nullable=False),  # canonical JSON of the request
+    Column("digest", String(64), nullable=False),
+    Column("acknowledgements", Text),  # JSON: the peers' signatures on the charge
+    Column("answer", Text),  # Signed[Answer]
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("record", Text, nullable=False),  # canonical JSON; holds the previous record's hash
+    Column("hash", String(64), nullable=False),
+    UniqueConstraint("hash"),
+)
