@@ -1,0 +1,500 @@
+"""The coordinator's routes: parse, call, answer. See docs/services.md."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from caps import canonical
+from caps.errors import DomainError
+from caps.service.identity import Allow, Caller
+from caps.service.problems import Kind, Problem
+from caps.service.site import confirm
+from caps.service.tokens import Scope
+from caps.study import Approval, Certificate, Manifest, Signed
+from services.coordinator import content, formats
+from services.coordinator.events import is_last, stream
+from services.coordinator.publish import MEASUREMENTS, REPORT, Publisher, markdown
+from services.coordinator.runs import Runs
+from services.coordinator.store import ENDED, FileEntry, Judged, Release, Run, Sample, Store
+from services.coordinator.studies import HOLDER, Studies
+
+StudyId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+RunId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
+HolderName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+EVENT_STREAM = "text/event-stream"
+_READERS = Allow(machines=("holder", "mpc-server"), scopes=tuple(Scope))
+_OPERATOR = Allow(scopes=(Scope.OPERATOR,))
+_WATCHERS = Allow(scopes=(Scope.OWNER, Scope.OPERATOR, Scope.AUDITOR))
+_ANALYSTS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR, Scope.AUDITOR))
+_SAMPLERS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR))
+_HOLDERS = Allow(machines=("holder",))
+_MARKDOWN = "text/markdown; charset=utf-8"
+_FREE = "A sample is drawn from the published model and costs no privacy: the data are not consulted again."
+_DATA_CONTENT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {form.media_type.partition(";")[0]: {} for form in formats.FORMATS}},
+    206: {"description": "The part asked for by Range"},
+    304: {"description": "Not changed"},
+}
+
+
+class Body(BaseModel):
+    """What is sent here."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ServerView(BaseModel):
+    """A server's word on a study."""
+
+    server: str
+    state: Judged
+    reason: str | None
+    objections: list[str]
+
+
+class HolderView(BaseModel):
+    """Whether a holder approved."""
+
+    holder: str
+    approved: bool
+
+
+class StudyView(BaseModel):
+    """A study; `missing` are parties whose approval is not there yet."""
+
+    study: str
+    title: str
+    state: str
+    proposed_at: str
+    servers: list[ServerView]
+    holders: list[HolderView]
+    missing: list[str]
+    runs: list[str]
+    releases: list[str]
+
+
+class PartView(BaseModel):
+    """What a holder has done. `contribution` is the one that all three servers hold alike."""
+
+    holder: str
+    approved: bool
+    held_by: list[str]
+    contribution: str | None
+    complete: bool
+
+
+class ParticipationView(BaseModel):
+    """Of all holders; `unreached` says which servers could not be asked, and why."""
+
+    study: str
+    holders: list[PartView]
+    unreached: dict[str, str]
+
+
+class StartBody(Body):
+    """Which holders' contributions to compute on; all that are complete if not given. Sealing is final."""
+
+    holders: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)] | None = None
+
+
+class RunView(BaseModel):
+    """A run. `percent` is of the privacy budget; `party` and `reason` say what it waits for or why it failed."""
+
+    run: str
+    study: str
+    state: str
+    party: str | None
+    reason: str | None
+    holders: list[str]
+    percent: float
+    round: int | None
+    stage: str | None
+    measured: list[list[str]]
+    model_bytes: int | None
+    steps: int
+    created_at: str
+    release: str | None
+
+
+class FileView(BaseModel):
+    """A form of the rows."""
+
+    format: str
+    media_type: str
+    bytes: int
+    sha256: str
+
+
+class ReleaseView(BaseModel):
+    """A release."""
+
+    release: str
+    study: str
+    title: str
+    rows: int
+    epsilon: str
+    delta: str
+    certified: bool
+    created_at: str
+    data: list[FileView]
+    measurements: bool
+    resamples: bool
+    samples: list[str]
+
+
+class SampleBody(Body):
+    """rows: as many as the release if not given. seed: 64 hexadecimal digits; drawn if not given."""
+
+    rows: int | None = None
+    seed: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+
+
+class SampleView(BaseModel):
+    """Further rows."""
+
+    sample: str
+    release: str
+    rows: int
+    seed: str
+    created_at: str
+    data: list[FileView]
+    privacy: str = _FREE
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
+def _parsed(body: bytes) -> object:
+    """Read by our own parser: it refuses what two readers could understand differently."""
+    try:
+        return canonical.parse(body)
+    except DomainError as error:
+        raise Problem(Kind.MALFORMED, str(error)) from None
+
+
+def make_router(store: Store, studies: Studies, runs: Runs, publisher: Publisher) -> APIRouter:
+    """All routes but those every service has."""
+    router = APIRouter()
+    study_routes(router, store, studies)
+    run_routes(router, store, runs)
+    release_routes(router, store, publisher)
+    return router
+
+
+def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
+    """Proposals, approvals, participation."""
+
+    def view(study: str) -> StudyView:
+        manifest, approvals, judged = studies.manifest(study), store.approvals(study), store.judgements(study)
+        runs = store.runs(study)
+        holders = [
+            HolderView(holder=holder.name, approved=(HOLDER, holder.name) in approvals) for holder in manifest.holders
+        ]
+        servers = [
+            ServerView(server=one.server, state=one.state, reason=one.reason, objections=list(one.objections))
+            for one in (judged[server.name] for server in manifest.servers)
+        ]
+        return StudyView(
+            study=study,
+            title=manifest.title,
+            state=studies.state(study, runs),
+            proposed_at=store.proposed_at(study),
+            servers=servers,
+            holders=holders,
+            missing=[
+                *(one.server for one in servers if one.state is not Judged.APPROVED),
+                *(one.holder for one in holders if not one.approved),
+            ],
+            runs=[run.run for run in runs],
+            releases=[run.run for run in runs if run.state == "released"],
+        )
+
+    manifest_body = {"content": {"application/json": {"schema": Manifest.model_json_schema()}}, "required": True}
+
+    @router.post(
+        "/v1/studies",
+        status_code=201,
+        dependencies=[Depends(_OPERATOR)],
+        openapi_extra={"requestBody": manifest_body},
+        responses={200: {"model": StudyView, "description": "Known already"}},
+    )
+    def propose(body: Annotated[bytes, Depends(_body)], response: Response) -> StudyView:
+        """Propose a study: a manifest. It is sent to the servers, and what they say is kept."""
+        manifest, new = studies.propose(_parsed(body))
+        response.status_code = 201 if new else 200
+        response.headers["Location"] = f"/v1/studies/{manifest.study_id}"
+        return view(manifest.study_id)
+
+    @router.get("/v1/studies", dependencies=[Depends(_READERS)])
+    def list_studies() -> list[StudyView]:
+        """All studies, the oldest first."""
+        return [view(study) for study in store.studies()]
+
+    @router.get("/v1/studies/{study}", dependencies=[Depends(_READERS)])
+    def get_study(study: StudyId) -> StudyView:
+        """A study: its state, approvals and who is missing."""
+        return view(study)
+
+    @router.get(
+        "/v1/studies/{study}/manifest", dependencies=[Depends(_READERS)], response_class=Response, response_model=None
+    )
+    def get_manifest(study: StudyId, request: Request) -> Response:
+        """The manifest, in canonical JSON."""
+        text = studies.manifest(study).canonical_bytes()
+        return content.send(request, text, _entry(text), media_type="application/json")
+
+    @router.post("/v1/studies/{study}/refresh", dependencies=[Depends(_OPERATOR)])
+    def refresh(study: StudyId) -> StudyView:
+        """Ask the servers that have not approved again."""
+        studies.refresh(study)
+        return view(study)
+
+    @router.put("/v1/studies/{study}/approvals/{holder}")
+    def approve(
+        study: StudyId, holder: HolderName, approval: Signed[Approval], caller: Annotated[Caller, Depends(_HOLDERS)]
+    ) -> HolderView:
+        """A holder's approval, signed with the key of the manifest."""
+        party = studies.holder(study, holder)
+        confirm(caller, party)
+        studies.approve(study, party, approval)
+        return HolderView(holder=holder, approved=True)
+
+    @router.get("/v1/studies/{study}/participation", dependencies=[Depends(_WATCHERS)])
+    def participation(study: StudyId) -> ParticipationView:
+        """Which holders approved, and which servers hold their contributions."""
+        found = studies.participation(study)
+        parts = [
+            PartView(
+                holder=part.holder,
+                approved=part.approved,
+                held_by=sorted(part.held),
+                contribution=part.contribution,
+                complete=part.contribution is not None,
+            )
+            for part in found.parts
+        ]
+        return ParticipationView(study=study, holders=parts, unreached=dict(found.unreached))
+
+
+def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
+    """Starting runs and watching them."""
+
+    def view(run: Run) -> RunView:
+        at = runs.position(run.run)
+        return RunView(
+            run=run.run,
+            study=run.study,
+            state=run.state,
+            party=run.party,
+            reason=run.reason,
+            holders=sorted(set(run.contributions.values())),
+            percent=at.percent,
+            round=at.round,
+            stage=at.stage,
+            measured=[list(clique) for clique in at.measured],
+            model_bytes=at.model_bytes,
+            steps=at.steps,
+            created_at=run.created_at,
+            release=run.run if run.state == "released" else None,
+        )
+
+    @router.post("/v1/studies/{study}/runs", status_code=202, dependencies=[Depends(_OPERATOR)])
+    def start(study: StudyId, response: Response, body: StartBody | None = None) -> RunView:
+        """Seal the inputs and start a run; while one goes on, that one."""
+        run, _ = runs.start(study, body.holders if body is not None else None)
+        response.headers["Location"] = f"/v1/runs/{run.run}"
+        return view(run)
+
+    @router.get("/v1/runs/{run}", dependencies=[Depends(_ANALYSTS)])
+    def get_run(run: RunId) -> RunView:
+        """A run: where it is, and what it waits for."""
+        return view(runs.run(run))
+
+    @router.get(
+        "/v1/runs/{run}/events",
+        dependencies=[Depends(_ANALYSTS)],
+        response_class=Response,
+        response_model=None,
+        responses={200: {"content": {EVENT_STREAM: {}}}, 204: {"description": "All was told and the run has ended"}},
+    )
+    def events(run: RunId, last_event_id: Annotated[str | None, Header()] = None) -> Response:
+        """The run as Server-Sent Events: `state` and `progress`. Ends with the run."""
+        record = runs.run(run)
+        number = last_event_id or "0"
+        if not number.isascii() or not number.isdigit() or len(number) > 9:
+            raise Problem(Kind.MALFORMED, "Last-Event-ID is not a number of an event")
+        if record.state in ENDED and not any(is_last(event) for event in store.events(run, after=int(number))):
+            return Response(status_code=204)  # tells a browser not to connect again
+        return StreamingResponse(
+            stream(store, run, int(number), stopping=lambda: runs.stopping),
+            media_type=EVENT_STREAM,
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+
+def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> None:
+    """Releases: data, samples, measurements, report, certificate."""
+
+    def files(entries: dict[str, FileEntry]) -> list[FileView]:
+        return [
+            FileView(
+                format=form.name,
+                media_type=form.media_type.partition(";")[0],
+                bytes=entries[form.file].size,
+                sha256=entries[form.file].sha256,
+            )
+            for form in formats.FORMATS
+        ]
+
+    def view(release: Release) -> ReleaseView:
+        certificate = release.certificate
+        manifest, body = certificate.manifest, certificate.release.document
+        return ReleaseView(
+            release=release.release,
+            study=body.study,
+            title=manifest.title,
+            rows=body.rows,
+            epsilon=manifest.privacy.epsilon,
+            delta=manifest.privacy.delta,
+            certified=manifest.algorithm.certified,
+            created_at=release.created_at,
+            data=files(dict(release.files)),
+            measurements=manifest.publication.measurements,
+            resamples=manifest.publication.resamples,
+            samples=[sample.sample for sample in store.samples(release.release)],
+        )
+
+    def sample_view(sample: Sample) -> SampleView:
+        return SampleView(
+            sample=sample.sample,
+            release=sample.release,
+            rows=sample.rows,
+            seed=sample.seed,
+            created_at=sample.created_at,
+            data=files(dict(sample.files)),
+        )
+
+    def chosen(request: Request, name: str | None) -> formats.Format:
+        return formats.by_name(name) if name is not None else formats.negotiated(request.headers.get("accept"))
+
+    @router.get("/v1/releases", dependencies=[Depends(_ANALYSTS)])
+    def list_releases() -> list[ReleaseView]:
+        """All releases, the oldest first."""
+        return [view(release) for release in store.releases()]
+
+    @router.get("/v1/releases/{release}", dependencies=[Depends(_ANALYSTS)])
+    def get_release(release: RunId) -> ReleaseView:
+        """A release, and the formats and digests of its data."""
+        return view(publisher.release(release))
+
+    @router.head("/v1/releases/{release}/data", dependencies=[Depends(_ANALYSTS)], include_in_schema=False)
+    @router.get(
+        "/v1/releases/{release}/data",
+        dependencies=[Depends(_ANALYSTS)],
+        response_class=Response,
+        response_model=None,
+        responses=_DATA_CONTENT,
+    )
+    def data(release: RunId, request: Request, form: Annotated[str | None, Query(alias="format")] = None) -> Response:
+        """The synthetic rows, in the format that Accept or `format` (csv, parquet, arrow, ndjson) asks for."""
+        found, picked = publisher.release(release), chosen(request, form)
+        return content.send(
+            request,
+            publisher.file(release, picked.file),
+            found.files[picked.file],
+            media_type=picked.media_type,
+            filename=f"release-{release[:12]}.{picked.name}",
+            varies=True,
+        )
+
+    @router.post(
+        "/v1/releases/{release}/samples",
+        status_code=201,
+        dependencies=[Depends(_SAMPLERS)],
+        responses={200: {"model": SampleView, "description": "Drawn before"}},
+    )
+    def resample(release: RunId, response: Response, body: SampleBody | None = None) -> SampleView:
+        """Further rows from the release's model. The same rows and seed give the same table. Costs no privacy."""
+        asked = body or SampleBody()
+        sample, new = publisher.resample(release, asked.rows, asked.seed)
+        response.status_code = 201 if new else 200
+        response.headers["Location"] = f"/v1/releases/{release}/samples/{sample.sample}"
+        return sample_view(sample)
+
+    @router.get("/v1/releases/{release}/samples/{sample}", dependencies=[Depends(_ANALYSTS)])
+    def get_sample(release: RunId, sample: RunId) -> SampleView:
+        """A sample: its rows, seed and digests."""
+        return sample_view(publisher.sample(release, sample))
+
+    @router.head(
+        "/v1/releases/{release}/samples/{sample}/data", dependencies=[Depends(_ANALYSTS)], include_in_schema=False
+    )
+    @router.get(
+        "/v1/releases/{release}/samples/{sample}/data",
+        dependencies=[Depends(_ANALYSTS)],
+        response_class=Response,
+        response_model=None,
+        responses=_DATA_CONTENT,
+    )
+    def sample_data(
+        release: RunId, sample: RunId, request: Request, form: Annotated[str | None, Query(alias="format")] = None
+    ) -> Response:
+        """The rows of a sample, as those of the release."""
+        found, picked = publisher.sample(release, sample), chosen(request, form)
+        return content.send(
+            request,
+            publisher.sample_file(sample, picked.file),
+            found.files[picked.file],
+            media_type=picked.media_type,
+            filename=f"sample-{sample[:12]}.{picked.name}",
+            varies=True,
+        )
+
+    @router.get(
+        "/v1/releases/{release}/measurements",
+        dependencies=[Depends(_ANALYSTS)],
+        response_class=Response,
+        response_model=None,
+        responses={200: {"content": {"application/json": {}}}},
+    )
+    def measurements(release: RunId, request: Request) -> Response:
+        """The noisy counts, with the standard deviation of their noise and the half width of 95 % intervals."""
+        found = publisher.release(release)
+        if not found.certificate.manifest.publication.measurements:
+            raise Problem(Kind.FORBIDDEN, "the study's manifest keeps the measurements unpublished", release=release)
+        path = publisher.file(release, MEASUREMENTS)
+        return content.send(request, path, found.files[MEASUREMENTS], media_type="application/json")
+
+    @router.get(
+        "/v1/releases/{release}/report",
+        dependencies=[Depends(_ANALYSTS)],
+        response_class=Response,
+        response_model=None,
+        responses={200: {"content": {"application/json": {}, "text/markdown": {}}}},
+    )
+    def report(release: RunId, request: Request) -> Response:
+        """Privacy in words, and quality as estimated from the noisy answers; JSON or Markdown."""
+        found = publisher.release(release)
+        media_type = formats.preferred(request.headers.get("accept"), ["application/json", _MARKDOWN])
+        stored = publisher.file(release, REPORT).read_bytes()
+        if media_type == "application/json":
+            return content.send(request, stored, found.files[REPORT], media_type=media_type, varies=True)
+        parsed = canonical.parse(stored)
+        assert isinstance(parsed, dict)
+        text = markdown(parsed).encode()
+        return content.send(request, text, _entry(text), media_type=media_type, varies=True)
+
+    @router.get("/v1/releases/{release}/certificate", dependencies=[Depends(_ANALYSTS)], response_model=Certificate)
+    def certificate(release: RunId, request: Request) -> Response:
+        """What `caps verify` checks without asking anybody; canonical JSON."""
+        text = canonical.dump(publisher.release(release).certificate.to_json())
+        return content.send(request, text, _entry(text), media_type="application/json")
+
+
+def _entry(text: bytes) -> FileEntry:
+    return FileEntry(len(text), formats.digest_of_bytes(text))

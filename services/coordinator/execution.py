@@ -1,0 +1,293 @@
+"""One run, from the seal to the attestations: what the servers are asked, and what is believed of their answers.
+
+Everything is written down before it is sent, and every answer before it is used. After a crash the loop is run again:
+recorded steps are answered from the record, models are fitted again, and the loop must ask the very same questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, TypeVar
+
+import numpy as np
+
+from caps import canonical
+from caps.domain import Layout
+from caps.errors import CapsError, DomainError
+from caps.oracle import Integers, Measurement, Request, Selection, request_digest, request_to_json
+from caps.privacy import PrivacyStatement
+from caps.privacy.rational import canonical_json
+from caps.study import (
+    Answer,
+    Attestation,
+    Manifest,
+    RunRequest,
+    Seal,
+    Signed,
+    inputs_digest,
+    transcript_digest,
+)
+from services.coordinator.algorithms import Outcome, Progress, algorithm
+from services.coordinator.generate import Model, create_estimator
+from services.coordinator.servers import Misbehaved, Servers, Unavailable, agree, signed
+from services.coordinator.store import Run, State, Store
+
+COMPUTE: Mapping[str, Any] = {"kind": "compute"}
+"""The request of step 0, COMPUTE ANSWERS."""
+_OWN_WORDS = frozenset({"server", "ledger", "at"})
+T = TypeVar("T")
+
+
+class RunFailed(CapsError):
+    """The run cannot go on, ever; `party` is to blame, if anybody is."""
+
+    def __init__(self, what: str, party: str | None = None) -> None:
+        super().__init__(what)
+        self.party = party
+
+
+class Stopped(Exception):
+    """The service ends; the run goes on when it starts again."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds between attempts to reach a party that is out of reach: doubled each time, up to `longest`, for ever."""
+
+    first: float = 0.5
+    longest: float = 30.0
+
+
+@dataclass(frozen=True)
+class Attested:
+    """A run that has ended: what came out, and the servers' word on it."""
+
+    outcome: Outcome[Model]
+    transcript: str
+    attestations: tuple[Signed[Attestation], ...]
+    statement: PrivacyStatement
+
+
+class Execution:
+    """Takes one run through its steps. Not for two threads at once."""
+
+    def __init__(
+        self, store: Store, servers: Servers, manifest: Manifest, run: Run, *, patience: Patience, stop: Event
+    ) -> None:
+        self._store = store
+        self._servers = servers
+        self._manifest = manifest
+        self._run = run
+        self._patience = patience
+        self._stop = stop
+        self._told = sum(event.kind == "progress" for event in store.events(run.run))
+        self._reported = 0
+
+    def perform(self) -> Attested:
+        """Seal, begin, walk the algorithm to its end, have it attested. Raises RunFailed, Misbehaved, ServerRefused."""
+        self._go_on()
+        inputs, sealed = self._sealed()
+        self._begin(inputs)
+        oracle = ServersOracle(self, self._manifest.layout, sealed, inputs)
+        choice, task = self._manifest.algorithm, self._manifest.task
+        estimator = create_estimator("kernel", task.domain)
+        outcome = algorithm(choice.name, choice.parameters).run(task, oracle, estimator, self._report)
+        attestations = self._attested(inputs, sealed, oracle)
+        statement = _statement(self._manifest, attestations[0].document)
+        return Attested(outcome, oracle.transcript, tuple(attestations), statement)
+
+    def patiently(self, attempt: Callable[[], T]) -> T:
+        """Attempt until every party that is needed is there. In between, the run waits and says for whom."""
+        pause = self._patience.first
+        while True:
+            if self._stop.is_set():
+                raise Stopped
+            try:
+                result = attempt()
+            except Unavailable as error:
+                self._store.change_state(self._run.run, State.WAITING, party=error.party, reason=error.what)
+            else:
+                self._go_on()
+                return result
+            self.pause(pause)
+            pause = min(2 * pause, self._patience.longest)
+
+    def _go_on(self) -> None:
+        record = self._store.run(self._run.run)
+        if record is not None and record.state in (State.QUEUED, State.WAITING):
+            self._store.change_state(self._run.run, State.RUNNING)
+
+    def pause(self, seconds: float) -> None:
+        """Raises Stopped if the service ends meanwhile."""
+        if self._stop.wait(seconds):
+            raise Stopped
+
+    def _sealed(self) -> tuple[str, tuple[str, ...]]:
+        if self._run.inputs is not None:
+            return self._run.inputs, self._run.sealed
+        study, request = self._manifest.study_id, self._run.seal_request
+        path, body = f"/v1/studies/{study}/seal", request.to_json()
+        seals = self.patiently(lambda: self._documents(Seal, path, body))
+        agree(seals, "seal", apart_from=frozenset({"server", "at"}))
+        for seal in seals:
+            if seal.document.server != seal.signer or seal.document.study != study:
+                raise Misbehaved(seal.signer, "sealed something else than this study")
+        seal = seals[0].document
+        expected = inputs_digest(study, request.contributions)
+        if seal.inputs != expected or sorted(seal.contributions) != sorted(request.contributions):
+            raise RunFailed("the servers have sealed other contributions than those asked for")
+        self._store.seal(self._run.run, seal.inputs, seal.contributions)
+        return seal.inputs, seal.contributions
+
+    def _begin(self, inputs: str) -> None:
+        body = RunRequest(study=self._manifest.study_id, inputs=inputs).to_json()
+        self._request_run = body
+        self.patiently(self._enter)
+
+    def _enter(self) -> None:
+        self._replies(f"/v1/runs/{self._run.run}", self._request_run)
+
+    def obtain(self, step: int, digest: str, body: Mapping[str, Any]) -> list[Signed[Answer]]:
+        """What all servers answer alike."""
+        path, again = f"/v1/runs/{self._run.run}/steps/{step}", False
+
+        def attempt() -> list[Signed[Answer]]:
+            nonlocal again
+            if again:  # a server that was away may have to connect to the others first
+                self._enter()
+            again = True
+            return self._documents(Answer, path, body)
+
+        answers = self.patiently(attempt)
+        agree(answers, f"answer to step {step}")
+        said = answers[0].document
+        if (said.study, said.run, said.step) != (self._manifest.study_id, self._run.run, step):
+            raise RunFailed(f"the servers answered to something else than step {step} of this run")
+        if said.request != digest:
+            raise RunFailed(f"the servers answered to another request than that of step {step}")
+        return answers
+
+    def step(self, step: int, body: Mapping[str, Any], digest: str) -> Answer:
+        """The answer to a step: recorded if it is, else asked for. Raises RunFailed if another request is recorded."""
+        record = self._store.step(self._run.run, step)
+        if record is None:
+            self._store.begin_step(self._run.run, step, body, digest)
+        elif record.digest != digest:
+            raise RunFailed(
+                f"repeated after a restart, step {step} asks for something else than recorded: the software, or the "
+                "machine it runs on, has changed"
+            )
+        elif record.answers:
+            return record.answers[0].document
+        answers = self.obtain(step, digest, body)
+        self._store.end_step(self._run.run, step, answers)
+        return answers[0].document
+
+    def refused(self, contributions: list[str]) -> RunFailed:
+        """Inputs that the servers found invalid. They must not vanish silently: the study agreed on all of them."""
+        names = ", ".join(self._run.contributions[one] for one in contributions)
+        return RunFailed(f"the servers found that the contribution of {names} is not valid", names)
+
+    def _report(self, progress: Progress) -> None:
+        self._reported += 1
+        if self._reported > self._told:  # the rest was told before a restart
+            self._store.add_progress(self._run.run, progress.to_json())
+
+    def _attested(self, inputs: str, sealed: tuple[str, ...], oracle: ServersOracle) -> list[Signed[Attestation]]:
+        attestations = self._store.attestations(self._run.run)
+        if attestations:
+            return attestations
+        path = f"/v1/runs/{self._run.run}/attestation"
+        attestations = self.patiently(lambda: self._documents(Attestation, path, {}))
+        agree(attestations, "attestation", apart_from=_OWN_WORDS)
+        said = attestations[0].document
+        expected = {
+            "study": self._manifest.study_id,
+            "inputs": inputs,
+            "run": self._run.run,
+            "transcript": oracle.transcript,
+            "steps": oracle.position,
+            "contributions": sorted(sealed),
+            "holders": sorted(set(self._run.contributions.values())),
+        }
+        found = said.to_json()
+        for name, value in expected.items():
+            if (sorted(found[name]) if isinstance(value, list) else found[name]) != value:
+                raise RunFailed(f"the servers attest to other {name} than the coordinator's")
+        for attestation in attestations:
+            if attestation.document.server != attestation.signer:
+                raise Misbehaved(attestation.signer, "attests in another's name")
+        _statement(self._manifest, said)
+        self._store.add_attestations(self._run.run, attestations)
+        return attestations
+
+    def _documents(self, document: type[Any], path: str, body: object) -> list[Signed[Any]]:
+        return [signed(document, reply) for reply in self._replies(path, body)]
+
+    def _replies(self, path: str, body: object) -> list[Any]:
+        """What all three servers say to the same PUT, as soon as none is still computing."""
+        while True:
+            replies = self._servers.ask_all(self._manifest, "PUT", path, body)
+            pauses = [reply.pending for reply in replies if reply.pending is not None]
+            if not pauses:
+                return replies
+            self.pause(min(pauses))
+
+
+class ServersOracle:
+    """The servers, as the loop sees them. Steps are numbered in the order they are asked, COMPUTE ANSWERS is 0."""
+
+    def __init__(self, execution: Execution, layout: Layout, sealed: tuple[str, ...], inputs: str) -> None:
+        self.layout = layout
+        self.position = 0
+        self.transcript = inputs
+        self._execution = execution
+        self._sealed = sealed
+
+    def answers(self) -> None:
+        """As Oracle.answers. Raises RunFailed if the servers refused a contribution."""
+        value = self._ask(COMPUTE, canonical.digest("request", COMPUTE).hex()).value
+        if not isinstance(value, tuple) or len(value) != len(self._sealed) or not {0, 1}.issuperset(value):
+            raise RunFailed("the servers do not say of each contribution whether it is valid")
+        refused = [one for one, valid in zip(self._sealed, value, strict=True) if not valid]
+        if refused:
+            raise self._execution.refused(refused)
+
+    def select(self, selection: Selection) -> int:
+        """As Oracle.select."""
+        value = self._request(selection).value
+        if isinstance(value, tuple) or not 0 <= value < len(selection.candidates):
+            raise RunFailed(f"the servers selected no candidate in {selection.step}")
+        return value
+
+    def measure(self, measurement: Measurement) -> Integers:
+        """As Oracle.measure."""
+        value = self._request(measurement).value
+        if not isinstance(value, tuple) or len(value) != self.layout.sizes[self.layout.index(measurement.clique)]:
+            raise RunFailed(f"the servers did not measure every cell in {measurement.step}")
+        return np.array(value, np.int64)
+
+    def _request(self, request: Request) -> Answer:
+        return self._ask(request_to_json(request), request_digest(request).hex())
+
+    def _ask(self, body: Mapping[str, Any], digest: str) -> Answer:
+        answer = self._execution.step(self.position, body, digest)
+        self.position += 1
+        self.transcript = transcript_digest(self.transcript, digest, answer.digest())
+        return answer
+
+
+def _statement(manifest: Manifest, attestation: Attestation) -> PrivacyStatement:
+    """What the servers say was spent, which must keep within the manifest."""
+    try:
+        statement = PrivacyStatement.from_json(canonical_json(attestation.statement))
+    except DomainError as error:
+        raise RunFailed(f"the servers' privacy statement does not hold: {error}") from None
+    privacy = manifest.privacy
+    if statement.epsilon > privacy.exact_epsilon or statement.delta > privacy.exact_delta:
+        raise RunFailed("the servers state a greater privacy loss than the study's")
+    if statement.neighbouring != privacy.relation or statement.certified != manifest.algorithm.certified:
+        raise RunFailed("the servers' privacy statement is about another kind of privacy than the study's")
+    return statement

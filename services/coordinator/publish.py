@@ -1,0 +1,301 @@
+"""From a finished run to a release: rows, measurements, report, and the certificate that holds them together.
+
+    releases/<run>/model.caps          the model, for further samples
+    releases/<run>/data.*              synthetic rows, in every format
+    releases/<run>/measurements.json   what the servers opened, with error bars
+    releases/<run>/report.json         privacy and quality
+
+All of it follows from the answers and the seed, so a crash on the way repeats the same release. Nothing here has seen
+the data: quality is what the model makes of the noisy answers.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import ceil, log, pi, sqrt
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol
+
+import numpy as np
+
+from caps import __version__, canonical
+from caps.errors import LocalError
+from caps.oracle import Measurement, request_from_json
+from caps.privacy import Laplace, PrivacyStatement
+from caps.schema import Schema
+from caps.service.problems import Kind, Problem
+from caps.service.site import Site
+from caps.study import Certificate, Manifest, ReleaseBody, Signed
+from services.coordinator.algorithms.base import deviation
+from services.coordinator.execution import Attested
+from services.coordinator.formats import appearing, entries, write_all
+from services.coordinator.generate import load_model
+from services.coordinator.store import Release, Run, Sample, Store
+
+SOFTWARE = f"caps {__version__}"
+NORMAL_95 = 1.959963984540054
+LARGEST_SAMPLE = 1_000_000
+MOST_SAMPLES = 100
+_LARGEST_RELEASE = 10_000_000
+MODEL, DATA, MEASUREMENTS, REPORT = "model.caps", "data.csv", "measurements.json", "report.json"
+
+
+class Draws(Protocol):
+    """A model that rows can be drawn from."""
+
+    def sample(self, rows: int | None = None, *, seed: bytes | None = None) -> Any:
+        """Rows of codes."""
+
+
+class Publisher:
+    """Makes releases and further samples, and finds their files."""
+
+    def __init__(self, site: Site, store: Store) -> None:
+        self._site = site
+        self._store = store
+        self._releases = site.settings.data / "releases"
+        self._samples = site.settings.data / "samples"
+        self._sampling = Lock()
+
+    @property
+    def name(self) -> str:
+        """Whom to name if a release cannot be written."""
+        return self._site.name
+
+    def publish(self, run: str, attested: Attested) -> None:
+        """Publish a run that the servers attested. Nothing is to be seen of it until all is on disk."""
+        record = self._fixed(run)
+        assert record.seed is not None
+        assert record.published_at is not None
+        manifest = self._store.manifest(record.study)
+        assert manifest is not None
+        model, folder = attested.outcome.model, self._releases / run
+        rows = manifest.publication.rows or min(max(1, round(model.total)), _LARGEST_RELEASE)
+        measurements = self._measurements(manifest, record)
+        with appearing(folder) as draft:
+            model.save(draft / MODEL)
+            write_rows(manifest.schema_, model, rows, record.seed, draft)
+            (draft / MEASUREMENTS).write_bytes(canonical.dump(measurements))
+            report = make_report(manifest, attested, rows, measurements["measurements"])
+            (draft / REPORT).write_bytes(canonical.dump(report))
+        files = entries(folder)
+        body = ReleaseBody(
+            study=record.study,
+            run=run,
+            transcript=attested.transcript,
+            measurements=files[MEASUREMENTS].sha256,
+            model=files[MODEL].sha256,
+            data=files[DATA].sha256,
+            rows=rows,
+            seed=record.seed,
+            software=SOFTWARE,
+            at=record.published_at,
+        )
+        certificate = Certificate(
+            manifest=manifest,
+            approvals=record.seal_request.approvals,
+            attestations=attested.attestations,
+            release=Signed[ReleaseBody].by(body, self._site.name, self._site.signing_key),
+        )
+        self._store.add_release(run, certificate, files)
+
+    def _fixed(self, run: str) -> Run:
+        """The run with the seed and the time of its release, which are drawn once."""
+        record = self._store.run(run)
+        if record is not None and record.seed is None:
+            self._store.begin_publishing(run, secrets.token_hex(32))
+            record = self._store.run(run)
+        if record is None:
+            raise LocalError("there is no such run")
+        return record
+
+    def _measurements(self, manifest: Manifest, record: Run) -> dict[str, Any]:
+        listed = []
+        for step in self._store.steps(record.run):
+            asked = request_from_json(step.request) if step.step else None
+            if isinstance(asked, Measurement):
+                value = step.answers[0].document.value
+                assert isinstance(value, tuple)
+                listed.append(_measured(manifest, step.step, asked, value))
+        return {"version": 1, "study": record.study, "run": record.run, "measurements": listed}
+
+    def release(self, release: str) -> Release:
+        """Raises Problem if it is not published."""
+        found = self._store.release(release)
+        if found is None:
+            raise Problem(Kind.NOT_FOUND, "there is no such release here", release=release)
+        return found
+
+    def file(self, release: str, name: str) -> Path:
+        """A file of a release."""
+        return self._releases / release / name
+
+    def sample_file(self, sample: str, name: str) -> Path:
+        """A file of a sample."""
+        return self._samples / sample / name
+
+    def sample(self, release: str, sample: str) -> Sample:
+        """Raises Problem if there is none."""
+        for found in self._store.samples(self.release(release).release):
+            if found.sample == sample:
+                return found
+        raise Problem(Kind.NOT_FOUND, "there is no such sample of this release", release=release)
+
+    def resample(self, release: str, rows: int | None, seed: str | None) -> tuple[Sample, bool]:
+        """Further rows of a release's model; whether they are new. The same rows and seed give the same table."""
+        found = self.release(release)
+        manifest = found.certificate.manifest
+        if not manifest.publication.resamples:
+            raise Problem(Kind.FORBIDDEN, "the study's manifest allows no further samples", release=release)
+        count = found.certificate.release.document.rows if rows is None else rows
+        if not 1 <= count <= LARGEST_SAMPLE:
+            raise Problem(Kind.INVALID, f"a sample has 1 to {LARGEST_SAMPLE} rows")
+        drawn = secrets.token_hex(32) if seed is None else seed
+        name = canonical.digest("sample", {"release": release, "rows": count, "seed": drawn}).hex()[:32]
+        with self._sampling:  # one at a time: each takes the memory of its rows
+            kept = self._store.samples(release)
+            for one in kept:
+                if one.sample == name:
+                    return one, False
+            if len(kept) >= MOST_SAMPLES:
+                raise Problem(Kind.CONFLICT, f"a release keeps at most {MOST_SAMPLES} samples", release=release)
+            model = load_model(self.file(release, MODEL))
+            folder = self._samples / name
+            with appearing(folder) as draft:
+                write_rows(manifest.schema_, model, count, drawn, draft)
+            sample = Sample(name, release, count, drawn, entries(folder), self._store.now())
+            self._store.add_sample(sample)
+        return sample, True
+
+
+def write_rows(schema: Schema, model: Draws, rows: int, seed: str, folder: Path) -> None:
+    """Draw rows and write them: a function of the model and the seed alone."""
+    write_all(schema, model.sample(rows, seed=bytes.fromhex(seed)), seed, folder)
+
+
+def _measured(manifest: Manifest, step: int, asked: Measurement, value: Sequence[int]) -> dict[str, Any]:
+    sigma = deviation(asked.mechanism)
+    width = NORMAL_95 * sigma
+    if isinstance(asked.mechanism, Laplace):  # P(|X| > t) <= e^(-t / scale)
+        width = float(asked.mechanism.scale) * log(20)
+    return {
+        "step": step,
+        "attributes": list(asked.clique),
+        "shape": list(manifest.domain.shape(asked.clique)),
+        "categories": [labels(manifest.schema_, name) for name in asked.clique],
+        "values": list(value),
+        "noise": asked.mechanism.kind,
+        "sigma": sigma,
+        "half_width_95": ceil(100 * width) / 100,
+    }
+
+
+def labels(schema: Schema, name: str) -> list[str]:
+    """The public names of a column's cells: categories, or bins as intervals."""
+    column = next(column for column in schema.columns if column.name == name)
+    given = column.to_json()
+    if column.texts:
+        found = list(column.texts)
+    else:
+        edges = given["bin_edges"]
+        assert isinstance(edges, list | tuple)
+        low, high = "[)" if given.get("side", "right") == "right" else "(]"
+        found = [f"{low}{a}, {b}{high}" for a, b in pairwise(edges)]
+    return found + ["missing"] * (column.size - len(found))
+
+
+def make_report(
+    manifest: Manifest, attested: Attested, rows: int, measurements: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Privacy as the servers attest it, and how well the model explains what they opened."""
+    outcome, statement = attested.outcome, attested.statement
+    quality = [
+        _fit(one, marginal)
+        for one, marginal in zip(
+            measurements, outcome.model.marginals([tuple(one["attributes"]) for one in measurements]), strict=True
+        )
+    ]
+    ratios = [one["ratio"] for one in quality]
+    return {
+        "version": 1,
+        "title": manifest.title,
+        "study": manifest.study_id,
+        "run": attested.attestations[0].document.run,
+        "algorithm": manifest.program.to_json(),
+        "rows": rows,
+        "estimated_total": outcome.model.total,
+        "rounds": outcome.rounds,
+        "privacy": _privacy(statement),
+        "quality": {
+            "about": "L1 distance between the model and the noisy counts, and what the noise alone would make it. A "
+            "ratio near 1 says that the model explains a table as well as the noise lets one see. Estimated from "
+            "noisy answers only: the data were not consulted.",
+            "mean_ratio": float(np.mean(ratios)) if ratios else None,
+            "worst_ratio": max(ratios, default=None),
+            "marginals": quality,
+        },
+        "software": {"coordinator": SOFTWARE, "servers": attested.attestations[0].document.software},
+    }
+
+
+def _privacy(statement: PrivacyStatement) -> dict[str, Any]:
+    return {
+        "paragraph": statement.paragraph(),
+        "certified": statement.certified,
+        "epsilon": float(statement.epsilon),
+        "delta": float(statement.delta),
+        "rho": float(statement.rho),
+        "rho_spent": float(statement.rho_spent),
+        "unit": statement.unit,
+        "neighbouring": statement.neighbouring.relation.value,
+        "multiplicity": statement.neighbouring.multiplicity,
+        "accountant": "zCDP with a filter; statistical distance of the samplers folded into delta",
+        "assumptions": list(statement.assumptions),
+    }
+
+
+def _fit(measured: Mapping[str, Any], marginal: Any) -> dict[str, Any]:
+    values = np.array(measured["values"], np.float64)
+    distance = float(np.abs(values - np.ravel(marginal)).sum())
+    # E|X| of Laplace noise is sigma / sqrt(2), of Gaussian noise sigma sqrt(2 / pi); here to describe, not to protect.
+    share = 1 / sqrt(2) if measured["noise"] == Laplace.kind else sqrt(2 / pi)
+    expected = share * measured["sigma"] * values.size
+    return {
+        "attributes": measured["attributes"],
+        "distance": distance,
+        "noise": expected,
+        "ratio": distance / expected,
+    }
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """The report for people."""
+    privacy, quality = report["privacy"], report["quality"]
+    lines = [
+        f"# {report['title']}",
+        "",
+        f"{report['rows']:,} synthetic rows by {report['algorithm']['name']}, study `{report['study']}`, "
+        f"run `{report['run']}`.",
+        "",
+        "## Privacy",
+        "",
+        privacy["paragraph"],
+        "",
+        "## Quality",
+        "",
+        quality["about"],
+        "",
+        "| marginal | L1 distance | expected from noise | ratio |",
+        "|---|---:|---:|---:|",
+        *(
+            f"| {' x '.join(one['attributes'])} | {one['distance']:.1f} | {one['noise']:.1f} | {one['ratio']:.2f} |"
+            for one in quality["marginals"]
+        ),
+        "",
+        f"Software: coordinator {report['software']['coordinator']}, servers {report['software']['servers']}.",
+        "",
+    ]
+    return "\n".join(lines)

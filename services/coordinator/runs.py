@@ -1,0 +1,225 @@
+"""Runs: starting them, taking them up again after a restart, and telling how far they are. One thread for each."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+from typing import Any
+
+from caps.errors import CapsError
+from caps.service.problems import Kind, Problem
+from caps.study import SealRequest
+from services.coordinator.execution import Attested, Execution, Patience, RunFailed, Stopped
+from services.coordinator.publish import Publisher
+from services.coordinator.servers import ServerError, Servers, Unavailable
+from services.coordinator.store import ENDED, Judged, Run, State, Store
+from services.coordinator.studies import HOLDER, SERVER, Studies
+
+_ATTEND_EVERY = 10.0
+
+log = logging.getLogger("caps.coordinator")
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run is. `percent` is of the privacy budget, which every algorithm spends to the end."""
+
+    percent: float
+    round: int | None
+    stage: str | None
+    measured: tuple[tuple[str, ...], ...]
+    model_bytes: int | None
+    steps: int
+
+
+class Runs:
+    """All runs of this coordinator."""
+
+    def __init__(
+        self,
+        store: Store,
+        studies: Studies,
+        servers: Servers,
+        publisher: Publisher,
+        *,
+        patience: Patience | None = None,
+    ) -> None:
+        self._store = store
+        self._studies = studies
+        self._servers = servers
+        self._publisher = publisher
+        self._patience = patience or Patience()
+        self._stop = Event()
+        self._lock = Lock()
+        self._threads: dict[str, Thread] = {}
+        self._attendant: Thread | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the service is about to end."""
+        return self._stop.is_set()
+
+    def open(self) -> None:
+        """Take up unfinished runs, and keep asking servers that have not judged a study yet."""
+        for run in self._store.runs():
+            if run.state not in ENDED:
+                self._spawn(run.run)
+        self._attendant = Thread(target=self._attend, name="attendant", daemon=True)
+        self._attendant.start()
+
+    def close(self) -> None:
+        """Stop at the next step boundary. Whatever is under way goes on after the next start."""
+        self._stop.set()
+        threads = [*self._threads.values(), *([self._attendant] if self._attendant else [])]
+        for thread in threads:
+            thread.join(10)
+
+    def start(self, study: str, holders: tuple[str, ...] | None = None) -> tuple[Run, bool]:
+        """Begin a run on what all servers hold, or only what these holders gave; whether it is new. Raises Problem."""
+        with self._lock:
+            earlier = self._store.runs(study)
+            if earlier and earlier[-1].state not in ENDED:
+                return earlier[-1], False
+            if any(run.state is State.RELEASED for run in earlier):
+                raise Problem(Kind.CONFLICT, "the study is released; its budget is agreed for one release", study=study)
+            sealed = next((run for run in reversed(earlier) if run.inputs is not None), None)
+            if sealed is not None:  # inputs are final: another attempt is on the same
+                contributions, request = dict(sealed.contributions), sealed.seal_request
+            else:
+                contributions, request = self._gathered(study, holders)
+            run = secrets.token_hex(16)
+            self._store.add_run(run, study, contributions, request)
+        self._spawn(run)
+        begun = self._store.run(run)
+        assert begun is not None
+        return begun, True
+
+    def run(self, run: str) -> Run:
+        """Raises Problem if there is no such run."""
+        found = self._store.run(run)
+        if found is None:
+            raise Problem(Kind.NOT_FOUND, "there is no such run here", run=run)
+        return found
+
+    def position(self, run: str) -> Position:
+        """How far a run is, from what it reported."""
+        told = [event.body for event in self._store.events(run) if event.kind == "progress"]
+        measured = tuple(tuple(one["clique"]) for one in told if one["stage"] in ("initial", "measure"))
+        sizes = [one["model_bytes"] for one in told if one["model_bytes"] is not None]
+        answered = sum(1 for step in self._store.steps(run) if step.answers)
+        last: Mapping[str, Any] = told[-1] if told else {"rho": 1.0, "rho_spent": 0.0, "round": None, "stage": None}
+        return Position(
+            round(100 * last["rho_spent"] / last["rho"], 2),
+            last["round"],
+            last["stage"],
+            measured,
+            sizes[-1] if sizes else None,
+            answered,
+        )
+
+    def perform(self, run: str) -> None:
+        """Take a run to its end, in this thread. Raises Stopped if the service ends first."""
+        record = self.run(run)
+        if record.state in ENDED:
+            return
+        manifest = self._studies.manifest(record.study)
+        for earlier in self._store.runs(record.study):
+            if earlier.state is State.FAILED:
+                self._abandon(earlier)
+        execution = Execution(self._store, self._servers, manifest, record, patience=self._patience, stop=self._stop)
+        try:
+            attested = execution.perform()
+            self._store.change_state(run, State.PUBLISHING)
+            execution.patiently(lambda: self._publish(run, attested))
+        except Stopped:
+            raise
+        except RunFailed as error:
+            self._fail(run, str(error), error.party)
+        except ServerError as error:
+            self._fail(run, error.what, error.party)
+        except CapsError as error:
+            self._fail(run, str(error), None)
+        except Exception as error:  # noqa: BLE001  a run that cannot go on must say so, and where; never with a value
+            if self.stopping:  # connections are being closed under its hands
+                raise Stopped from None
+            where = [f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in _frames(error)]
+            log.error(json.dumps({"run": run, "error": type(error).__name__, "where": where}))
+            self._fail(run, f"an unforeseen {type(error).__name__}; the log says where", None)
+
+    def _publish(self, run: str, attested: Attested) -> None:
+        try:
+            self._publisher.publish(run, attested)
+        except OSError as error:
+            raise Unavailable(self._publisher.name, f"cannot write the release ({error.strerror})") from None
+
+    def _gathered(self, study: str, holders: tuple[str, ...] | None) -> tuple[dict[str, str], SealRequest]:
+        manifest = self._studies.manifest(study)
+        judged = self._store.judgements(study)
+        missing = [name for name, one in judged.items() if one.state is not Judged.APPROVED]
+        if missing:
+            raise Problem(Kind.NOT_READY, f"{', '.join(missing)} must approve the study first", missing=missing)
+        participation = self._studies.participation(study)
+        for server, why in participation.unreached.items():
+            raise Problem(Kind.PEER_FAILED, f"{server} {why}", party=server)
+        complete = {
+            part.holder: part.contribution for part in participation.parts if part.approved and part.contribution
+        }
+        wanted = sorted(complete) if holders is None else sorted(set(holders))
+        absent = [name for name in wanted if name not in complete]
+        if absent or not wanted:
+            detail = (
+                f"{', '.join(absent)} must approve and contribute first" if absent else "nobody has contributed yet"
+            )
+            raise Problem(Kind.NOT_READY, detail, missing=absent or [holder.name for holder in manifest.holders])
+        brought = [manifest.holder(name) for name in wanted if manifest.holder(name).brings == "columns"]
+        covered = {column for holder in brought for column in holder.columns or manifest.domain.names}
+        if brought and covered != set(manifest.domain.names):
+            gone = sorted(set(manifest.domain.names) - covered)
+            raise Problem(Kind.NOT_READY, f"nobody has contributed the columns {', '.join(gone)} yet", columns=gone)
+        approvals = self._store.approvals(study)
+        signers = [(SERVER, server.name) for server in manifest.servers] + [(HOLDER, name) for name in wanted]
+        contributions = {complete[name]: name for name in wanted}
+        request = SealRequest(
+            contributions=tuple(sorted(contributions)), approvals=tuple(approvals[signer] for signer in signers)
+        )
+        return contributions, request
+
+    def _fail(self, run: str, reason: str, party: str | None) -> None:
+        self._store.change_state(run, State.FAILED, party=party, reason=reason)
+        self._abandon(self.run(run))
+
+    def _abandon(self, run: Run) -> None:
+        """Let the servers give back what a failed run did not charge. One that is away is told before the next run."""
+        manifest = self._studies.manifest(run.study)
+        for reply in self._servers.ask_each(manifest, "DELETE", f"/v1/runs/{run.run}"):
+            if isinstance(reply, ServerError):
+                log.info(json.dumps({"run": run.run, "abandoned": False, "party": reply.party}))
+
+    def _spawn(self, run: str) -> None:
+        def work() -> None:
+            try:
+                self.perform(run)
+            except Stopped:
+                log.info(json.dumps({"run": run, "event": "stopped"}))
+
+        thread = Thread(target=work, name=f"run-{run[:8]}", daemon=True)
+        self._threads[run] = thread
+        thread.start()
+
+    def _attend(self) -> None:
+        """Servers that were out of reach, or whose operators had not decided, are asked again."""
+        while not self._stop.wait(_ATTEND_EVERY):
+            for study in self._store.studies():
+                try:
+                    self._studies.refresh(study, only=frozenset({Judged.PENDING, Judged.WAITING}))
+                except CapsError as error:
+                    log.warning(json.dumps({"study": study, "error": type(error).__name__}))
+
+
+def _frames(error: BaseException) -> traceback.StackSummary:
+    return traceback.extract_tb(error.__traceback__)

@@ -1,0 +1,202 @@
+"""Calls to the three servers. What goes wrong has a party to blame:
+
+ServerError          `.party` names who is to blame
++-- Unavailable      out of reach, or waiting for another that is: the same call may succeed later
++-- ServerRefused    said no, and will say so again; `.problem` is what it sent
++-- Misbehaved       an answer that is malformed, wrongly signed, or contradicts that of the others
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from caps import canonical
+from caps.errors import CapsError
+from caps.signing import SignatureRefused
+from caps.study import Manifest, Server, Signable, Signed
+from caps.tls import NotTheParty
+
+CALL_TIMEOUT = 30.0
+"""Seconds until a server that says nothing counts as out of reach: the bound on noticing that it disappeared."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+_OUTCOMES = (200, 201, 202)
+_SHORTENED = 500
+
+Connect = Callable[[Server], httpx.Client]
+D = TypeVar("D", bound=Signable)
+
+
+class ServerError(CapsError):
+    """A server is to blame, or another party by its word."""
+
+    def __init__(self, party: str, what: str) -> None:
+        super().__init__(f"{party}: {what}")
+        self.party = party
+        self.what = what
+
+
+class Unavailable(ServerError):
+    """Try again later. `direct` if this was seen here, and not told by a server about another."""
+
+    def __init__(self, party: str, what: str, *, direct: bool = True) -> None:
+        super().__init__(party, what)
+        self.direct = direct
+
+
+class ServerRefused(ServerError):
+    """The server's final word."""
+
+    def __init__(self, party: str, what: str, problem: dict[str, Any]) -> None:
+        super().__init__(party, what)
+        self.problem = problem
+
+
+class Misbehaved(ServerError):
+    """What the server sent cannot be used."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A server's answer; `pending` (202) if it is not there yet, with the seconds after which to ask again."""
+
+    server: Server
+    body: Any
+    created: bool = False
+    pending: float | None = None
+
+
+class Servers:
+    """Keeps a connection to each server, and asks all three at once."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._clients: dict[tuple[str, str, str], httpx.Client] = {}
+        self._lock = Lock()
+        self._threads = ThreadPoolExecutor(24, thread_name_prefix="servers")
+
+    def close(self) -> None:
+        """End all connections."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for client in self._clients.values():
+            client.close()
+
+    def ask(self, server: Server, method: str, path: str, body: object = None) -> Reply:
+        """One call. Raises ServerError."""
+        content = None if body is None else canonical.dump(body)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        try:
+            response = self._client(server).request(method, path, content=content, headers=headers)
+        except httpx.TimeoutException:
+            raise Unavailable(server.name, "did not answer in time") from None
+        except (httpx.TransportError, OSError) as error:
+            raise Unavailable(server.name, _reason(error)) from None
+        if response.status_code not in _OUTCOMES:
+            raise _failure(server, response)
+        pending = _pause(response) if response.status_code == 202 else None
+        return Reply(server, _parsed(server, response), response.status_code == 201, pending)
+
+    def ask_each(self, manifest: Manifest, method: str, path: str, body: object = None) -> list[Reply | ServerError]:
+        """The same call to the three servers at once; the order is the manifest's."""
+
+        def one(server: Server) -> Reply | ServerError:
+            try:
+                return self.ask(server, method, path, body)
+            except ServerError as error:
+                return error
+
+        return list(self._threads.map(one, manifest.servers))
+
+    def ask_all(self, manifest: Manifest, method: str, path: str, body: object = None) -> list[Reply]:
+        """The same, where all are needed. Raises the worst error: a refusal counts for more than a silence."""
+        results = self.ask_each(manifest, method, path, body)
+        errors = [result for result in results if isinstance(result, ServerError)]
+        if errors:
+            raise max(errors, key=_weight)
+        return [result for result in results if isinstance(result, Reply)]
+
+    def _client(self, server: Server) -> httpx.Client:
+        key = (server.role, server.pin, server.url)
+        with self._lock:
+            if key not in self._clients:
+                self._clients[key] = self._connect(server)
+            return self._clients[key]
+
+
+def signed(document: type[D], reply: Reply) -> Signed[D]:
+    """What a reply holds, if its server signed it. Raises Misbehaved."""
+    try:
+        found: Signed[D] = Signed[document].model_validate(reply.body)  # type: ignore[valid-type]
+        found.verify(reply.server)
+    except ValidationError:
+        raise Misbehaved(reply.server.name, f"sent something else than a signed {document.kind}") from None
+    except SignatureRefused as error:
+        raise Misbehaved(reply.server.name, str(error)) from None
+    return found
+
+
+def agree(documents: Sequence[Signed[D]], what: str, *, apart_from: frozenset[str] = frozenset()) -> None:
+    """Raises Misbehaved, which names those who differ, unless all documents say the same."""
+    said = [canonical.dump(_without(signed.document, apart_from)) for signed in documents]
+    if len(set(said)) == 1:
+        return
+    commonest = max(said, key=said.count)
+    names = [signed.signer for signed, text in zip(documents, said, strict=True)]
+    if said.count(commonest) == 1:
+        raise Misbehaved(", ".join(names), f"each reports another {what}")
+    odd = [name for name, text in zip(names, said, strict=True) if text != commonest]
+    others = [name for name in names if name not in odd]
+    raise Misbehaved(", ".join(odd), f"reports another {what} than {' and '.join(others)}")
+
+
+def _without(document: BaseModel, names: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in document.model_dump(mode="json").items() if name not in names}
+
+
+def _weight(error: ServerError) -> tuple[bool, bool, bool]:
+    direct = isinstance(error, Unavailable) and error.direct
+    return isinstance(error, ServerRefused), isinstance(error, Misbehaved), direct
+
+
+def _parsed(server: Server, response: httpx.Response) -> Any:
+    try:
+        return json.loads(response.content) if response.content else None
+    except ValueError:
+        raise Misbehaved(server.name, "sent something else than JSON") from None
+
+
+def _failure(server: Server, response: httpx.Response) -> ServerError:
+    try:
+        problem = json.loads(response.content)
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):
+        problem = {}
+    detail = str(problem.get("detail", f"answered with status {response.status_code}"))[:_SHORTENED]
+    if problem.get("retryable") is True or response.status_code >= 500 or response.status_code == 429:
+        blamed = problem.get("party")
+        party = blamed if isinstance(blamed, str) and blamed else server.name
+        return Unavailable(party, detail, direct=party == server.name)
+    return ServerRefused(server.name, detail, problem)
+
+
+def _reason(error: BaseException) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, NotTheParty):
+            return f"cannot be reached: {cause}"
+        cause = cause.__cause__ or cause.__context__
+    return f"cannot be reached ({type(error).__name__})"
+
+
+def _pause(response: httpx.Response) -> float:
+    given = response.headers.get("retry-after", "")
+    wished = float(given) if given.isascii() and given.isdigit() and len(given) < 9 else 0.0
+    return min(max(wished, _SHORTEST_PAUSE), _LONGEST_PAUSE)

@@ -1,0 +1,71 @@
+"""The coordinator as an application: its parts joined together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+
+from caps.service.app import create_app
+from caps.service.database import open_database
+from caps.service.site import Site
+from services.coordinator.api import make_router
+from services.coordinator.execution import Patience
+from services.coordinator.publish import Publisher
+from services.coordinator.runs import Runs
+from services.coordinator.servers import CALL_TIMEOUT, Connect, Servers
+from services.coordinator.store import Store
+from services.coordinator.studies import Studies
+from services.coordinator.tables import metadata
+
+ROLE = "coordinator"
+DESCRIPTION = "Takes a study from its manifest to a release. Sees opened, noisy values only."
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """The parts; `open` takes up what a restart interrupted."""
+
+    site: Site
+    store: Store
+    servers: Servers
+    studies: Studies
+    publisher: Publisher
+    runs: Runs
+
+    @classmethod
+    def of(cls, site: Site, *, connect: Connect | None = None, patience: Patience | None = None) -> Coordinator:
+        """`connect` makes a client for a server; by default over TLS, to the key that the manifest pins."""
+        store = Store(open_database(site.settings.database, metadata), site.clock)
+        servers = Servers(connect or (lambda server: site.calls(server, timeout=CALL_TIMEOUT)))
+        studies = Studies(site, store, servers)
+        publisher = Publisher(site, store)
+        runs = Runs(store, studies, servers, publisher, patience=patience)
+        return cls(site, store, servers, studies, publisher, runs)
+
+    def close(self) -> None:
+        """Stop runs at a step boundary, then the connections."""
+        self.runs.close()
+        self.servers.close()
+
+    def app(self) -> FastAPI:
+        """The application, which opens and closes the coordinator."""
+
+        @asynccontextmanager
+        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+            await run_in_threadpool(self.runs.open)
+            yield
+            await run_in_threadpool(self.close)
+
+        return create_app(
+            service=ROLE,
+            name=self.site.name,
+            description=DESCRIPTION,
+            routers=[make_router(self.store, self.studies, self.runs, self.publisher)],
+            tokens=self.site.tokens,
+            clock=self.site.clock,
+            lifespan=lifespan,
+        )

@@ -1,0 +1,421 @@
+"""The coordinator's record of studies, runs and releases. Every writing method is one transaction, synced to disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Engine, RowMapping, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from caps import canonical
+from caps.errors import LocalError
+from caps.service.app import instant
+from caps.study import Answer, Approval, Attestation, Certificate, Manifest, SealRequest, Signed
+from services.coordinator import tables
+
+log = logging.getLogger("caps.coordinator")
+
+
+class State(StrEnum):
+    """Where a run is. Waiting is for a party that is out of reach, and says for which."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    PUBLISHING = "publishing"
+    RELEASED = "released"
+    FAILED = "failed"
+
+
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    State.QUEUED: frozenset({State.RUNNING, State.FAILED}),
+    State.RUNNING: frozenset({State.WAITING, State.PUBLISHING, State.FAILED}),
+    State.WAITING: frozenset({State.RUNNING, State.RELEASED, State.FAILED}),
+    State.PUBLISHING: frozenset({State.WAITING, State.RELEASED, State.FAILED}),
+    State.RELEASED: frozenset(),
+    State.FAILED: frozenset(),
+}
+"""A run that waited, even to publish, is running when a restart takes it up: it repeats what came before."""
+ENDED = frozenset({State.RELEASED, State.FAILED})
+
+
+class Judged(StrEnum):
+    """What a server made of a study; pending if it was not reached yet, waiting if its operator decides."""
+
+    PENDING = "pending"
+    WAITING = "waiting"
+    APPROVED = "approved"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A server's word on a study, or why there is none."""
+
+    server: str
+    state: Judged
+    reason: str | None = None
+    objections: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as recorded. `contributions` maps each to its holder; `sealed` has them in the servers' order."""
+
+    run: str
+    study: str
+    state: State
+    party: str | None
+    reason: str | None
+    contributions: Mapping[str, str]
+    seal_request: SealRequest
+    inputs: str | None
+    sealed: tuple[str, ...]
+    seed: str | None
+    published_at: str | None
+    created_at: str
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """A step as recorded; without answers until all servers agreed."""
+
+    step: int
+    request: Mapping[str, Any]
+    digest: str
+    answers: tuple[Signed[Answer], ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in a run, numbered from 1."""
+
+    number: int
+    kind: str
+    body: Mapping[str, Any]
+    at: str
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file of a release."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """A published release."""
+
+    release: str
+    certificate: Certificate
+    files: Mapping[str, FileEntry]
+    created_at: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Further rows from a release's model."""
+
+    sample: str
+    release: str
+    rows: int
+    seed: str
+    files: Mapping[str, FileEntry]
+    created_at: str
+
+
+class Store:
+    """Reads and writes the tables."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], datetime]) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def now(self) -> str:
+        """The time as documents spell it."""
+        return instant(self._clock())
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        with self._engine.begin() as connection:
+            yield connection
+
+    def _all(self, statement: Any) -> Sequence[RowMapping]:
+        with self._engine.connect() as connection:
+            return connection.execute(statement).mappings().all()
+
+    def _one(self, statement: Any) -> RowMapping | None:
+        with self._engine.connect() as connection:
+            return connection.execute(statement).mappings().first()
+
+    def add_study(self, manifest: Manifest) -> bool:
+        """Keep a manifest. False if it is known."""
+        row = {
+            "study": manifest.study_id,
+            "manifest": manifest.canonical_bytes().decode(),
+            "created_at": self.now(),
+        }
+        with self._write() as connection:
+            added = _insert_once(connection, tables.studies, row)
+            for server in manifest.servers:
+                pending = {"study": manifest.study_id, "server": server.name, "state": Judged.PENDING}
+                _insert_once(connection, tables.judgements, pending | {"objections": "[]"})
+        return added
+
+    def studies(self) -> list[str]:
+        """Ids, the oldest first."""
+        order = (tables.studies.c.created_at, tables.studies.c.study)
+        return [row["study"] for row in self._all(select(tables.studies.c.study).order_by(*order))]
+
+    def manifest(self, study: str) -> Manifest | None:
+        """The manifest of a study, if it is known."""
+        row = self._one(select(tables.studies.c.manifest).where(tables.studies.c.study == study))
+        return None if row is None else _manifest(row["manifest"])
+
+    def proposed_at(self, study: str) -> str:
+        """When a study became known here."""
+        row = self._one(select(tables.studies.c.created_at).where(tables.studies.c.study == study))
+        return "" if row is None else str(row["created_at"])
+
+    def add_approval(self, study: str, name: str, approval: Signed[Approval]) -> bool:
+        """Keep an approval, which has been verified. False if this party had approved: the first one stays."""
+        row = {"study": study, "role": approval.document.role, "name": name, "approval": _text(approval.to_json())}
+        with self._write() as connection:
+            return _insert_once(connection, tables.approvals, row)
+
+    def approvals(self, study: str) -> dict[tuple[str, str], Signed[Approval]]:
+        """By role and name."""
+        rows = self._all(select(tables.approvals).where(tables.approvals.c.study == study))
+        return {(row["role"], row["name"]): Signed[Approval].model_validate_json(row["approval"]) for row in rows}
+
+    def judge(self, study: str, judgement: Judgement) -> None:
+        """Keep what a server said."""
+        place = (tables.judgements.c.study == study) & (tables.judgements.c.server == judgement.server)
+        values = {
+            "state": judgement.state,
+            "reason": judgement.reason,
+            "objections": json.dumps(judgement.objections),
+        }
+        with self._write() as connection:
+            connection.execute(update(tables.judgements).where(place).values(values))
+
+    def judgements(self, study: str) -> dict[str, Judgement]:
+        """By server."""
+        rows = self._all(select(tables.judgements).where(tables.judgements.c.study == study))
+        return {
+            row["server"]: Judgement(
+                row["server"], Judged(row["state"]), row["reason"], tuple(json.loads(row["objections"]))
+            )
+            for row in rows
+        }
+
+    def add_run(self, run: str, study: str, contributions: Mapping[str, str], request: SealRequest) -> None:
+        """Write a run down, before any server hears of it."""
+        with self._write() as connection:
+            number = connection.execute(select(func.coalesce(func.max(tables.runs.c.number), 0) + 1)).scalar_one()
+            row = {
+                "run": run,
+                "number": number,
+                "study": study,
+                "state": State.QUEUED,
+                "contributions": json.dumps(dict(contributions)),
+                "seal_request": _text(request.to_json()),
+                "created_at": self.now(),
+            }
+            connection.execute(insert(tables.runs).values(row))
+            self._add_event(connection, run, "state", {"state": State.QUEUED, "party": None, "reason": None})
+
+    def run(self, run: str) -> Run | None:
+        """A run, if it is known."""
+        row = self._one(select(tables.runs).where(tables.runs.c.run == run))
+        return None if row is None else _run(row)
+
+    def runs(self, study: str | None = None) -> list[Run]:
+        """Runs, of one study or all, the oldest first."""
+        statement = select(tables.runs).order_by(tables.runs.c.number)
+        if study is not None:
+            statement = statement.where(tables.runs.c.study == study)
+        return [_run(row) for row in self._all(statement)]
+
+    def change_state(self, run: str, state: State, *, party: str | None = None, reason: str | None = None) -> None:
+        """Go to a state and tell of it; nothing happens if all is as it was."""
+        new = {"state": state, "party": party, "reason": reason}
+        place = tables.runs.c.run == run
+        row = self._one(select(tables.runs).where(place))
+        if row is not None and {name: row[name] for name in new} == new:
+            return
+        with self._write() as connection:
+            self._enter(connection, run, new)
+
+    def _enter(self, connection: Connection, run: str, new: Mapping[str, Any]) -> None:
+        place = tables.runs.c.run == run
+        old = State(connection.execute(select(tables.runs.c.state).where(place)).scalar_one())
+        if new["state"] != old and new["state"] not in TRANSITIONS[old]:
+            raise LocalError(f"a run that is {old} cannot become {new['state']}")
+        connection.execute(update(tables.runs).where(place).values(new))
+        self._add_event(connection, run, "state", new)
+        log.info(json.dumps({"run": run, **new}))
+
+    def seal(self, run: str, inputs: str, sealed: Sequence[str]) -> None:
+        """Keep what the servers sealed."""
+        self._set(run, {"inputs": inputs, "sealed": json.dumps(list(sealed))})
+
+    def begin_publishing(self, run: str, seed: str) -> None:
+        """Fix the seed and the time of the release, so that a crash repeats the same one."""
+        self._set(run, {"seed": seed, "published_at": self.now()})
+
+    def _set(self, run: str, values: Mapping[str, object]) -> None:
+        with self._write() as connection:
+            connection.execute(update(tables.runs).where(tables.runs.c.run == run).values(values))
+
+    def step(self, run: str, step: int) -> StepRecord | None:
+        """A step, if it was begun."""
+        place = (tables.steps.c.run == run) & (tables.steps.c.step == step)
+        row = self._one(select(tables.steps).where(place))
+        return None if row is None else _step(row)
+
+    def steps(self, run: str) -> list[StepRecord]:
+        """All steps begun, in order."""
+        statement = select(tables.steps).where(tables.steps.c.run == run).order_by(tables.steps.c.step)
+        return [_step(row) for row in self._all(statement)]
+
+    def begin_step(self, run: str, step: int, request: Mapping[str, Any], digest: str) -> None:
+        """Write a request down, before any server hears of it."""
+        row = {"run": run, "step": step, "request": _text(request), "digest": digest}
+        with self._write() as connection:
+            connection.execute(insert(tables.steps).values(row))
+
+    def end_step(self, run: str, step: int, answers: Sequence[Signed[Answer]]) -> None:
+        """Keep what all servers answered alike."""
+        place = (tables.steps.c.run == run) & (tables.steps.c.step == step)
+        text = _text([answer.to_json() for answer in answers])
+        with self._write() as connection:
+            connection.execute(update(tables.steps).where(place).values(answers=text))
+
+    def add_attestations(self, run: str, attestations: Sequence[Signed[Attestation]]) -> None:
+        """Keep the servers' words on a run, all at once."""
+        with self._write() as connection:
+            for attestation in attestations:
+                row = {"run": run, "server": attestation.signer, "attestation": _text(attestation.to_json())}
+                connection.execute(insert(tables.attestations).values(row))
+
+    def attestations(self, run: str) -> list[Signed[Attestation]]:
+        """In the order of servers; none until there are all."""
+        statement = select(tables.attestations).where(tables.attestations.c.run == run)
+        rows = self._all(statement.order_by(tables.attestations.c.server))
+        return [Signed[Attestation].model_validate_json(row["attestation"]) for row in rows]
+
+    def add_progress(self, run: str, body: Mapping[str, Any]) -> None:
+        """Tell of progress."""
+        with self._write() as connection:
+            self._add_event(connection, run, "progress", body)
+
+    def _add_event(self, connection: Connection, run: str, kind: str, body: Mapping[str, Any]) -> None:
+        last = func.coalesce(func.max(tables.events.c.number), 0)
+        number = connection.execute(select(last + 1).where(tables.events.c.run == run)).scalar_one()
+        row = {"run": run, "number": number, "kind": kind, "body": json.dumps(body), "at": self.now()}
+        connection.execute(insert(tables.events).values(row))
+
+    def events(self, run: str, *, after: int = 0) -> list[Event]:
+        """What happened after the event of that number."""
+        place = (tables.events.c.run == run) & (tables.events.c.number > after)
+        rows = self._all(select(tables.events).where(place).order_by(tables.events.c.number))
+        return [Event(row["number"], row["kind"], json.loads(row["body"]), row["at"]) for row in rows]
+
+    def add_release(self, run: str, certificate: Certificate, files: Mapping[str, FileEntry]) -> None:
+        """Publish: the release is there and the run has ended, in one transaction."""
+        row = {
+            "release": run,
+            "certificate": _text(certificate.to_json()),
+            "files": _files_text(files),
+            "created_at": certificate.release.document.at,
+        }
+        new = {"state": State.RELEASED, "party": None, "reason": None}
+        with self._write() as connection:
+            connection.execute(insert(tables.releases).values(row))
+            self._enter(connection, run, new)
+
+    def release(self, release: str) -> Release | None:
+        """A release, if it is published."""
+        row = self._one(select(tables.releases).where(tables.releases.c.release == release))
+        return None if row is None else _release(row)
+
+    def releases(self) -> list[Release]:
+        """The oldest first."""
+        order = (tables.releases.c.created_at, tables.releases.c.release)
+        return [_release(row) for row in self._all(select(tables.releases).order_by(*order))]
+
+    def add_sample(self, sample: Sample) -> None:
+        """Keep a sample whose files are there."""
+        row = {name: getattr(sample, name) for name in ("sample", "release", "rows", "seed", "created_at")}
+        with self._write() as connection:
+            _insert_once(connection, tables.samples, row | {"files": _files_text(sample.files)})
+
+    def samples(self, release: str) -> list[Sample]:
+        """Of one release, the oldest first."""
+        order = (tables.samples.c.created_at, tables.samples.c.sample)
+        rows = self._all(select(tables.samples).where(tables.samples.c.release == release).order_by(*order))
+        return [
+            Sample(row["sample"], release, row["rows"], row["seed"], _files(row["files"]), row["created_at"])
+            for row in rows
+        ]
+
+
+def _insert_once(connection: Connection, table: Any, row: Mapping[str, object]) -> bool:
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    statement = dialect.insert(table).values(row).on_conflict_do_nothing()
+    return bool(connection.execute(statement).rowcount)
+
+
+def _text(value: object) -> str:
+    return canonical.dump(value).decode()
+
+
+@lru_cache(64)
+def _manifest(text: str) -> Manifest:
+    return Manifest.model_validate_json(text)
+
+
+def _run(row: RowMapping) -> Run:
+    return Run(
+        row["run"],
+        row["study"],
+        State(row["state"]),
+        row["party"],
+        row["reason"],
+        json.loads(row["contributions"]),
+        SealRequest.model_validate_json(row["seal_request"]),
+        row["inputs"],
+        tuple(json.loads(row["sealed"] or "[]")),
+        row["seed"],
+        row["published_at"],
+        row["created_at"],
+    )
+
+
+def _step(row: RowMapping) -> StepRecord:
+    answers = tuple(Signed[Answer].model_validate(answer) for answer in json.loads(row["answers"] or "[]"))
+    return StepRecord(row["step"], json.loads(row["request"]), row["digest"], answers)
+
+
+def _release(row: RowMapping) -> Release:
+    certificate = Certificate.model_validate_json(row["certificate"])
+    return Release(row["release"], certificate, _files(row["files"]), row["created_at"])
+
+
+def _files_text(files: Mapping[str, FileEntry]) -> str:
+    return json.dumps({name: [entry.size, entry.sha256] for name, entry in files.items()})
+
+
+def _files(text: str) -> dict[str, FileEntry]:
+    return {name: FileEntry(size, sha256) for name, (size, sha256) in json.loads(text).items()}

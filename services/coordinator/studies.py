@@ -1,0 +1,174 @@
+"""Studies: proposing them to the servers, collecting approvals, and who takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from caps.errors import DomainError
+from caps.service.problems import Kind, Problem
+from caps.service.site import Site
+from caps.study import Approval, Holder, Manifest, Signed
+from services.coordinator.servers import Misbehaved, Reply, ServerError, ServerRefused, Servers, signed
+from services.coordinator.store import Judged, Judgement, Run, State, Store
+
+SERVER, HOLDER = "mpc-server", "holder"
+_MOST_ERRORS = 50
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a holder has done: whether it approved, and which servers hold what of it.
+
+    contribution: the one that all three servers hold, if there is one.
+    """
+
+    holder: str
+    approved: bool
+    held: Mapping[str, tuple[str, ...]]
+    contribution: str | None
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Of all holders; `unreached` says why a server's word is missing."""
+
+    parts: tuple[Part, ...]
+    unreached: Mapping[str, str]
+
+
+class Studies:
+    """The studies that this coordinator serves."""
+
+    def __init__(self, site: Site, store: Store, servers: Servers) -> None:
+        self._site = site
+        self._store = store
+        self._servers = servers
+
+    def propose(self, document: object) -> tuple[Manifest, bool]:
+        """Keep a manifest and ask the servers; whether it is new. Raises Problem for one that cannot be served."""
+        manifest = read_manifest(document)
+        if not self._site.is_me(manifest.coordinator):
+            raise Problem(
+                Kind.INVALID,
+                "the manifest names another coordinator than this one, or one with other keys",
+                errors=[{"place": "coordinator", "message": f"must be {self._site.name} with its keys"}],
+            )
+        new = self._store.add_study(manifest)
+        self.refresh(manifest.study_id)
+        return manifest, new
+
+    def manifest(self, study: str) -> Manifest:
+        """Raises Problem if there is no such study."""
+        manifest = self._store.manifest(study)
+        if manifest is None:
+            raise Problem(Kind.NOT_FOUND, "there is no such study here", study=study)
+        return manifest
+
+    def refresh(self, study: str, *, only: frozenset[Judged] = frozenset(Judged) - {Judged.APPROVED}) -> None:
+        """Ask the servers whose last word was one of these. Servers that cannot be reached stay pending."""
+        manifest, before = self.manifest(study), self._store.judgements(study)
+        if not any(before[server.name].state in only for server in manifest.servers):
+            return
+        replies = self._servers.ask_each(manifest, "PUT", f"/v1/studies/{study}", manifest.to_json())
+        for server, reply in zip(manifest.servers, replies, strict=True):
+            # An approval stands: a server that is asked again, because another was, can only repeat it.
+            if before[server.name].state is not Judged.APPROVED:
+                self._store.judge(study, self._judgement(manifest, server.name, reply))
+
+    def _judgement(self, manifest: Manifest, server: str, reply: Reply | ServerError) -> Judgement:
+        match reply:
+            case ServerRefused():
+                return Judgement(server, Judged.REFUSED, reply.what, _sentences(reply.problem.get("objections")))
+            case ServerError():
+                return Judgement(server, Judged.PENDING, reply.what)
+        if reply.pending is not None:
+            return Judgement(server, Judged.WAITING, "its operator has not decided yet")
+        try:
+            approval = signed(Approval, reply)
+            said = approval.document
+            if (said.study, said.role) != (manifest.study_id, SERVER) or said.exchange_key is None:
+                raise Misbehaved(server, "approved something else than this study")
+        except Misbehaved as error:
+            return Judgement(server, Judged.REFUSED, error.what)
+        self._store.add_approval(manifest.study_id, server, approval)
+        return Judgement(server, Judged.APPROVED)
+
+    def holder(self, study: str, name: str) -> Holder:
+        """A holder of a study. Raises Problem."""
+        try:
+            return self.manifest(study).holder(name)
+        except DomainError:
+            raise Problem(Kind.NOT_FOUND, "the study has no such holder", study=study) from None
+
+    def approve(self, study: str, holder: Holder, approval: Signed[Approval]) -> bool:
+        """Keep a holder's approval; whether it is new."""
+        said = approval.verify(holder)
+        if (said.study, said.role) != (study, HOLDER):
+            raise Problem(Kind.INVALID, "this approves something else", study=study)
+        return self._store.add_approval(study, holder.name, approval)
+
+    def participation(self, study: str) -> Participation:
+        """Ask the servers what they hold."""
+        manifest, approvals = self.manifest(study), self._store.approvals(study)
+        replies = self._servers.ask_each(manifest, "GET", f"/v1/studies/{study}/contributions")
+        held: dict[str, dict[str, tuple[str, ...]]] = {holder.name: {} for holder in manifest.holders}
+        unreached = {}
+        for server, reply in zip(manifest.servers, replies, strict=True):
+            listed = _contributions(reply) if isinstance(reply, Reply) else None
+            if listed is None:
+                unreached[server.name] = reply.what if isinstance(reply, ServerError) else "sent no list"
+                continue
+            for holder, contribution in listed:
+                if holder in held:
+                    held[holder][server.name] = (*held[holder].get(server.name, ()), contribution)
+        parts = tuple(
+            Part(name, (HOLDER, name) in approvals, servers, _common(servers, len(manifest.servers)))
+            for name, servers in held.items()
+        )
+        return Participation(parts, unreached)
+
+    def state(self, study: str, runs: list[Run]) -> str:
+        """The study's state in one word."""
+        if runs and runs[-1].state is State.FAILED:
+            return "failed"
+        if runs:
+            return "released" if runs[-1].state is State.RELEASED else "running"
+        judged = self._store.judgements(study).values()
+        return "approved" if all(one.state is Judged.APPROVED for one in judged) else "proposed"
+
+
+def read_manifest(document: object) -> Manifest:
+    """The manifest of an object of JSON. Raises Problem with the places of errors."""
+    if not isinstance(document, dict):
+        raise Problem(Kind.INVALID, "a manifest is an object")
+    try:
+        return Manifest.from_json(document)
+    except ValidationError as error:
+        errors = [
+            {"place": ".".join(map(str, one["loc"])), "message": one["msg"]}
+            for one in error.errors(include_input=False, include_url=False)
+        ][:_MOST_ERRORS]
+        raise Problem(Kind.INVALID, errors[0]["message"], errors=errors) from None
+
+
+def _sentences(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def _contributions(reply: Reply) -> list[tuple[str, str]] | None:
+    body: Any = reply.body
+    if not isinstance(body, list) or not all(isinstance(one, dict) for one in body):
+        return None
+    complete = [one for one in body if one.get("state", "complete") == "complete"]
+    return [(str(one.get("holder")), str(one.get("contribution"))) for one in complete]
+
+
+def _common(held: Mapping[str, tuple[str, ...]], servers: int) -> str | None:
+    if len(held) < servers:
+        return None
+    everywhere = set.intersection(*map(set, held.values()))
+    return everywhere.pop() if len(everywhere) == 1 else None
