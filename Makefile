@@ -21,6 +21,7 @@ check: $(READY) ## lint, types, import contracts, generated docs up to date
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache > .lint-imports.log || { cat .lint-imports.log; exit 1; }
 	@$(BIN)/python -m services.mpc_server.protocol_docs --check docs/protocols.md
+	@$(BIN)/python -m caps.cli.reference --check docs/cli.md
 
 test: check ## everything CI runs: check, then the tests
 	@$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow"
@@ -28,16 +29,17 @@ test: check ## everything CI runs: check, then the tests
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/pytest -q -m slow
 
-demo: $(READY) ## two hospitals, three MPC servers over mutual TLS, one private synthetic dataset
-	@$(BIN)/python -m deploy.demo
+demo: $(READY) ## two hospitals, an insurer, three MPC servers: one private synthetic dataset; KEEP=1 leaves it up
+	@$(BIN)/python -m deploy.demo $(if $(KEEP),--keep)
 
 bench: $(READY) ## measure protocols and engine beside the paper's, spu, mpyc, bare TLS, mbi; peers go to .venv-peers
 	@$(BIN)/python -m bench protocols
 	@$(BIN)/python -m bench engine
 	@$(BIN)/python -m bench generate
 
-docs: $(READY) ## write docs/protocols.md from the registry
+docs: $(READY) ## write what is generated from the code: docs/protocols.md, docs/cli.md, proto/
 	@$(BIN)/python -m services.mpc_server.protocol_docs docs/protocols.md
+	@$(BIN)/python -m caps.cli.reference docs/cli.md
 
 lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
 	@$(BIN)/pip install -q uv

@@ -1,0 +1,61 @@
+"""The `caps` command: for data owners, operators, analysts and auditors. It uses the public REST interfaces only."""
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated
+
+import typer
+
+from caps import __version__
+from caps.cli import audit, owner, pki, release, run, study, token
+from caps.cli.exits import MEANINGS, Exit
+
+__all__ = ["Exit", "app", "main"]
+
+_EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in MEANINGS.items()) + "."
+
+app = typer.Typer(
+    name="caps",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Private synthetic data from data that may not leave its owners.",
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+for _part in (pki, token, study, owner, run, release, audit):
+    _part.add_to(app)
+
+
+def _unforeseen(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Say where a defect is; never what the values were, for they may be data."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    code = None if trace is None else trace.tb_frame.f_code
+    where = "" if code is None or trace is None else f" at {Path(code.co_filename).name}:{trace.tb_lineno}"
+    sys.stderr.write(f"caps failed with an unforeseen {kind.__name__}{where}; please report it.\n")
+
+
+def main() -> None:
+    """The entry point."""
+    sys.excepthook = _unforeseen
+    app(prog_name="caps")

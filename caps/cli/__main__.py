@@ -1,0 +1,5 @@
+"""`python -m caps.cli` is `caps`."""
+
+from caps.cli import main
+
+main()

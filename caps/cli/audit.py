@@ -1,0 +1,110 @@
+"""What auditors and operators look at: certificates, ledgers, shares, health."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from caps.cli.exits import Exit, Stop
+from caps.cli.kit import command, group, matching
+from caps.cli.output import Output, facts, listing, plain
+from caps.cli.study import StudyId
+
+if TYPE_CHECKING:
+    from caps.client import Client
+
+_LEDGER = ("number", "at", "kind", "population", "run", "step", "sampler", "rho", "spent")
+_WORDS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("not checked", "yellow")}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+
+    @command(app, "verify")
+    def verify(
+        out: Output,
+        certificate: Annotated[Path, typer.Argument(help="A release's certificate.", exists=True, dir_okay=False)],
+        data: Annotated[
+            Path | None, typer.Option("--data", help="The released rows, as CSV.", exists=True, dir_okay=False)
+        ] = None,
+        measurements: Annotated[
+            Path | None, typer.Option("--measurements", help="The released measurements.", exists=True, dir_okay=False)
+        ] = None,
+    ) -> None:
+        """Check a release offline: who approved and signed what, and that the files are those. Exit code 5 if not."""
+        document = _verified(certificate, data, measurements)
+        words = "The certificate holds." if document["verified"] else "THE CERTIFICATE DOES NOT HOLD."
+        out.show(document, _verdicts(document["checks"]), words)
+        if not document["verified"]:
+            raise Stop(Exit.NOT_VERIFIED)
+
+    @command(app, "ledger", site="server")
+    def ledger(out: Output, client: "Client") -> None:
+        """Auditor: every record of an MPC server's privacy ledger."""
+        records = list(client.ledger())
+        out.show({"records": records}, listing(map(_entry, records), _LEDGER))
+
+    @command(app, "ready", site="coordinator")
+    def ready(out: Output, client: "Client") -> None:
+        """Say whether a service can do its work now, and if not, why. Exit code 7 if not."""
+        found = client.ready()
+        out.show(found, facts(found))
+        if found.get("status") != "ready":
+            raise Stop(Exit.NOT_YET)
+
+    shares = group(app, "shares", "Operator: the shares that an MPC server holds.")
+
+    @command(shares, "list", site="server")
+    def listed(out: Output, client: "Client", study: StudyId) -> None:
+        """List the complete contributions of a study."""
+        items = client.contributions(matching(study, client.studies, "study"))
+        out.show({"contributions": items}, listing(items, ("contribution", "holder", "state")))
+
+    @command(shares, "erase", site="server")
+    def erase(out: Output, client: "Client", study: StudyId) -> None:
+        """Erase all shares of a study on this server. The receipts say what was erased."""
+        receipts = client.erase_shares(matching(study, client.studies, "study"))
+        documents = [one.get("document", one) for one in receipts]
+        out.show({"receipts": receipts}, listing(documents, ("holder", "contribution", "event", "at")))
+
+
+def _verified(certificate: Path, data: Path | None, measurements: Path | None) -> dict[str, Any]:
+    from caps.study.verification import accepted, read_certificate, verify
+
+    found = read_certificate(certificate.read_bytes())
+    content = None if measurements is None else measurements.read_bytes()
+    checks = verify(found, data=data, measurements=content, now=datetime.now(UTC))
+    return {
+        "verified": accepted(checks),
+        "study": found.manifest.study_id,
+        "release": found.release.document.run,
+        "checks": [asdict(check) for check in checks],
+    }
+
+
+def _verdicts(checks: list[dict[str, Any]]) -> Table:
+    """One line for each check."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for check in checks:
+        word, style = _WORDS[check["passed"]]
+        table.add_row(Text(word, style), plain(check["name"]), plain(check["explanation"]))
+    return table
+
+
+def _entry(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of a ledger for people: what was charged, with exact fractions as decimals."""
+    charged = record.get("entry")
+    flat = {**(charged if isinstance(charged, dict) else {}), **record}
+    return {key: _decimal(value) if key in {"rho", "spent"} else value for key, value in flat.items()}
+
+
+def _decimal(value: object) -> object:
+    try:
+        return float(Fraction(str(value)))
+    except (ValueError, ZeroDivisionError):
+        return value

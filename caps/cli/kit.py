@@ -1,0 +1,144 @@
+"""How commands are made: each states its own parameters; output, client and how to end come from here."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from caps.cli.connection import Given
+from caps.cli.exits import Exit, Stop, failure_of
+from caps.cli.output import Output
+from caps.errors import CapsError, DomainError
+
+CONNECTION = "Connection"
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, and nothing else.")]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", envvar="CAPS_URL", help="The service, https://host:port.", rich_help_panel=CONNECTION),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="CAPS_TOKEN",
+        help="Your bearer token. Others on this machine see it on a command line; prefer a file.",
+        rich_help_panel=CONNECTION,
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file", envvar="CAPS_TOKEN_FILE", help="A file with your bearer token.", rich_help_panel=CONNECTION
+    ),
+]
+AuthorityFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--authority",
+        envvar="CAPS_AUTHORITY",
+        help="PEM file of the federation's authority.",
+        rich_help_panel=CONNECTION,
+    ),
+]
+SiteName = Annotated[
+    str | None,
+    typer.Option("--site", envvar="CAPS_SITE", help="A site of the configuration.", rich_help_panel=CONNECTION),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="CAPS_CONFIG",
+        help="The configuration, if not ~/.config/caps/config.toml.",
+        rich_help_panel=CONNECTION,
+    ),
+]
+_GIVEN: Mapping[str, Any] = {
+    "url": Url,
+    "token": Token,
+    "token_file": TokenFile,
+    "authority": AuthorityFile,
+    "site": SiteName,
+    "config": Config,
+}
+
+Function = Callable[..., None]
+SiteChoice = str | Callable[[Mapping[str, Any]], str]
+
+
+def command(group: typer.Typer, name: str, *, site: SiteChoice | None = None) -> Callable[[Function], Function]:
+    """Register a function as a command; its first parameters are `out`, and `client` if it talks to a site.
+
+    Its other parameters are the command's own. `--json` is added, and the connection where there is a client.
+    Modules of commands do not postpone annotations, for typer reads them.
+    """
+
+    def register(function: Function) -> Function:
+        own = [one for one in inspect.signature(function).parameters.values() if one.name not in {"out", "client"}]
+        added = {**(_GIVEN if site is not None else {}), "json_": Json}
+        defaults = {key: False if key == "json_" else None for key in added}
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            *(one.replace(kind=keyword) for one in own),
+            *(inspect.Parameter(key, keyword, default=defaults[key], annotation=kind) for key, kind in added.items()),
+        ]
+
+        def run(**values: Any) -> None:
+            out = Output(values.pop("json_"))
+            given = Given(**{key: values.pop(key) for key in _GIVEN}) if site is not None else None
+            with _ending(out):
+                if given is None or site is None:
+                    function(out, **values)
+                    return
+                target = site if isinstance(site, str) else site(values)
+                with given.connection(target).client() as client:
+                    function(out, client, **values)
+
+        run.__name__, run.__doc__, run.__annotations__ = function.__name__, function.__doc__, {}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        group.command(name)(run)
+        return function
+
+    return register
+
+
+class _ending:  # noqa: N801  reads as a word where it is used
+    """Ends a command with an exit code and words instead of a traceback."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Stop):
+            raise typer.Exit(error.code) from None
+        if isinstance(error, KeyboardInterrupt):
+            raise typer.Exit(Exit.INTERRUPTED) from None
+        if isinstance(error, BrokenPipeError):
+            return  # whoever reads has read enough; typer ends quietly
+        if isinstance(error, CapsError | OSError | ValidationError):
+            failure = failure_of(error)
+            self._out.fail(failure)
+            raise typer.Exit(failure.exit) from None
+
+
+def group(app: typer.Typer, name: str, summary: str) -> typer.Typer:
+    """A group of commands."""
+    found = typer.Typer(no_args_is_help=True, help=summary, rich_markup_mode=None)
+    app.add_typer(found, name=name)
+    return found
+
+
+def matching(asked: str, known: Callable[[], list[dict[str, Any]]], member: str, *, digits: int = 64) -> str:
+    """The whole id for the beginning of one. Raises DomainError unless exactly one of those known begins so."""
+    if len(asked) == digits:
+        return asked
+    found = [str(one[member]) for one in known() if str(one.get(member, "")).startswith(asked)]
+    if len(found) != 1:
+        raise DomainError(f"{len(found)} {member} ids begin with {asked}; give more digits of exactly one")
+    return found[0]

@@ -1,0 +1,107 @@
+"""What a data owner does at its own holder: load a table, see what would leave, contribute, withdraw, erase."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from caps.cli.exits import Exit, Stop
+from caps.cli.kit import command, group, matching
+from caps.cli.output import Output, facts, listing, views
+from caps.cli.study import StudyId
+
+if TYPE_CHECKING:
+    from caps.client import Client
+
+TableFile = Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet.", exists=True, dir_okay=False)]
+Json = dict[str, Any]
+POLL = 0.5
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    table = group(app, "table", "Owner: your table at your own holder.")
+
+    @command(table, "put", site="holder")
+    def put(out: Output, client: "Client", study: StudyId, file: TableFile) -> None:
+        """Load a table into your holder, which checks it against the schema. Nothing leaves your site."""
+        identity = matching(study, client.studies, "study")
+        with out.transfer(f"loading {file.name}") as progress:
+            report = client.put_table(identity, file, progress=progress)
+        out.show(report, *views(report))
+
+    @command(table, "report", site="holder")
+    def report(out: Output, client: "Client", study: StudyId) -> None:
+        """Say what your holder counted when it checked your table: counts, never values."""
+        found = client.table_report(matching(study, client.studies, "study"))
+        out.show(found, *views(found))
+
+    @command(table, "erase", site="holder")
+    def erase(out: Output, client: "Client", study: StudyId) -> None:
+        """Erase the table at your holder. A contribution that was made stays: see `caps withdraw`."""
+        found = client.erase_table(matching(study, client.studies, "study"))
+        out.show(found, "The table is erased here.", *views(found))
+
+    @command(app, "preview", site="holder")
+    def preview(out: Output, client: "Client", study: StudyId) -> None:
+        """Owner: the dry run. Shows exactly what would leave your site, to whom, and how many bytes."""
+        found = client.preview(matching(study, client.studies, "study"))
+        out.show(found, *views(found))
+
+    @command(app, "contribute", site="holder")
+    def contribute(
+        out: Output,
+        client: "Client",
+        study: StudyId,
+        file: Annotated[
+            Path | None,
+            typer.Argument(help="CSV or Parquet; the table loaded before if not given.", exists=True, dir_okay=False),
+        ] = None,
+        wait: Annotated[bool, typer.Option(help="Wait until all servers have confirmed.")] = True,
+    ) -> None:
+        """Owner: share your table into a study. Done when three servers have given receipts."""
+        identity = matching(study, client.studies, "study")
+        with out.transfer("sending to the holder") as progress:
+            found = client.contribute(identity, file, progress=progress)
+        if wait:
+            found = _settled(out, client, identity, found, "pushing")
+        _tell(out, found)
+
+    @command(app, "withdraw", site="holder")
+    def withdraw(out: Output, client: "Client", study: StudyId) -> None:
+        """Owner: take your contribution back from all servers. Possible until the study is sealed for its run."""
+        identity = matching(study, client.studies, "study")
+        _tell(out, _settled(out, client, identity, client.withdraw(identity), "withdrawing"))
+
+
+def _settled(out: Output, client: "Client", study: str, found: Json, moving: str) -> Json:
+    """Wait until all servers have signed, or one refuses for good."""
+    with out.waiting("bytes at the servers" if moving == "pushing" else "withdrawn from servers") as progress:
+        while found.get("state") == moving and not _refusals(found):
+            servers = found.get("servers", [])
+            if moving == "pushing":
+                progress(sum(one["sent"] for one in servers), max(1, sum(one["of"] for one in servers)))
+            else:
+                progress(sum(one["withdrawal"] is not None for one in servers), len(servers))
+            time.sleep(POLL)
+            found = client.contribution(study)
+    return found
+
+
+def _refusals(found: Json) -> list[str]:
+    """What servers object to that waiting does not change."""
+    problems = [(one["server"], one["problem"] or {}) for one in found.get("servers", [])]
+    return [f"{server}: {one.get('detail')}" for server, one in problems if one and not one.get("retryable", True)]
+
+
+def _tell(out: Output, found: Json) -> None:
+    """A contribution and its servers, without the signatures."""
+    servers = [
+        {**one, "receipt": one["receipt"] is not None, "problem": (one["problem"] or {}).get("detail")}
+        for one in found.get("servers", [])
+    ]
+    view = listing(servers, ("server", "state", "sent", "of", "receipt", "problem"))
+    out.show(found, facts({key: found.get(key) for key in ("contribution", "state")}), view)
+    if _refusals(found):
+        raise Stop(Exit.REFUSED)

@@ -1,0 +1,127 @@
+"""`caps pki`: keys born at their owner, certificates, cards and kits. All of it works without a network."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from caps import party
+from caps.cli.kit import command, group
+from caps.cli.output import Output, facts
+
+Home = Annotated[Path, typer.Argument(help="The party's home, CAPS_HOME.", file_okay=False)]
+AuthorityDir = Annotated[Path, typer.Argument(help="The authority's directory.", file_okay=False)]
+Role = Annotated[str, typer.Option("--role", help="mpc-server, holder or coordinator.")]
+Name = Annotated[str, typer.Option("--name", help="The party's name; servers are called S1, S2 and S3.")]
+Hosts = Annotated[list[str], typer.Option("--host", help="A host name or address it is reached by; repeat for more.")]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    pki = group(app, "pki", "Certificates: authority, requests, approvals, cards and kits.")
+
+    @command(pki, "init")
+    def init(
+        out: Output,
+        directory: AuthorityDir,
+        name: Annotated[str, typer.Option("--name", help="What the authority is called.")],
+        days: Annotated[int, typer.Option("--days", min=1, help="How long it lasts.")] = party.AUTHORITY_DAYS,
+    ) -> None:
+        """Create an authority. Its key stays in DIRECTORY; authority.pem goes to all parties."""
+        authority = party.create_authority(directory, name, now=_now(), days=days)
+        found = {"authority": str(directory / party.AUTHORITY), **party.names_of(authority.certificate).to_json()}
+        out.show(found, facts({key: found[key] for key in ("authority", "subject", "pin")}))
+
+    @command(pki, "request")
+    def request(out: Output, home: Home, role: Role, name: Name, host: Hosts) -> None:
+        """At the party: make its keys in HOME, and a request to send to the authority. The keys never leave HOME."""
+        names = party.request_party(home, role, name, host)
+        path = home / party.REQUEST
+        out.show({"request": str(path), **names.to_json()}, facts({"request": path, **names.to_json()}))
+        out.note(f"Send {path} to the authority, and tell it the pin by another way, such as by telephone.")
+
+    @command(pki, "approve")
+    def approve(
+        out: Output,
+        authority: AuthorityDir,
+        request: Annotated[Path, typer.Argument(help="The party's request.", exists=True, dir_okay=False)],
+        role: Role,
+        name: Name,
+        host: Hosts,
+        days: Annotated[int, typer.Option("--days", min=1, help="How long the certificate lasts.")] = party.PARTY_DAYS,
+        to: Annotated[
+            Path | None, typer.Option("--out", help="Where to write; beside the request if not given.")
+        ] = None,
+    ) -> None:
+        """At the authority: certify a request for exactly the role, name and hosts you state. Compare the pin first."""
+        asked = party.read_request(request)
+        names = party.names_of(asked)
+        if not out.as_json:
+            out.screen.print(facts(names.to_json(), title="The request asks for"))
+        issuer = party.read_authority(authority)
+        issued = party.approve_request(issuer, asked, role, name, host, now=_now(), days=days)
+        path = to or request.with_name(f"{role}-{name}.pem")
+        party.write_certificate(path, issued)
+        until = issued.not_valid_after_utc.isoformat()
+        out.show(
+            {"certificate": str(path), "until": until, **names.to_json()},
+            facts({"certificate": path, "until": until}, title="Approved"),
+        )
+        out.note(f"Send {path} and {authority / party.AUTHORITY} to the party.")
+
+    @command(pki, "install")
+    def install(
+        out: Output,
+        home: Home,
+        certificate: Annotated[Path, typer.Argument(help="What the authority issued.", exists=True, dir_okay=False)],
+        authority: Annotated[Path, typer.Argument(help="The authority's certificate.", exists=True, dir_okay=False)],
+    ) -> None:
+        """At the party: check that the certificate is for the own key and request, and take it into service."""
+        names = party.install(home, certificate, authority, now=_now())
+        out.show({"home": str(home), **names.to_json()}, facts({"home": home, **names.to_json()}))
+
+    @command(pki, "card")
+    def card(
+        out: Output,
+        home: Home,
+        url: Annotated[
+            str | None, typer.Option("--url", help="Where its REST interface is, https://host:port.")
+        ] = None,
+        mesh: Annotated[str | None, typer.Option("--mesh", help="Where its MPC peers connect, host:port.")] = None,
+        to: Annotated[Path | None, typer.Option("--out", help="Where to write; HOME/card.json if not given.")] = None,
+    ) -> None:
+        """Write the party's public card, for those who write studies."""
+        found = party.card(home, url=url, mesh=mesh)
+        path = to or home / party.CARD
+        found.write(path)
+        document = found.to_json()
+        out.show(document, facts({"card": path, **document}))
+
+    @command(pki, "package")
+    def package(
+        out: Output,
+        home: Home,
+        to: Annotated[Path, typer.Option("--out", help="A directory to make, or a file ending in .tar.gz.")],
+        with_keys: Annotated[
+            bool, typer.Option("--with-keys", help="Include private keys and tokens: only between own machines.")
+        ] = False,
+    ) -> None:
+        """Pack the party's kit: certificate, authority, card, policy of a server, and what to do with them."""
+        files = party.package(home, to, now=_now(), with_keys=with_keys)
+        out.show({"kit": str(to), "files": files, "private": with_keys}, facts({"kit": to, "files": files}))
+        if with_keys:
+            out.note("This kit holds private keys. Keep it from others, and erase it when it has arrived.")
+
+    @command(pki, "show")
+    def show(
+        out: Output,
+        file: Annotated[Path, typer.Argument(help="A certificate, a request or a card.", exists=True, dir_okay=False)],
+    ) -> None:
+        """Say who a certificate, a request or a card speaks of, until when, and its pin."""
+        found = party.describe(file)
+        out.show(found, facts(found))

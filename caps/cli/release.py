@@ -1,0 +1,118 @@
+"""`caps release`: find, read and fetch published synthetic data."""
+
+import json
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markdown import Markdown
+
+from caps.cli.kit import command, group, matching
+from caps.cli.output import Output, facts, listing, plain, views
+
+if TYPE_CHECKING:
+    from caps.client import Client
+
+ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="The release's id, or the beginning of it.")]
+To = Annotated[Path | None, typer.Option("--out", "-o", help="Write the JSON document here.")]
+DIGITS = 32
+
+
+class Format(StrEnum):
+    """The formats of a release's rows."""
+
+    CSV = "csv"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+    NDJSON = "ndjson"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    release = group(app, "release", "Releases: synthetic data with its report and certificate.")
+
+    @command(release, "list", site="coordinator")
+    def listed(out: Output, client: "Client") -> None:
+        """List the releases that are published."""
+        items = client.releases()
+        out.show({"releases": items}, listing(items, ("release", "title", "rows", "epsilon", "created_at")))
+
+    @command(release, "show", site="coordinator")
+    def show(out: Output, client: "Client", release: ReleaseId) -> None:
+        """Show a release: what it is of, its files and their digests."""
+        found = client.release(_whole(client, release))
+        out.show(found, *views(found))
+
+    @command(release, "get", site="coordinator")
+    def get(
+        out: Output,
+        client: "Client",
+        release: ReleaseId,
+        kind: Annotated[Format, typer.Option("--format", help="How the rows are written.")] = Format.CSV,
+        to: Annotated[
+            Path | None, typer.Option("--out", "-o", help="The file; named after the release if not given.")
+        ] = None,
+        sample: Annotated[str | None, typer.Option("--sample", help="The rows of this sample instead.")] = None,
+    ) -> None:
+        """Fetch a release's rows. An interrupted download is continued; the file appears when its digest is right."""
+        identity = _whole(client, release)
+        target = to or Path(f"{sample or identity}.{kind}")
+        with out.transfer(f"fetching {target.name}") as progress:
+            found = client.download(identity, target, format=kind, sample=sample, progress=progress)
+        document = {
+            "file": str(found.path),
+            "bytes": found.bytes,
+            "sha256": found.sha256,
+            "resumed_from": found.resumed_from,
+        }
+        out.show(document, facts(document))
+
+    @command(release, "sample", site="coordinator")
+    def sample(
+        out: Output,
+        client: "Client",
+        release: ReleaseId,
+        rows: Annotated[
+            int | None, typer.Option("--rows", min=1, help="How many; as many as released if not given.")
+        ] = None,
+        seed: Annotated[str | None, typer.Option("--seed", help="64 hexadecimal digits; fresh if not given.")] = None,
+    ) -> None:
+        """Draw another sample of a release's model. It costs no privacy."""
+        found = client.sample(_whole(client, release), rows=rows, seed=seed)
+        out.show(found, *views(found))
+
+    @command(release, "report", site="coordinator")
+    def report(out: Output, client: "Client", release: ReleaseId, to: To = None) -> None:
+        """Show the report: privacy in words, quality as estimated from the noisy answers."""
+        identity = _whole(client, release)
+        if out.as_json or to is not None:
+            _document(out, client.document(identity, "report"), to)
+        else:
+            text = client.document(identity, "report", accept="text/markdown").decode(errors="replace")
+            out.show(text, Markdown(str(plain(text))))
+
+    @command(release, "measurements", site="coordinator")
+    def measurements(out: Output, client: "Client", release: ReleaseId, to: To = None) -> None:
+        """Fetch the noisy counts with their error bars."""
+        _document(out, client.document(_whole(client, release), "measurements"), to)
+
+    @command(release, "certificate", site="coordinator")
+    def certificate(out: Output, client: "Client", release: ReleaseId, to: To = None) -> None:
+        """Fetch the certificate, for `caps verify`."""
+        _document(out, client.document(_whole(client, release), "certificate"), to)
+
+
+def _whole(client: "Client", release: str) -> str:
+    return matching(release, client.releases, "release", digits=DIGITS)
+
+
+def _document(out: Output, content: bytes, to: Path | None) -> None:
+    """Show a document, or keep it byte by byte, for certificates hold digests of bytes."""
+    if to is None:
+        document = json.loads(content)
+        out.show(document, *views(document))
+        return
+    to.write_bytes(content)
+    out.show({"file": str(to), "sha256": sha256(content).hexdigest()}, f"{to} is written.")

@@ -1,0 +1,55 @@
+"""`caps token`: bearer tokens of people, made where the service's home is."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from caps.cli.kit import command, group
+from caps.cli.output import Output, listing
+from caps.party import TOKENS
+
+Home = Annotated[Path, typer.Argument(help="The service's home, CAPS_HOME.", exists=True, file_okay=False)]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    token = group(app, "token", "Bearer tokens of owners, analysts, operators and auditors.")
+
+    @command(token, "create")
+    def create(
+        out: Output,
+        home: Home,
+        name: Annotated[str, typer.Option("--name", help="Whom it is for.")],
+        scope: Annotated[
+            list[str], typer.Option("--scope", help="owner, analyst, operator or auditor; repeat for more.")
+        ],
+        days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long it is valid.")] = 90,
+    ) -> None:
+        """Make a token. It is shown this once; the service keeps only its digest."""
+        from caps.service.tokens import Scope, Tokens
+
+        unknown = [one for one in scope if one not in set(Scope)]
+        if unknown:
+            raise typer.BadParameter(f"no such scope: {', '.join(unknown)}", param_hint="--scope")
+        expires = datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
+        made = Tokens(home / TOKENS).create(name, [Scope(one) for one in scope], expires=expires)
+        out.show({"token": made, "name": name, "scopes": sorted(set(scope)), "expires": expires.isoformat()}, made)
+        out.note(f"For {name}, until {expires:%Y-%m-%d}. It is not shown again.")
+
+    @command(token, "list")
+    def listed(out: Output, home: Home) -> None:
+        """List the tokens: ids, names, scopes, expiry."""
+        from caps.service.tokens import Tokens
+
+        items = [{"id": identity, **record} for identity, record in Tokens(home / TOKENS).listed().items()]
+        out.show({"tokens": items}, listing(items, ("id", "name", "scopes", "expires")))
+
+    @command(token, "revoke")
+    def revoke(out: Output, home: Home, identity: Annotated[str, typer.Argument(help="The token's id.")]) -> None:
+        """Revoke a token; a running service forgets it at once."""
+        from caps.service.tokens import Tokens
+
+        Tokens(home / TOKENS).revoke(identity)
+        out.show({"revoked": identity}, f"{identity} is revoked.")
