@@ -22,6 +22,7 @@ RunPath = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
 StepPath = Annotated[int, Path(ge=0, lt=1 << 31)]
 Coordinator = Annotated[Caller, Depends(Allow(machines=["coordinator"]))]
 Reader = Annotated[Caller, Depends(Allow(machines=["coordinator"], scopes=[Scope.OPERATOR, Scope.AUDITOR]))]
+Checker = Annotated[Caller, Depends(Allow(machines=["coordinator"], scopes=[Scope.AUDITOR]))]
 Auditor = Annotated[Caller, Depends(Allow(scopes=[Scope.OPERATOR, Scope.AUDITOR]))]
 
 
@@ -59,7 +60,7 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
         )
 
     @routes.get("/runs/{run}/steps/{step}")
-    def answer(run: RunPath, step: StepPath, caller: Reader) -> Signed[Answer]:
+    def answer(run: RunPath, step: StepPath, caller: Checker) -> Signed[Answer]:
         """The recorded answer of a step."""
         return runs.answer(run, step)
 

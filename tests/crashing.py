@@ -1,0 +1,155 @@
+"""`python -m tests.crashing MODULE`: a service that kills itself where a test says, as a power failure would.
+
+It runs as always until there is a file CAPS_HOME/crash with a point and a number, such as "exchange 7": then the
+seventh time from now that it comes to the point, the file is removed and the process ends by SIGKILL. The points:
+
+    committing   before a commit that writes to a run, a step or the ledger
+    committed    after one
+    storing      before a blob is written
+    stored       after it
+    exchange     before a message leaves for the peers
+    waiting      after it left, while theirs are awaited
+    answering    before a response to a request for a step leaves
+
+CAPS_HOME/crash with the number 0 lists the points come to, one a line, in CAPS_HOME/points instead.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, event
+from sqlalchemy.engine.default import DefaultDialect
+from starlette.types import Message, Receive, Scope, Send
+
+import caps.service.serve
+import services.mpc_server.store
+import services.mpc_server.transport.session
+
+POINTS = ("committing", "committed", "storing", "stored", "exchange", "waiting", "answering")
+FILE, LIST = "crash", "points"
+_WRITES = ("INSERT INTO runs", "INSERT INTO steps", "INSERT INTO ledger", "UPDATE runs", "UPDATE steps")
+
+
+def arm(home: Path, point: str, number: int) -> None:
+    """Have a service end at a point."""
+    half = home / f"{FILE}.new"
+    half.write_text(f"{point} {number}")
+    half.rename(home / FILE)
+
+
+def points(home: Path) -> Counter[str]:
+    """How often a service came to each point since it was armed with the number 0; it no longer lists them."""
+    (home / FILE).unlink()
+    found = Counter((home / LIST).read_text().split())
+    (home / LIST).unlink()
+    return found
+
+
+class _Fuse:
+    def __init__(self, home: Path) -> None:
+        self._file, self._list = home / FILE, home / LIST
+        self._seen: Counter[str] = Counter()
+
+    def reach(self, point: str) -> None:
+        try:
+            wanted, number = self._file.read_text().split()
+        except FileNotFoundError:
+            self._seen.clear()
+            return
+        if number == "0":
+            with self._list.open("a") as out:
+                out.write(point + "\n")
+            return
+        self._seen[point] += 1
+        if point == wanted and self._seen[point] == int(number):
+            self._file.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def install(fuse: _Fuse) -> None:
+    """Wrap what the service does at every point."""
+    _install_commits(fuse)
+    _install_store(fuse)
+    _install_exchanges(fuse)
+    _install_answers(fuse)
+
+
+def _install_commits(fuse: _Fuse) -> None:
+    wrote: set[int] = set()
+
+    def note(_: object, cursor: Any, statement: str, *__: object) -> None:
+        if statement.startswith(_WRITES):
+            wrote.add(id(cursor.connection))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    commit = DefaultDialect.do_commit
+
+    def do_commit(self: DefaultDialect, connection: Any) -> None:
+        writes = id(connection.dbapi_connection) in wrote
+        wrote.discard(id(connection.dbapi_connection))
+        if writes:
+            fuse.reach("committing")
+        commit(self, connection)
+        if writes:
+            fuse.reach("committed")
+
+    DefaultDialect.do_commit = do_commit
+
+
+def _install_store(fuse: _Fuse) -> None:
+    store = services.mpc_server.store.ShareStore
+    put = store.put
+
+    def wrapped(self: Any, *arguments: Any) -> None:
+        fuse.reach("storing")
+        put(self, *arguments)
+        fuse.reach("stored")
+
+    store.put = wrapped
+
+
+def _install_exchanges(fuse: _Fuse) -> None:
+    session = services.mpc_server.transport.session.Session
+    exchange, settled = session.exchange, session._settled
+
+    async def wrapped(self: Any, tag: bytes, outgoing: Mapping[int, Any], incoming: Mapping[int, int]) -> Any:
+        fuse.reach("exchange")
+        return await exchange(self, tag, outgoing, incoming)
+
+    async def waiting(self: Any) -> None:
+        fuse.reach("waiting")
+        await settled(self)
+
+    session.exchange, session._settled = wrapped, waiting
+
+
+def _install_answers(fuse: _Fuse) -> None:
+    serve = caps.service.serve.serve
+
+    def wrapped(app: Any, *arguments: Any, **keywords: Any) -> None:
+        async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+            async def sending(message: Message) -> None:
+                if message["type"] == "http.response.start" and message["status"] == 200 and "/steps/" in scope["path"]:
+                    fuse.reach("answering")
+                await send(message)
+
+            await app(scope, receive, sending)
+
+        serve(outer, *arguments, **keywords)
+
+    caps.service.serve.serve = wrapped
+
+
+if __name__ == "__main__":
+    install(_Fuse(Path(os.environ["CAPS_HOME"])))
+    module = sys.argv[1]
+    sys.argv = sys.argv[1:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
