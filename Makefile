@@ -22,6 +22,7 @@ check: $(READY) ## lint, types, import contracts, generated docs up to date
 	@$(BIN)/lint-imports --no-cache > .lint-imports.log || { cat .lint-imports.log; exit 1; }
 	@$(BIN)/python -m services.mpc_server.protocol_docs --check docs/protocols.md
 	@$(BIN)/python -m caps.cli.reference --check docs/cli.md
+	@$(BIN)/python -m deploy.proto --check proto/
 
 test: check ## everything CI runs: check, then the tests
 	@$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow"
@@ -40,6 +41,7 @@ bench: $(READY) ## measure protocols and engine beside the paper's, spu, mpyc, b
 docs: $(READY) ## write what is generated from the code: docs/protocols.md, docs/cli.md, proto/
 	@$(BIN)/python -m services.mpc_server.protocol_docs docs/protocols.md
 	@$(BIN)/python -m caps.cli.reference docs/cli.md
+	@$(BIN)/python -m deploy.proto proto/
 
 lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
 	@$(BIN)/pip install -q uv

@@ -17,6 +17,8 @@ from caps.signing import SignatureRefused
 
 MEDIA_TYPE = "application/problem+json"
 _BASE = "urn:caps:problem:"
+_FIXED = frozenset({"type", "title", "status", "detail", "request_id"})
+"""What no further member replaces. Whether to retry may be known better than by the type."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Problem(Exception):
         }
         if type_.hint is not None:
             body["hint"] = type_.hint
-        return self.members | body
+        return body | {name: member for name, member in self.members.items() if name not in _FIXED}
 
 
 _KINDS: tuple[tuple[type[CapsError], Kind], ...] = (

@@ -11,9 +11,12 @@ from collections.abc import Callable, Container, Mapping
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property
+from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -46,8 +49,29 @@ _PLACED = re.compile(r"[a-z_]+[\[.:]")
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, StringConstraints(max_length=4000)]
-Url = Annotated[str, StringConstraints(pattern=r"^https://[A-Za-z0-9.\[\]:_-]{1,255}$")]
-Address = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.\[\]:_-]{1,255}:[0-9]{1,5}$")]
+
+
+def _callable(url: str) -> str:
+    """What the pattern leaves open: a port that does not exist, numbers that only look like an address."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if ":" in host or not host.strip("0123456789."):
+            ip_address(host)
+        if parts.port == 0:
+            raise ValueError
+    except ValueError:
+        raise ValueError("is not an address that can be called") from None
+    return url
+
+
+_HOST = r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})"
+Url = Annotated[str, StringConstraints(pattern=rf"^https://{_HOST}(:[0-9]{{1,5}})?$"), AfterValidator(_callable)]
+Address = Annotated[
+    str,
+    StringConstraints(pattern=rf"^{_HOST}:[0-9]{{1,5}}$"),
+    AfterValidator(lambda address: _callable(f"https://{address}").removeprefix("https://")),
+]
 
 
 class Document(BaseModel):

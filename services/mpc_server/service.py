@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from caps.errors import DomainError
+from caps.service import logs
 from caps.service.app import Clock, create_app, utc_now
 from caps.service.database import open_database
 from caps.service.serve import serve
@@ -17,6 +18,7 @@ from caps.service.site import Site
 from caps.study import Policy
 from services.mpc_server import studies_api
 from services.mpc_server.contributions import Contributions
+from services.mpc_server.figures import ledger_figures, mesh_figures
 from services.mpc_server.ledger import Ledger
 from services.mpc_server.runs import api as runs_api
 from services.mpc_server.runs.runs import Runs
@@ -45,7 +47,7 @@ class MpcServer:
             raise DomainError("an MPC server is called S1, S2 or S3")
         self._party = _NAMES.index(self._site.name)
         policy = Policy.read(settings.policy)
-        database = open_database(settings.base.database, metadata)
+        database = open_database(settings.base.database, metadata, migrations="services.mpc_server.migrations")
         store = ShareStore(settings.base.data / "shares", Vault(settings.base.home))
         self._ledger = Ledger(database)
         self._studies = Studies(self._site, policy, database, store)
@@ -65,6 +67,13 @@ class MpcServer:
             self._keeper,
             patience=settings.patience,
         )
+        for source in (mesh_figures(self._keeper), ledger_figures(self._ledger, policy), self._runs.figures):
+            self._site.metrics.read(source)
+
+    @property
+    def name(self) -> str:
+        """S1, S2 or S3."""
+        return self._site.name
 
     @property
     def app(self) -> FastAPI:
@@ -78,21 +87,26 @@ class MpcServer:
             clock=self._site.clock,
             limits=(*studies_api.LIMITS, *runs_api.LIMITS),
             ready=self.missing,
+            metrics=self._site.metrics,
             lifespan=self._lifespan,
         )
 
     def missing(self) -> list[str]:
-        """Why no run could go on now: peers out of reach."""
-        state = self._keeper.state
+        """Why no run could go on now: peers out of reach, or a certificate that nobody accepts."""
+        state, expired = self._keeper.state, self._site.expired()
         if state.phase == "connected":
-            return []
+            return expired
         troubles = [str(trouble) for trouble in state.troubles.values() if trouble is not None]
-        return [*([str(state.local)] if state.local else []), *troubles] or ["connecting with the peers"]
+        return [*expired, *([str(state.local)] if state.local else []), *troubles] or ["connecting with the peers"]
 
     def serve(self) -> None:
         """Serve until told to stop."""
         base = self._settings.base
         serve(self.app, self._site.credentials, host=base.host, port=base.port)
+
+    def close(self) -> None:
+        """End the engine's thread."""
+        self._engine.stop()
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -102,13 +116,13 @@ class MpcServer:
         yield
         sweeping.cancel()
         mesh.cancel()
-        await asyncio.to_thread(self._engine.stop)
+        await asyncio.to_thread(self.close)
 
     async def _sweep(self) -> None:
         while True:
             erased = await asyncio.to_thread(self._studies.sweep, self._site.now())
             for study in erased:
-                log.info('{"study": "%s", "event": "erased, its time was up"}', study)
+                logs.say(log, "erased, its time was up", study=study)
             await asyncio.sleep(SWEEP)
 
     async def _make_keeper(self) -> MeshKeeper:

@@ -338,6 +338,7 @@ def test_errors_of_the_library_are_problems(sample):
 def test_members_cannot_replace_what_a_type_says():
     document = Problem(Kind.CONFLICT, "x", status=200, type="y", study="z").document("id")
     assert (document["status"], document["type"], document["study"]) == (409, Kind.CONFLICT.urn, "z")
+    assert Problem(Kind.PEER_FAILED, "x", retryable=False).document("id")["retryable"] is False
 
 
 def test_request_ids(sample):

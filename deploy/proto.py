@@ -1,0 +1,179 @@
+"""Writes the wire contract from the code: `python -m deploy.proto [--check] proto/`.
+
+OpenAPI of the three services, JSON Schemas of all documents, and test vectors of documents; proto/README.md says what
+each is. Frames have their own page and vectors, which are written by hand. With `--check` nothing is written, and any
+difference is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pydantic import BaseModel
+
+from caps import pki, signing
+from caps.service.app import ProblemDocument
+from caps.service.database import sqlite_url
+from caps.service.site import Settings, Site
+from caps.study import (
+    Answer,
+    Approval,
+    Attestation,
+    Certificate,
+    Contribution,
+    ContributionState,
+    Manifest,
+    Offer,
+    Policy,
+    Receipt,
+    ReleaseBody,
+    RunRequest,
+    RunStatus,
+    Seal,
+    SealRequest,
+    Signed,
+)
+from caps.study.cards import Card
+from deploy.vectors import document_vectors
+from services.coordinator.service import Coordinator
+from services.holder.api import holder_app
+from services.holder.service import HolderService
+from services.mpc_server.service import MpcServer
+from services.mpc_server.settings import ServerSettings
+from services.mpc_server.transport.tls import Endpoint, Limits
+
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "manifest": Manifest,
+    "card": Card,
+    "policy": Policy,
+    "approval": Signed[Approval],
+    "contribution": Signed[Contribution],
+    "offer": Offer,
+    "contribution-state": ContributionState,
+    "receipt": Signed[Receipt],
+    "seal-request": SealRequest,
+    "seal": Signed[Seal],
+    "run-request": RunRequest,
+    "run-status": RunStatus,
+    "answer": Signed[Answer],
+    "attestation": Signed[Attestation],
+    "release": Signed[ReleaseBody],
+    "certificate": Certificate,
+    "problem": ProblemDocument,
+}
+"""By name of the file. What a party signs is described as it travels, with its signature."""
+
+
+def throw_away_site(folder: Path, role: str, name: str) -> Site:
+    """A party with keys that nobody keeps, just to have its service built."""
+    now = datetime.now(UTC)
+    span = {"not_before": now - timedelta(hours=1), "not_after": now + timedelta(hours=1)}
+    authority, key, home = pki.Authority.create("throw-away", **span), pki.generate_key(), folder / name
+    home.mkdir()
+    certificate = authority.issue(
+        key.public_key(), subject=name, uris=[pki.role_uri(role, name)], hosts=["localhost"], **span
+    )
+    pki.write_pem(home / "authority.pem", authority.certificate)
+    pki.write_pem(home / "certificate.pem", certificate)
+    pki.write_key(home / "private-key.pem", key)
+    signing.write_signing_key(home / "signing-key.pem", signing.generate_signing_key())
+    data = home / "state"
+    return Site(Settings(home, data, "127.0.0.1", 0, sqlite_url(data / "state.db")), role=role)
+
+
+def mpc_server_settings(site: Site) -> ServerSettings:
+    """Of a server whose peers are not there."""
+    policy = site.settings.home / "policy.yaml"
+    policy.write_text("approval: automatic\n")
+    mesh = (Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2), Endpoint("127.0.0.1", 3))
+    return ServerSettings(site.settings, mesh, None, policy, Limits(), 1.0)
+
+
+def _holder(folder: Path) -> dict[str, Any]:
+    service = HolderService(throw_away_site(folder, "holder", "holder"))
+    try:
+        return holder_app(service).openapi()
+    finally:
+        service.close()
+
+
+def _mpc_server(folder: Path) -> dict[str, Any]:
+    return MpcServer(mpc_server_settings(throw_away_site(folder, "mpc-server", "S1"))).app.openapi()
+
+
+def _coordinator(folder: Path) -> dict[str, Any]:
+    coordinator = Coordinator.of(throw_away_site(folder, "coordinator", "coordinator"))
+    try:
+        return coordinator.app().openapi()
+    finally:
+        coordinator.close()
+
+
+SERVICES: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "holder": _holder,
+    "mpc-server": _mpc_server,
+    "coordinator": _coordinator,
+}
+
+
+def render() -> dict[str, str]:
+    """Every file that is exported, by its path below proto/."""
+    files = {"vectors/documents.json": _text(document_vectors())}
+    with TemporaryDirectory() as folder:
+        for name, openapi in SERVICES.items():
+            files[f"openapi/{name}.json"] = _text(openapi(Path(folder)))
+    for name, model in SCHEMAS.items():
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:caps:schema:v1:{name}"}
+        files[f"schemas/{name}.json"] = _text(schema | model.model_json_schema())
+    return files
+
+
+def differences(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """Lines of a diff from what lies in the folder to what the code says; none if they are the same."""
+    there = {
+        str(path.relative_to(folder)): path.read_text()
+        for pattern in ("openapi/*", "schemas/*", "vectors/documents.json")
+        for path in sorted(folder.glob(pattern))
+    }
+    found: list[str] = []
+    for name in sorted(there.keys() | files.keys()):
+        old, new = there.get(name, "").splitlines(), files.get(name, "").splitlines()
+        found += difflib.unified_diff(old, new, f"proto/{name}", f"{name} as the code has it", lineterm="")
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """0; or 1 if the folder differs from the code."""
+    match arguments:
+        case ["--check", target]:
+            found = differences(Path(target), render())
+            if found:
+                print("\n".join(found[:200]))
+                print(f"{target} is out of date: run `python -m deploy.proto {target}`, and look at what changed")
+            return 1 if found else 0
+        case [target] if not target.startswith("-"):
+            files = render()
+            for old in (*Path(target).glob("openapi/*"), *Path(target).glob("schemas/*")):
+                old.unlink()
+            for name, text in files.items():
+                path = Path(target) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            return 0
+    print(__doc__)
+    return 2
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

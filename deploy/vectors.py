@@ -1,0 +1,407 @@
+"""Test vectors of documents, good and bad: canonical JSON, digests, signatures, commitments, studies, transcripts.
+
+Keys are fixed seeds, so the same bytes come out at every run; Ed25519 signatures are deterministic.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from caps import canonical, signing
+from caps.study import (
+    Answer,
+    Approval,
+    Attestation,
+    Contribution,
+    LedgerRange,
+    Manifest,
+    Offer,
+    Opening,
+    Receipt,
+    ReleaseBody,
+    Seal,
+    Signable,
+    Signed,
+    commitment,
+    inputs_digest,
+    transcript_digest,
+)
+
+_ORDER = 2**252 + 27742317777372353535851937790883648493
+"""Of the group of Ed25519 (RFC 8032)."""
+_AT = "2030-05-17T12:00:00Z"
+Json = dict[str, Any]
+
+
+def document_vectors() -> Json:
+    """The contents of proto/vectors/documents.json."""
+    manifest = Manifest.from_json(_manifest())
+    documents = _documents(manifest)
+    return {
+        "version": 1,
+        "note": "Keys here are public and for tests only. proto/README.md explains the members.",
+        "canonical": _canonical(),
+        "digests": _digests(),
+        "signatures": _signatures(documents),
+        "commitments": _commitments(),
+        "studies": _studies(manifest),
+        "documents": _described(documents),
+        "inputs": _inputs(manifest),
+        "transcripts": _transcripts(),
+        "exchange": _exchange(),
+    }
+
+
+def _seed(name: str) -> bytes:
+    return sha256(f"caps/v1/test-vector/{name}".encode()).digest()
+
+
+def _key(name: str) -> signing.SigningKey:
+    return Ed25519PrivateKey.from_private_bytes(_seed(f"signing/{name}"))
+
+
+def _party(name: str) -> Json:
+    return {"name": name, "pin": _seed(f"pin/{name}").hex(), "signing_key": signing.public_hex(_key(name))}
+
+
+def _manifest() -> Json:
+    return {
+        "version": 1,
+        "title": "Smoking and diagnoses",
+        "purpose": "A test vector",
+        "schema": {
+            "version": 1,
+            "columns": [
+                {"name": "age", "kind": "numeric", "integer": True, "bin_edges": [0, 20, 40, 60, 80]},
+                {"name": "smoker", "kind": "boolean", "false": "no", "true": "yes"},
+                {"name": "größe", "kind": "categorical", "categories": ["klein", "groß"], "missing": "null"},
+            ],
+        },
+        "holders": [
+            {**_party("clinic-a"), "brings": "rows"},
+            {**_party("clinic-b"), "brings": "rows"},
+        ],
+        "workload": "all-pairs",
+        "algorithm": {"name": "aim"},
+        "privacy": {"epsilon": "1", "delta": "0.000001", "population": "patients"},
+        "scheme": "rep3",
+        "servers": [
+            {**_party(name), "url": f"https://{name.lower()}.example:8443", "mesh": f"{name.lower()}.example:9443"}
+            for name in ("S1", "S2", "S3")
+        ],
+        "coordinator": {**_party("coordinator"), "url": "https://coordinator.example"},
+        "publication": {"rows": 1000},
+        "retention_days": 30,
+    }
+
+
+def _canonical() -> Json:
+    good = {
+        "members are ordered by UTF-16 code units": '{"b": 1, "\\ud83d\\ude00": 2, "a": 3, "\\ufb33": 4, "": 5}',
+        "numbers": "[1.0, -0, 1e2, 0.000001, 1e-7, 1e21, 123456789012345680000, 4.50, 2e-3, 333333333.33333329]",
+        "strings": '"\\u20ac$\\u000F\\u000aA\'\\u0042\\u0022\\u005c\\\\\\"\\/"',
+        "text outside the BMP stays as it is": '"\\ud83d\\ude00"',
+        "literals and nesting": " [ null , true,false, { }, [ ] ] ",
+        "the greatest integer": "9007199254740991",
+    }
+    bad = {
+        "a member twice": '{"a": 1, "a": 1}',
+        "an integer that a double does not hold": "9007199254740993",
+        "NaN": "[NaN]",
+        "Infinity": "-Infinity",
+        "too large a number": "1e400",
+        "a lone surrogate": '"\\ud800"',
+        "a lone surrogate in a name": '{"\\udc00": 1}',
+        "trailing text": "1 2",
+        "a trailing comma": "[1,]",
+        "a comment": "[1] // one",
+        "no value": "",
+        "nested too deep": "[" * 65 + "]" * 65,
+        "a control character in a string": '"\t"',
+        "a leading zero": "01",
+    }
+    other = {
+        "a space": "[1, 2]",
+        "members in another order": '{"b":1,"a":2}',
+        "a number with a fraction of zero": "1.0",
+        "minus zero": "-0",
+        "an escape that is not needed": '"\\u0041"',
+        "a line end": "1\n",
+        "capital letters in an escape": '"\\u001F"',
+    }
+    return {
+        "good": [
+            {"name": name, "json": text, "canonical": canonical.dump(canonical.parse(text)).decode()}
+            for name, text in good.items()
+        ],
+        "refused": [{"name": name, "json": text} for name, text in bad.items()]
+        + [{"name": "not UTF-8", "hex": b'"\xff"'.hex()}, {"name": "a byte order mark", "hex": b"\xef\xbb\xbf1".hex()}],
+        "not_canonical": [{"name": name, "json": text} for name, text in other.items()],
+    }
+
+
+def _digests() -> list[Json]:
+    value: Json = {"a": 1, "b": [True, None]}
+    return [
+        {"kind": kind, "value": one, "sha256": canonical.digest(kind, one).hex()}
+        for kind, one in (("manifest", value), ("inputs", value), ("inputs", {}))
+    ]
+
+
+def _documents(manifest: Manifest) -> list[tuple[Signable, str]]:
+    """One document of each kind, and who signs it."""
+    study, run = manifest.study_id, _seed("run").hex()[:32]
+    contribution = Contribution(
+        study=study,
+        holder="clinic-a",
+        form="marginals",
+        bits=32,
+        shape=(manifest.layout.cells,),
+        commitments=tuple(commitment(_seed(f"nonce/{i}"), _seed(f"content/{i}")) for i in range(3)),
+        chunk_bytes=1 << 20,
+        at=_AT,
+    )
+    inputs = inputs_digest(study, [contribution.digest()])
+    request = canonical.digest("request", {"kind": "measure"}).hex()
+    answer = Answer(study=study, run=run, step=1, request=request, value=(3, -1, 0))
+    transcript = transcript_digest(inputs, request, answer.digest())
+    ledger = LedgerRange(first=1, last=2, first_hash=_seed("first").hex(), last_hash=_seed("last").hex())
+    return [
+        (Approval(study=study, role="holder", at=_AT), "clinic-a"),
+        (Approval(study=study, role="mpc-server", exchange_key=_exchange_public("S1"), at=_AT), "S1"),
+        (contribution, "clinic-a"),
+        (
+            Receipt(
+                study=study,
+                contribution=contribution.digest(),
+                holder="clinic-a",
+                server="S2",
+                event="accepted",
+                at=_AT,
+            ),
+            "S2",
+        ),
+        (Seal(study=study, server="S3", inputs=inputs, contributions=(contribution.digest(),), at=_AT), "S3"),
+        (answer, "S1"),
+        (
+            Attestation(
+                study=study,
+                inputs=inputs,
+                run=run,
+                server="S1",
+                transcript=transcript,
+                steps=1,
+                contributions=(contribution.digest(),),
+                holders=("clinic-a",),
+                statement={"epsilon": "1"},
+                ledger=ledger,
+                software="caps 0",
+                at=_AT,
+            ),
+            "S1",
+        ),
+        (
+            ReleaseBody(
+                study=study,
+                run=run,
+                transcript=transcript,
+                measurements=_seed("measurements").hex(),
+                model=_seed("model").hex(),
+                data=_seed("data").hex(),
+                rows=1000,
+                seed=_seed("rows").hex(),
+                software="caps 0",
+                at=_AT,
+            ),
+            "coordinator",
+        ),
+    ]
+
+
+def _signatures(documents: list[tuple[Signable, str]]) -> Json:
+    good: list[Json] = [
+        {
+            "kind": document.kind,
+            "signer": signer,
+            "seed": _seed(f"signing/{signer}").hex(),
+            "public_key": signing.public_hex(_key(signer)),
+            "document": document.to_json(),
+            "digest": document.digest(),
+            "signature": signing.sign(_key(signer), document.kind, document.to_json()),
+        }
+        for document, signer in documents
+    ]
+    first = {member: good[0][member] for member in ("kind", "public_key", "document", "signature")}
+    signature = bytes.fromhex(str(first["signature"]))
+    scalar = int.from_bytes(signature[32:], "little") + _ORDER
+    altered = dict(documents[0][0].to_json(), at="2030-05-17T12:00:01Z")
+    bad: dict[str, Json] = {
+        "another kind of document": {"kind": "receipt"},
+        "an altered document": {"document": altered},
+        "another signer": {"public_key": signing.public_hex(_key("clinic-b"))},
+        "one bit less": {"signature": (bytes([signature[0] ^ 1]) + signature[1:]).hex()},
+        "a signature cut short": {"signature": signature[:-1].hex()},
+        "a second spelling of the same signature": {
+            "signature": (signature[:32] + scalar.to_bytes(32, "little")).hex()
+        },
+        "no signature": {"signature": ""},
+        "not a point": {"public_key": "02" + "00" * 31},
+        "a key cut short": {"public_key": str(first["public_key"])[:-2]},
+    }
+    return {"good": good, "refused": [{"name": name, **first, **change} for name, change in bad.items()]}
+
+
+def _commitments() -> Json:
+    nonce, content = _seed("nonce/0"), _seed("content/0")
+    good = [
+        {"nonce": nonce.hex(), "content": part.hex(), "commitment": commitment(nonce, part)}
+        for part in (content, b"", bytes(range(256)))
+    ]
+    bad = {
+        "another nonce": {"nonce": _seed("nonce/1").hex()},
+        "other content": {"content": _seed("content/1").hex()},
+        "a byte more": {"content": (content + b"\0").hex()},
+        "a byte moved from the content to the nonce": {
+            "nonce": (nonce + content[:1]).hex(),
+            "content": content[1:].hex(),
+        },
+        "a nonce cut short": {"nonce": nonce[:-1].hex()},
+    }
+    return {"good": good, "refused": [{"name": name, **good[0], **change} for name, change in bad.items()]}
+
+
+def _studies(manifest: Manifest) -> Json:
+    given = _manifest()
+    privacy, servers, holders = given["privacy"], given["servers"], given["holders"]
+    spelled = given | {"privacy": privacy | {"epsilon": 1, "delta": 1e-06}}
+    bad: dict[str, Json] = {
+        "a member that is not known": given | {"colour": "red"},
+        "another version": given | {"version": 2},
+        "servers in another order": given | {"servers": [servers[1], servers[0], servers[2]]},
+        "two servers": given | {"servers": servers[:2]},
+        "one key in two roles": given | {"holders": [holders[0] | {"pin": servers[0]["pin"]}, holders[1]]},
+        "a holder twice": given | {"holders": [holders[0], holders[0]]},
+        "epsilon of zero": given | {"privacy": privacy | {"epsilon": "0"}},
+        "epsilon that is no number": given | {"privacy": privacy | {"epsilon": "much"}},
+        "delta of one": given | {"privacy": privacy | {"delta": "1"}},
+        "public rows under the unbounded relation": given | {"privacy": privacy | {"rows": 100}},
+        "an algorithm that is not known": given | {"algorithm": {"name": "magic"}},
+        "a parameter that is not known": given | {"algorithm": {"name": "aim", "parameters": {"colour": 1}}},
+        "a query about a column that nobody brings": given | {"workload": [{"attributes": ["age", "height"]}]},
+        "columns without an alignment": given | {"holders": [holders[0] | {"brings": "columns"}, holders[1]]},
+        "an address without TLS": given | {"coordinator": given["coordinator"] | {"url": "http://coordinator.example"}},
+        "a port that does not exist": given
+        | {"coordinator": given["coordinator"] | {"url": "https://coordinator.example:65536"}},
+        "a pin in capital letters": given | {"coordinator": given["coordinator"] | {"pin": "A" * 64}},
+        "no columns": given | {"schema": {"version": 1, "columns": []}},
+        "a number as text": given | {"retention_days": "30"},
+    }
+    return {
+        "good": [
+            {
+                "name": "all members",
+                "manifest": given,
+                "canonical": manifest.canonical_bytes().decode(),
+                "study_id": manifest.study_id,
+            },
+            {
+                "name": "epsilon and delta as numbers: the same study",
+                "manifest": spelled,
+                "canonical": manifest.canonical_bytes().decode(),
+                "study_id": Manifest.from_json(spelled).study_id,
+            },
+        ],
+        "refused": [{"name": name, "manifest": value} for name, value in bad.items()],
+    }
+
+
+def _described(documents: list[tuple[Signable, str]]) -> Json:
+    """Documents that no schema admits, each made of a good one by one change."""
+    by_kind = {
+        document.kind: Signed[Any].by(document, signer, _key(signer)).to_json() for document, signer in documents
+    }
+    contribution = by_kind["contribution"]
+    openings = [
+        Opening(component=i, nonce=_seed(f"nonce/{i}").hex(), seed=_seed(f"content/{i}").hex()).to_json()
+        for i in range(2)
+    ]
+    offer = Offer.model_validate({"contribution": contribution, "openings": openings}).to_json()
+    good = [{"schema": kind, "document": value} for kind, value in by_kind.items()]
+    changes: list[tuple[str, str, Json]] = [
+        ("approval", "a role that does not approve", _changed(by_kind["approval"], role="coordinator")),
+        ("approval", "a time without seconds", _changed(by_kind["approval"], at="2030-05-17T12:00Z")),
+        ("approval", "a time of another zone", _changed(by_kind["approval"], at="2030-05-17T12:00:00+02:00")),
+        ("approval", "a member more", _changed(by_kind["approval"], colour="red")),
+        ("contribution", "a commitment less", _changed(contribution, commitments=["0" * 64] * 2)),
+        ("contribution", "bits of no ring", _changed(contribution, bits=64)),
+        ("contribution", "an extent of zero", _changed(contribution, shape=[0])),
+        ("receipt", "an event that is not known", _changed(by_kind["receipt"], event="lost")),
+        ("answer", "a step below zero", _changed(by_kind["answer"], step=-1)),
+        ("answer", "a fraction", _changed(by_kind["answer"], value=[0.5])),
+        ("seal", "no signature", {key: value for key, value in by_kind["seal"].items() if key != "signature"}),
+        ("offer", "three openings", offer | {"openings": [*openings, openings[0]]}),
+        ("offer", "a component that is not there", offer | {"openings": [openings[0], openings[1] | {"component": 3}]}),
+    ]
+    return {
+        "good": [*good, {"schema": "offer", "document": offer}],
+        "refused": [{"schema": kind, "name": name, "document": value} for kind, name, value in changes],
+    }
+
+
+def _changed(signed: Json, **members: Any) -> Json:
+    return signed | {"document": signed["document"] | members}
+
+
+def _inputs(manifest: Manifest) -> list[Json]:
+    names = [_seed(f"contribution/{i}").hex() for i in range(3)]
+    return [
+        {"study": manifest.study_id, "contributions": some, "inputs": inputs_digest(manifest.study_id, some)}
+        for some in ([], names, names[::-1])
+    ]
+
+
+def _transcripts() -> Json:
+    previous, steps = _seed("inputs").hex(), []
+    for i in range(3):
+        request, answer = _seed(f"request/{i}").hex(), _seed(f"answer/{i}").hex()
+        after = transcript_digest(previous, request, answer)
+        steps.append({"previous": previous, "request": request, "answer": answer, "transcript": after})
+        previous = after
+    return {"inputs": _seed("inputs").hex(), "steps": steps}
+
+
+def _exchange_key(name: str) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(_seed(f"exchange/{name}"))
+
+
+def _exchange_public(name: str) -> str:
+    return signing.exchange_hex(_exchange_key(name))
+
+
+def _exchange() -> Json:
+    scope = _seed("scope")
+    return {
+        "good": [
+            {
+                "private_key": _seed(f"exchange/{mine}").hex(),
+                "public_key": _exchange_public(mine),
+                "other": _exchange_public(other),
+                "scope": scope.hex(),
+                "secret": signing.pair_secret(_exchange_key(mine), _exchange_public(other), scope=scope).hex(),
+            }
+            for mine, other in (("S1", "S2"), ("S2", "S1"), ("S1", "S3"))
+        ],
+        "refused": [
+            {"name": name, "private_key": _seed("exchange/S1").hex(), "other": other, "scope": scope.hex()}
+            for name, other in (
+                ("a point of small order", "00" * 32),
+                ("another point of small order", "01" + "00" * 31),
+                ("a key cut short", _exchange_public("S2")[:-2]),
+                ("not hexadecimal", "zz" * 32),
+            )
+        ],
+    }
