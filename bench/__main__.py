@@ -10,6 +10,7 @@ from importlib import import_module
 SUBJECTS = {
     "engine": "the MPC engine over TLS beside spu, mpyc, bare TLS and plain BLAS",
     "protocols": "COMPUTE ANSWERS, SELECT and MEASURE over TLS beside the paper's own variants",
+    "join": "private record alignment over TLS: rows per second, bytes, memory",
     "generate": "our estimator beside mbi on the paper's tables and adult",
 }
 
@@ -23,9 +24,12 @@ def main(arguments: list[str]) -> int:
         subject.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         subject.add_argument("--repeats", type=int, default=7, help="measured repetitions of each task (default 7)")
         subject.add_argument("--without-peers", action="store_true", help="skip spu and mpyc, which take minutes")
+        if name == "join":
+            subject.add_argument("--large", action="store_true", help="also a million rows at each holder")
     options = parser.parse_args(arguments)
     module = import_module(f"bench.{options.subject}")
-    report = module.measure(repeats=options.repeats, peers=not options.without_peers)
+    more = {"large": options.large} if options.subject == "join" else {}
+    report = module.measure(repeats=options.repeats, peers=not options.without_peers, **more)
     print(json.dumps(report, indent=2) if options.json else module.table(report))
     return 0
 

@@ -425,4 +425,4 @@ def _(s: Source) -> Call:
     return Call((flags, bits), {"n": bits.words.size, "w": len(offsets)}, expected, {"offsets": offsets})
 
 
-from tests import cases_compute, cases_paper, cases_release, cases_sampling  # noqa: E402, F401  (they register)
+from tests import cases_compute, cases_join, cases_paper, cases_release, cases_sampling  # noqa: E402, F401  (they register)

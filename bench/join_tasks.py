@@ -1,0 +1,101 @@
+"""What each server does for `python -m bench join`: two tables joined and counted, and each phase of it by itself."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import time
+from collections.abc import Generator
+from itertools import combinations
+from types import coroutine
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bench.timing import timed_after, values
+from caps.domain import Attribute, Clique, Domain, Layout
+from caps.linkage import ID_BYTES, RowFormat
+from caps.ring import Z8, Z64
+from caps.sharing import Algebra, deal
+from services.mpc_server.engine import join
+from services.mpc_server.engine.context import Branch, Context, Party, Replies, Round
+from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
+from services.mpc_server.engine.shuffle import RowShare
+
+T = TypeVar("T")
+
+ATTRIBUTES, CATEGORIES = 10, 5
+OVERLAP = 2
+"""One row in this many of each holder is of a person whom the other holder has, too."""
+PHASES = {"shuffle": "shuffle", "encrypt": "encrypt", "expand": "one_hot_columns", "count": "count"}
+
+
+def layout_of() -> Layout:
+    """Ten attributes of five categories, five at each holder: all their one- and two-way marginals."""
+    domain = Domain(tuple(Attribute(f"a{i}", CATEGORIES) for i in range(ATTRIBUTES)))
+    cliques: list[Clique] = [(name,) for name in domain.names]
+    return Layout(domain, (*cliques, *combinations(domain.names, 2)))
+
+
+def table(party: Party, layout: Layout, holder: int, rows: int) -> JoinInput:
+    """This party's share of public benchmark rows, as a holder would have dealt them."""
+    attributes = layout.domain.names[holder * ATTRIBUTES // 2 : (holder + 1) * ATTRIBUTES // 2]
+    own, common = values(f"ids {holder}", (rows, ID_BYTES), Z8), values("ids", (rows // OVERLAP, ID_BYTES), Z8)
+    ids = np.concatenate([common, own[len(common) :]])
+    codes = (values(f"codes {holder}", (rows, len(attributes)), Z64) % np.uint64(CATEGORIES)).astype(np.int64)
+    octets = RowFormat(layout.domain.project(attributes)).pack(ids, codes)
+    seeds = iter(hashlib.sha256(f"{holder}/{i}".encode()).digest() for i in range(2))
+    share = deal(octets, entropy=lambda _: next(seeds), algebra=Algebra.XOR)[party.context.party]
+    return JoinInput(f"H{holder}", attributes, RowShare(party.context.owner, *share.components()))
+
+
+class Clock:
+    """Seconds that this party spends in each phase, waiting for its peers included. Side by side counts once."""
+
+    def __init__(self) -> None:
+        self.spent = dict.fromkeys(PHASES, 0.0)
+        self._running = dict.fromkeys(PHASES, 0)
+
+    def watched(self, phase: str, protocol: Any) -> Any:
+        """The protocol, its time added to the phase's."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._timed(phase, protocol(*args, **kwargs))
+
+        return call
+
+    @coroutine
+    def _timed(self, phase: str, branch: Branch[T]) -> Generator[Round, Replies, T]:
+        if not self._running[phase]:
+            self.spent[phase] -= time.perf_counter()
+        self._running[phase] += 1
+        try:
+            return (yield from branch.__await__())
+        finally:
+            self._running[phase] -= 1
+            if not self._running[phase]:
+                self.spent[phase] += time.perf_counter()
+
+
+async def measure(party: Party, repeats: int, rows: list[int]) -> dict[str, Any]:
+    """Every measurement, at this party."""
+    layout = layout_of()
+    originals = {phase: getattr(join, name) for phase, name in PHASES.items()}
+    report: dict[str, Any] = {}
+    for n in rows:
+        tables = [table(party, layout, holder, n) for holder in range(2)]
+        clock = Clock()
+        for phase, name in PHASES.items():
+            setattr(join, name, clock.watched(phase, originals[phase]))
+
+        async def ready(ctx: Context, clock: Clock = clock) -> None:
+            clock.spent = dict.fromkeys(PHASES, 0.0)
+
+        def step(ctx: Context, _: None, tables: list[JoinInput] = tables) -> Any:
+            return compute_joined_answers(ctx, tables, layout=layout, mode=Mode.UNION)
+
+        entry = await timed_after(party, f"join{n}", ready, step, repeats)
+        entry["phases"] = clock.spent
+        entry["peak_memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        report[str(n)] = entry
+    return report

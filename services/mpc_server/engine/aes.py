@@ -1,0 +1,251 @@
+"""AES-128 (FIPS 197) on XOR shares, bit-sliced over all rows, under a key that nobody knows.
+
+The S-box inverts in GF(2^8), here built as GF(2^4)[y] over GF(2^2)[z] over GF(2)[w] (Satoh et al. 2001). In replicated
+sharing a sum of products costs one bit, however many products it sums (Araki et al. 2016, section 3.3); so a product of
+two field elements sends as many bits as the field has, and an S-box sends 4 + 2 + 4 + 8 = 18 bits in 4 rounds. Circuits
+that count single ANDs send 32 bits in 6 rounds or 34 in 4 (Boyar and Peralta 2010, 2012).
+
+The state of many blocks is one share of bytes of shape (16, rows), rows filled up to whole words of 64: plane j holds
+bit j of byte 0 of all rows, then of byte 1, and so on. So moving bytes is moving whole words, and every field operation
+is a handful of instructions on 16 planes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from caps.errors import ShareError
+from caps.ring import PLANE, Words, pack_bits, plane_words, unpack_bits
+from services.mpc_server.engine.boolean import Indices, random_planes, reshare_planes
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.registry import protocol
+from services.mpc_server.engine.shares import BShare, stack_planes
+
+ROUNDS = 10
+BLOCK_BYTES = 16
+BLOCK_BITS = 8 * BLOCK_BYTES
+CACHED_BLOCKS = 1 << 16
+"""Blocks that are best encrypted at once: the 16 planes of one bit are 128 KiB, which cache holds."""
+
+_ONES = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+_AFFINE = 0x63
+
+Rows: TypeAlias = tuple[int, ...]
+"""A matrix over GF(2), one integer a row: bit i of row j says whether output bit j has input bit i as a summand."""
+
+# Of the 64 isomorphisms from GF(2)[x]/(x^8+x^4+x^3+x+1) to the tower with w^2 = w + 1, z^2 = z + w, y^2 = y + l, the
+# one whose matrices have the fewest ones: l = wz, and x becomes 0x7a. Bits of the tower: 1, w, z, wz, then the same
+# times y.
+_TO_TOWER: Rows = (0x05, 0xC2, 0x24, 0xCA, 0xA2, 0x72, 0x7E, 0xA0)
+_FROM_TOWER: Rows = (0x35, 0x07, 0x03, 0x75, 0x39, 0x3C, 0xD0, 0x54)
+"""Back to the basis of FIPS 197, and its affine map but for the constant."""
+_NORM: Rows = (0x4B, 0xC6, 0xEC, 0x98)
+"""l a^2 + b^2 of a y + b: what of the norm to GF(2^4) is linear. The rest is a b."""
+_SMALL_NORM: Rows = (0b1011, 0b0110)
+"""w c^2 + d^2 of c z + d: the same for the norm to GF(2^2)."""
+_SMALL_INVERSE: Rows = (0b11, 0b10)
+"""In GF(2^2) the inverse is the square, which is linear."""
+
+_SHIFT_ROWS = np.array([row + 4 * ((column + row) % 4) for column in range(4) for row in range(4)], np.intp)
+_ROTATED_LAST_WORD: Indices = np.array([13, 14, 15, 12], np.intp)
+_ROUND_CONSTANTS = (0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0x1B, 0x36)
+
+Product: TypeAlias = Callable[[Words, Words], Words]
+"""A bilinear map on planes."""
+
+
+def _combined(rows: Rows, planes: Words) -> Words:
+    """A matrix over GF(2) times the bits of every element."""
+    out = np.empty((len(rows), *planes.shape[1:]), PLANE)
+    for bit, row in enumerate(rows):
+        first, *rest = (i for i in range(len(planes)) if row >> i & 1)
+        out[bit] = planes[first]
+        for i in rest:
+            out[bit] ^= planes[i]
+    return out
+
+
+def _linear(rows: Rows, x: BShare) -> BShare:
+    return x._with(_combined(rows, x.mine), _combined(rows, x.next))
+
+
+def _times4(x: Words, y: Words) -> Words:
+    """Products in GF(2^2), by Karatsuba: (h w + l)(h' w + l') with w^2 = w + 1."""
+    out = np.empty_like(x)
+    low, cross = out
+    np.bitwise_and(x[0], y[0], out=low)
+    np.bitwise_and(x[0] ^ x[1], y[0] ^ y[1], out=cross)
+    cross ^= low
+    low ^= x[1] & y[1]
+    return out
+
+
+def _times16(x: Words, y: Words) -> Words:
+    """Products in GF(2^4), by Karatsuba over GF(2^2): (h z + l)(h' z + l') with z^2 = z + w."""
+    out = np.empty_like(x)
+    low, cross = out[:2], out[2:]
+    low[...] = _times4(x[:2], y[:2])
+    np.bitwise_xor(_times4(x[:2] ^ x[2:], y[:2] ^ y[2:]), low, out=cross)
+    high = _times4(x[2:], y[2:])
+    low[0] ^= high[1]
+    low[1] ^= high[0]
+    low[1] ^= high[1]
+    return out
+
+
+def _both(times: Product) -> Product:
+    """The product of each half of the planes of x with y."""
+
+    def product(x: Words, y: Words) -> Words:
+        half = len(y)
+        return np.concatenate([times(x[:half], y), times(x[half:], y)])
+
+    return product
+
+
+async def _multiplied(ctx: Context, times: Product, x: BShare, y: BShare) -> BShare:
+    """[[a bilinear map of x and y]], which sends one bit for each bit of the result."""
+    local = times(x.mine, y.mine ^ y.next)
+    local ^= times(x.next, y.mine)
+    local ^= ctx.zero_planes(local.shape[0], x.size)
+    return await reshare_planes(ctx, x.shape, local)
+
+
+@protocol("FIPS 197, SubBytes, by Satoh et al. 2001 on sums of products", rounds="4", sent="18*plane(n)")
+async def sub_bytes(ctx: Context, x: BShare) -> BShare:
+    """[[the AES S-box of every byte]] of n bytes.
+
+    With x = a y + b over GF(2^4), the norm is N = l a^2 + a b + b^2 and the inverse (a y + a + b) / N. The same step
+    takes 1/N to GF(2^2). Only a b, the small product, two times 1/(small norm) and two times 1/N are sent.
+
+    Deviation: 1/N could be multiplied in before it is complete, for 3 rounds and 22 bits; docs/adr/0007 has the times.
+
+    Pre-conditions: x has 8 bits.
+    Leaks: nothing.
+    """
+    ctx.own(x)
+    if x.width != 8:
+        raise ShareError(f"{x!r} does not consist of bytes")
+    tower = _linear(_TO_TOWER, x)
+    low, high = tower.planes(slice(0, 4)), tower.planes(slice(4, 8))
+    norm = _linear(_NORM, tower) ^ await _multiplied(ctx.step("norm"), _times16, high, low)
+    norm_low, norm_high = norm.planes(slice(0, 2)), norm.planes(slice(2, 4))
+    small = _linear(_SMALL_NORM, norm) ^ await _multiplied(ctx.step("small"), _times4, norm_high, norm_low)
+    inverse = await _multiplied(
+        ctx.step("invert"),
+        _both(_times4),
+        stack_planes([norm_high ^ norm_low, norm_high]),
+        _linear(_SMALL_INVERSE, small),
+    )
+    inverted = await _multiplied(ctx.step("scale"), _both(_times16), stack_planes([high ^ low, high]), inverse)
+    return _constant(ctx, _linear(_FROM_TOWER, inverted), _AFFINE)
+
+
+def _constant(ctx: Context, x: BShare, value: int) -> BShare:
+    """x XOR a public byte, the same for all elements: component 0 takes it."""
+    mask = np.array([_ONES if value >> i & 1 else 0 for i in range(8)], PLANE)[:, None]
+    return x._with(x.mine ^ mask if ctx.party == 0 else x.mine, x.next ^ mask if ctx.party == 2 else x.next)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RoundKeys:
+    """The eleven round keys, each 16 shared bytes."""
+
+    keys: tuple[BShare, ...]
+
+
+def random_key(ctx: Context) -> BShare:
+    """[[16 uniformly random bytes]]: a key that no party knows. Local."""
+    return random_planes(ctx, width=8, shape=(BLOCK_BYTES,))
+
+
+@protocol("FIPS 197, KeyExpansion", rounds="40", sent="1440")
+async def expand_key(ctx: Context, key: BShare) -> RoundKeys:
+    """[[the eleven round keys]] of a shared key of 16 bytes.
+
+    Pre-conditions: none.
+    Leaks: nothing.
+    """
+    ctx.own(key)
+    if key.width != 8 or key.shape != (BLOCK_BYTES,):
+        raise ShareError(f"{key!r} is not a key of {BLOCK_BYTES} bytes")
+    keys = [key]
+    for number, constant in enumerate(_ROUND_CONSTANTS):
+        word = await sub_bytes(ctx.step(number), keys[-1].take(_ROTATED_LAST_WORD))
+        first = np.zeros((8, 4), np.uint8)
+        first[:, 0] = [constant >> i & 1 for i in range(8)]
+        word = word.flip(first)
+        keys.append(
+            key._with(*(_next_key(*parts) for parts in ((keys[-1].mine, word.mine), (keys[-1].next, word.next))))
+        )
+    return RoundKeys(tuple(keys))
+
+
+def _next_key(key: Words, word: Words) -> Words:
+    """Every word of the next key is the one before it XOR the same word of this key."""
+    words = unpack_bits(key, BLOCK_BYTES).reshape(8, 4, 4)
+    words[:, 0] ^= unpack_bits(word, 4)
+    return pack_bits(np.bitwise_xor.accumulate(words, axis=1).reshape(8, BLOCK_BYTES))
+
+
+@protocol("FIPS 197, Cipher", rounds="40", sent="2880*plane(n)")
+async def encrypt(ctx: Context, x: BShare, keys: RoundKeys) -> BShare:
+    """[[AES-128]] of n blocks of 128 bits, all under the same shared key; bit j of byte i is plane 8i + j.
+
+    Pre-conditions: x has 128 bits and one axis. Best in pieces of CACHED_BLOCKS.
+    Leaks: nothing.
+    """
+    ctx.own(x, *keys.keys)
+    if x.width != BLOCK_BITS or len(x.shape) != 1:
+        raise ShareError(f"{x!r} is not a vector of {BLOCK_BITS}-bit blocks")
+    masks = [(_spread(key.mine), _spread(key.next)) for key in keys.keys]
+    shape = (BLOCK_BYTES, 64 * plane_words(x.size))
+    state = _keyed(ctx.bits(shape, _to_state(x.mine), _to_state(x.next)), masks[0])
+    for number in range(1, ROUNDS + 1):
+        state = await sub_bytes(ctx.step(number), state)
+        moved = _shifted if number == ROUNDS else _mixed
+        state = _keyed(state._with(moved(state.mine), moved(state.next)), masks[number])
+    return ctx.bits(x.shape, _to_blocks(state.mine), _to_blocks(state.next))
+
+
+def _to_state(planes: Words) -> Words:
+    return planes.reshape(BLOCK_BYTES, 8, -1).swapaxes(0, 1).reshape(8, -1)
+
+
+def _to_blocks(planes: Words) -> Words:
+    return planes.reshape(8, BLOCK_BYTES, -1).swapaxes(0, 1).reshape(BLOCK_BITS, -1)
+
+
+def _spread(key: Words) -> Words:
+    """One component of a round key for all rows: a word of zeros or of ones for each bit of each byte."""
+    return unpack_bits(key, BLOCK_BYTES).astype(PLANE)[:, :, None] * _ONES
+
+
+def _keyed(state: BShare, key: tuple[Words, Words]) -> BShare:
+    def added(planes: Words, mask: Words) -> Words:
+        return (planes.reshape(8, BLOCK_BYTES, -1) ^ mask).reshape(8, -1)
+
+    return state._with(added(state.mine, key[0]), added(state.next, key[1]))
+
+
+def _shifted(planes: Words) -> Words:
+    """ShiftRows."""
+    return planes.reshape(8, BLOCK_BYTES, -1).take(_SHIFT_ROWS, axis=1).reshape(8, -1)
+
+
+def _mixed(planes: Words) -> Words:
+    """ShiftRows, then MixColumns: with t_r = s_r ^ s_{r+1}, byte r becomes 2 t_r ^ s_r ^ the sum of its column."""
+    state = _shifted(planes).reshape(8, 4, 4, -1)
+    pairs = np.empty_like(state)
+    np.bitwise_xor(state[:, :, :3], state[:, :, 1:], out=pairs[:, :, :3])
+    np.bitwise_xor(state[:, :, 3], state[:, :, 0], out=pairs[:, :, 3])
+    state ^= (pairs[:, :, 0] ^ pairs[:, :, 2])[:, :, None]
+    # Times x: bits move up, and the highest comes back at the ones of x^8 = x^4 + x^3 + x + 1.
+    state[1:] ^= pairs[:-1]
+    for bit in (0, 1, 3, 4):
+        state[bit] ^= pairs[7]
+    return state.reshape(8, -1)

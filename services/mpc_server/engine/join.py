@@ -1,0 +1,480 @@
+"""Private record alignment: COMPUTE ANSWERS from tables of different holders whose rows are in no common order.
+
+A holder shares rows (caps.linkage): a hashed identifier and a short code for each of its attributes. The servers
+shuffle every table, encrypt the identifiers under a key that nobody knows, open the ciphertexts and compare them in the
+clear (after Mohassel, Rindal and Rosulek 2020). Equal tags are the same person; what a server sees is how many persons
+each set of tables has in common, and nothing that leads to a row of a holder or to an identifier. Codes are expanded to
+one-hot columns only then, for rows that count, at the place of their person; so tables travel in their small form.
+
+Sizes in the costs: n rows of all tables, of s bytes in all; a joint (aligned) rows, counted in g groups, which take z
+rounds before they are counted, in b blocks; to expand them takes x bytes for ANDs and w bytes of planes of columns, to
+merge them y elements. The other letters as in compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from caps.domain import Clique, Domain, Layout
+from caps.errors import DomainError, ShareError
+from caps.linkage import ID_BYTES, RowFormat
+from caps.ring import PLANE, Z16, Z64, Words, plane_words
+from services.mpc_server.engine.aes import BLOCK_BITS, CACHED_BLOCKS, encrypt, expand_key, random_key
+from services.mpc_server.engine.arithmetic import reveal_bits
+from services.mpc_server.engine.boolean import Indices, one_hot, one_hot_ands
+from services.mpc_server.engine.compute import (
+    _ADD_ROUNDS,
+    _ADD_SENT,
+    _LIFTED,
+    GROUP_ROWS,
+    Answers,
+    Flags,
+    HorizontalInput,
+    _check_marginals,
+    add_marginals,
+    coalesce,
+    combinations_of_totals,
+    count,
+    count_sizes,
+    recipe_of,
+    row_blocks,
+)
+from services.mpc_server.engine.context import Branch, Context, together
+from services.mpc_server.engine.conversion import from_bits
+from services.mpc_server.engine.registry import FUNCTIONS, log2, plane, protocol
+from services.mpc_server.engine.shares import AShare, BShare
+from services.mpc_server.engine.shuffle import RowShare, own_rows, shuffle
+
+MAX_TABLES = 62
+"""Tables of one join: a set of tables is a number of 62 bits."""
+GROUP_WORDS = 1 << 22
+"""Elements of the joined columns that are expanded and counted at once: 8 MiB per component in Z_2^16."""
+_TAG_BITS = 64
+"""A tag of 128 bits is opened as two words."""
+
+
+class Mode(Enum):
+    """Which persons are rows of the joint table."""
+
+    UNION = "union"
+    """Everybody: attributes that no table of the person brings are missing."""
+    INNER = "inner"
+    """Who is in at least one table for every attribute that any of the tables brings; a value may still be missing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinInput:
+    """Rows in the form of `caps.linkage` over some attributes, in domain order; an identifier at most once."""
+
+    holder: str
+    attributes: tuple[str, ...]
+    rows: RowShare
+
+
+class Tagged(NamedTuple):
+    """Tables in an order nobody knows, and the tag of every row: two words."""
+
+    tables: list[RowShare]
+    tags: list[Words]
+
+
+@protocol(
+    "Mohassel, Rindal and Rosulek 2020, with AES for LowMC",
+    rounds="40 + 41*tag_blocks(n)",
+    sent="(1 + first)*s + 1440 + 3008*plane(n) + 32*tag_blocks(n)",
+)
+async def tag_rows(ctx: Context, tables: Sequence[RowShare]) -> Tagged:
+    """Shuffled [[tables]] and, in the clear, the AES-128 encryption of each row's identifier under a fresh secret key.
+
+    Deviation: AES in place of LowMC (docs/adr/0007); each table is shuffled before, so that tags lead to no row.
+
+    Pre-conditions: rows begin with identifiers of 16 bytes; ctx is of a session whose keys serve this run only, or tags
+        of different runs could be compared.
+    Leaks: the number of rows of each table, and how many identifiers occur how often in which of the tables; the order
+        of tags and their values are random.
+    """
+    for table in tables:
+        own_rows(ctx, table)
+        if not len(table) or table.shape[1] < ID_BYTES:
+            raise ShareError(f"{table!r} has no rows with identifiers")
+    keys, *shuffled = await together(
+        expand_key(ctx.step("schedule"), random_key(ctx.step("key"))),
+        *(shuffle(ctx.step(f"shuffle{number}"), table) for number, table in enumerate(tables)),
+    )
+    ids = RowShare(
+        ctx.owner,
+        np.concatenate([table.mine[:, :ID_BYTES] for table in shuffled]),
+        np.concatenate([table.next[:, :ID_BYTES] for table in shuffled]),
+    )
+    tags = np.empty((len(ids), BLOCK_BITS // _TAG_BITS), PLANE)
+    for start in range(0, len(ids), CACHED_BLOCKS):
+        rows, step = slice(start, start + CACHED_BLOCKS), ctx.step(start)
+        hidden = await encrypt(step.step("encrypt"), ids.bits(rows, slice(None)), keys)
+        words = await together(
+            *(
+                reveal_bits(step.step(f"open{part}"), _unpadded(hidden.planes(slice(part, part + _TAG_BITS))), ring=Z64)
+                for part in range(0, BLOCK_BITS, _TAG_BITS)
+            )
+        )
+        tags[rows] = np.stack(words, axis=1)
+    return Tagged(shuffled, np.split(tags, np.cumsum([len(table) for table in tables])[:-1]))
+
+
+def _unpadded(x: BShare) -> BShare:
+    """The same with zeros for the elements that fill up the last word: their tags are nobody's, and not opened."""
+    if not x.size % 64:
+        return x
+    mask = np.full(x.mine.shape[1], np.uint64(0xFFFF_FFFF_FFFF_FFFF))
+    mask[-1] = np.uint64((1 << x.size % 64) - 1)
+    return x._with(x.mine & mask, x.next & mask)
+
+
+def tag_blocks(rows: int) -> int:
+    """Blocks of rows that `tag_rows` encrypts one after the other."""
+    return -(-rows // CACHED_BLOCKS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matching:
+    """Who is who: for each joint row and table the number of its row there, or -1. Public.
+
+    Joint rows with the same set of tables lie together; `patterns` lists these sets with their numbers of rows.
+    """
+
+    accepted: Flags
+    sources: Indices
+    patterns: tuple[tuple[tuple[int, ...], int], ...]
+
+
+def match(tags: Sequence[Words], attributes: Sequence[Clique], cliques: Sequence[Clique], mode: Mode) -> Matching:
+    """Joint rows from the opened tags. A table in which a tag occurs twice is refused and takes no part.
+
+    Rows that can count in none of the cliques are left out, for no person of their set of tables has all attributes of
+    one.
+    """
+    if len(tags) > MAX_TABLES:
+        raise DomainError(f"at most {MAX_TABLES} tables can be joined, not {len(tags)}")
+    every = np.concatenate(tags)
+    table = np.repeat(np.arange(len(tags)), [len(part) for part in tags])
+    row = np.concatenate([np.arange(len(part)) for part in tags])
+    low, high = np.ascontiguousarray(every.T)
+    order = np.argsort(low)
+    same, differ = low[order[1:]] == low[order[:-1]], high[order[1:]] != high[order[:-1]]
+    if (same & differ).any():  # two persons with one first word: by chance in a join of 10^8 rows, not of 10^6
+        order = np.lexsort((high, low))
+        same, differ = low[order[1:]] == low[order[:-1]], high[order[1:]] != high[order[:-1]]
+    person = np.zeros(len(order), np.intp)
+    person[order[1:]] = np.cumsum(~same | differ)
+    seat = person * len(tags) + table
+    times = np.bincount(seat, minlength=(int(person.max()) + 1) * len(tags)).reshape(-1, len(tags))
+    accepted = (times <= 1).all(axis=0)
+    sources = np.full(times.shape, -1, np.intp)
+    sources.reshape(-1)[seat] = row
+    sources[:, ~accepted] = -1
+
+    present = (sources >= 0) @ (1 << np.arange(len(tags)))
+    sources = sources[np.argsort(present, kind="stable")]
+    patterns, kept, start = [], [], 0
+    for code, size in zip(*np.unique(present, return_counts=True), strict=True):
+        members = tuple(i for i in range(len(tags)) if int(code) >> i & 1)
+        has = {name for i in members for name in attributes[i]}
+        complete = mode is Mode.UNION or all(has.issuperset(names) for names in attributes)
+        if complete and any(has.issuperset(clique) for clique in cliques):
+            patterns.append((members, int(size)))
+            kept.append(sources[start : start + size])
+        start += size
+    return Matching(np.asarray(accepted), np.concatenate([sources[:0], *kept]), tuple(patterns))
+
+
+@protocol(
+    "one-hot circuit, then bit injection: valid by construction",
+    rounds="2 + log2(b)",
+    sent="o*plane(n) + 16*w*plane(n)",
+)
+async def one_hot_columns(ctx: Context, codes: Sequence[BShare], *, sizes: Sequence[int]) -> AShare:
+    """[[n x w one-hot columns]] over Z_2^16 from the codes of n rows: code c > 0 sets column c - 1 of its attribute.
+
+    b is the bits of the largest code, o the ANDs of all one-hot circuits.
+
+    Pre-conditions: codes are vectors of the same length. Code 0 and codes beyond an attribute's size make zeros.
+    Leaks: nothing.
+    """
+    flags = await together(*(one_hot(ctx.step(number), code) for number, code in enumerate(codes)))
+    wanted = [slice(1, 1 + size) for size in sizes]
+    rows, width = codes[0].size, sum(sizes)
+    # Planes end in whole words, so one after another they are one vector of bits, rows filled up to whole words.
+    mine = np.concatenate([part.mine[columns] for part, columns in zip(flags, wanted, strict=True)])
+    next_ = np.concatenate([part.next[columns] for part, columns in zip(flags, wanted, strict=True)])
+    filled = 64 * plane_words(rows)
+    bits = ctx.bits((width * filled,), mine.reshape(1, -1), next_.reshape(1, -1))
+    columns = await from_bits(ctx.step("ring"), bits, ring=Z16)
+    return ctx.share(*(part.reshape(width, filled)[:, :rows].T for part in (columns.mine, columns.next)))
+
+
+class _Group(NamedTuple):
+    """Joint rows that are counted together, in runs of one set of tables each."""
+
+    rows: slice
+    runs: list[tuple[tuple[int, ...], int]]
+
+
+def _groups(patterns: Sequence[tuple[tuple[int, ...], int]], most: int) -> Iterator[_Group]:
+    ends = np.cumsum([0, *(size for _, size in patterns)])
+    for start in range(0, int(ends[-1]), most):
+        stop = min(start + most, int(ends[-1]))
+        shares = [
+            (members, int(min(stop, end) - max(start, begin)))
+            for (members, _), (begin, end) in zip(patterns, pairwise(ends), strict=True)
+        ]
+        yield _Group(slice(start, stop), [(members, size) for members, size in shares if size > 0])
+
+
+def group_rows(width: int) -> int:
+    """Joint rows that are counted together, for a number of columns: no more than Z_2^16 can count."""
+    return min(GROUP_ROWS, max(64, GROUP_WORDS // width // 64 * 64))
+
+
+class _Table:
+    """What of a table is expanded: the attributes that count."""
+
+    def __init__(self, domain: Domain, attributes: Clique, used: Domain) -> None:
+        layout = RowFormat(domain.project(attributes))
+        self.row_bytes = layout.row_bytes
+        self.names = tuple(name for name in attributes if name in used.names)
+        places = [attributes.index(name) for name in self.names]
+        self.codes = [slice(layout.offsets[i], layout.offsets[i] + layout.widths[i]) for i in places]
+        self.widths = [layout.widths[i] for i in places]
+        self.sizes = [layout.domain.sizes[i] for i in places]
+        ends = np.cumsum([0, *self.sizes])
+        self.columns = {name: slice(*ends[i : i + 2]) for i, name in enumerate(self.names)}
+
+
+_JOIN_ROUNDS = "40 + 41*tag_blocks(n) + z + l*b + g*(min(c, 1) + 8)"
+_JOIN_SENT = (
+    "(1 + first)*s + 1440 + 3008*plane(n) + 32*tag_blocks(n) + x + 16*w + 2*y + 2*a*q + 2*g*c + g*("
+    + _LIFTED.format(e="m", k="16")
+    + ")"
+)
+
+
+@protocol("CaPS App. B, pi_JOIN and Protocol 2, on rows without a common order", rounds=_JOIN_ROUNDS, sent=_JOIN_SENT)
+async def join_answers(
+    ctx: Context, tables: Sequence[JoinInput], *, layout: Layout, mode: Mode, counted: Sequence[Clique] | None = None
+) -> Answers:
+    """[[the marginals of the joined table]] in the order of `layout`, over Z_2^64, and which tables were accepted.
+
+    Rows of the same identifier are one person. Where several tables bring an attribute of a person, the first in the
+    order of `tables` that has a value decides. `counted` are the cliques that are counted, by default all of the
+    layout; the others' cells are zero. A table in which an identifier occurs twice is refused: its rows take no part,
+    as if it were empty.
+
+    Pre-conditions: servers compared their copies of the tables on receipt; see tag_rows for the session.
+    Leaks: the number of rows of each table, and how many identifiers occur how often in which of the tables; so also
+        which tables are refused. Padding rows are identifiers of their own. These numbers are exact: a holder that
+        colludes with a server and brings a table of one person learns whether others have that person; least sizes and
+        padding are a matter of policy.
+    """
+    cliques = layout.cliques if counted is None else [layout.cliques[layout.index(clique)] for clique in counted]
+    used, wanted, kinds = _plan(ctx, tables, layout, cliques)
+    shuffled, tags = await tag_rows(ctx.step("tags"), [one.rows for one in tables])
+    matching = match(tags, [one.attributes for one in tables], cliques, mode)
+    total = ctx.share(np.zeros(wanted.cells, Z64.dtype), np.zeros(wanted.cells, Z64.dtype))
+    for group in _groups(matching.patterns, group_rows(used.width)):
+        step = ctx.step(f"rows{group.rows.start}")
+        joined = await _joined_columns(step, shuffled, matching.sources[group.rows], group.runs, kinds, used)
+        total = total + await count(step.step("count"), joined, layout=wanted)
+    mine, next_ = np.zeros(layout.cells, Z64.dtype), np.zeros(layout.cells, Z64.dtype)
+    positions = layout.positions(cliques)
+    mine[positions], next_[positions] = total.mine, total.next
+    return Answers(ctx.share(mine, next_), matching.accepted)
+
+
+def _plan(
+    ctx: Context, tables: Sequence[JoinInput], layout: Layout, cliques: Sequence[Clique]
+) -> tuple[Domain, Layout, list[_Table]]:
+    """What is counted and what of each table is expanded. Raises before anything is sent if an input is not fit."""
+    if not tables or not cliques:
+        raise DomainError("a join needs tables, and cliques to count")
+    domain = layout.domain
+    for one in tables:
+        own_rows(ctx, one.rows)
+        if domain.clique(one.attributes) != one.attributes:
+            raise DomainError(f"attributes of {one.holder} must be in domain order")
+        expected = RowFormat(domain.project(one.attributes)).row_bytes
+        if one.rows.shape[1] != expected or not len(one.rows):
+            raise ShareError(f"{one.holder} must bring rows of {expected} bytes, not {one.rows.shape}")
+    brought = {name for one in tables for name in one.attributes}
+    for clique in cliques:
+        if not brought.issuperset(clique):
+            raise DomainError(f"no holder brings every attribute of {clique}")
+    used = domain.project({name for clique in cliques for name in clique})
+    wanted = Layout(used, tuple(cliques))
+    recipe_of(wanted)
+    return used, wanted, [_Table(domain, one.attributes, used) for one in tables]
+
+
+async def _joined_columns(
+    ctx: Context,
+    tables: Sequence[RowShare],
+    sources: Indices,
+    runs: Sequence[tuple[tuple[int, ...], int]],
+    kinds: Sequence[_Table],
+    used: Domain,
+) -> AShare:
+    """[[one-hot columns of the joint rows]] of one group: tables expanded, placed, and merged where several speak."""
+    members = sorted({table for some, _ in runs for table in some if kinds[table].names})
+
+    def expanded(table: int) -> Branch[AShare]:
+        rows = sources[sources[:, table] >= 0, table]
+        bits = tables[table].bits(rows, slice(ID_BYTES, None))
+        codes = [bits.planes(part) for part in kinds[table].codes]
+        return one_hot_columns(ctx.step(f"expand{table}"), codes, sizes=kinds[table].sizes)
+
+    blocks = dict(zip(members, await together(*map(expanded, members)), strict=True))
+    mine, next_ = (np.zeros((used.width, len(sources)), Z16.dtype).T for _ in range(2))  # columns come whole
+    taken = dict.fromkeys(members, 0)
+    start, merges, places = 0, [], []
+    for number, (some, size) in enumerate(runs):
+        rows = slice(start, start + size)
+        stacks, targets = [], []
+        for name in used.names:
+            stack = [
+                blocks[table][taken[table] : taken[table] + size, kinds[table].columns[name]]
+                for table in some
+                if name in kinds[table].columns
+            ]
+            columns = used.columns(name)
+            if len(stack) == 1:
+                mine[rows, columns], next_[rows, columns] = stack[0].mine, stack[0].next
+            elif stack:
+                stacks.append(stack)
+                targets.append((rows, columns))
+        if stacks:
+            merges.append(coalesce(ctx.step(f"merge{number}"), stacks))
+            places.append(targets)
+        for table in some:
+            if table in taken:
+                taken[table] += size
+        start += size
+    for targets, merged in zip(places, await together(*merges), strict=True):
+        for target, block in zip(targets, merged, strict=True):
+            mine[target], next_[target] = block.mine, block.next
+    return ctx.share(mine, next_)
+
+
+def join_sizes(
+    extents: Sequence[tuple[int, Clique]],
+    matching: Matching,
+    layout: Layout,
+    counted: Sequence[Clique] | None = None,
+) -> dict[str, int]:
+    """The sizes that the declared cost of `join_answers` is a formula of; `extents`: rows and attributes of tables."""
+    cliques = layout.cliques if counted is None else tuple(counted)
+    used = layout.domain.project({name for clique in cliques for name in clique})
+    kinds = [_Table(layout.domain, attributes, used) for _, attributes in extents]
+    sizes = count_sizes(Layout(used, tuple(cliques)), 0)
+    sizes |= {"n": sum(rows for rows, _ in extents), "a": sum(size for _, size in matching.patterns)}
+    sizes["s"] = sum(rows * kind.row_bytes for (rows, _), kind in zip(extents, kinds, strict=True))
+    sizes |= dict.fromkeys("gzbxwy", 0)
+    for group in _groups(matching.patterns, group_rows(used.width)):
+        rows = dict.fromkeys(range(len(kinds)), 0)
+        deepest = 1
+        for some, size in group.runs:
+            for table in some:
+                rows[table] += size
+            for name, width in zip(used.names, used.sizes, strict=True):
+                holders = sum(name in kinds[table].names for table in some)
+                deepest = max(deepest, holders)
+                sizes["y"] += max(holders - 1, 0) * size * width
+        expanded = [(kinds[table], count_) for table, count_ in rows.items() if count_ and kinds[table].names]
+        sizes["g"] += 1
+        sizes["z"] += 2 + log2(max(width for kind, _ in expanded for width in kind.widths)) + log2(deepest)
+        sizes["b"] += row_blocks(group.rows.stop - group.rows.start, sizes["p"])
+        sizes["x"] += sum(plane(count_) * sum(map(one_hot_ands, kind.widths)) for kind, count_ in expanded)
+        sizes["w"] += sum(plane(count_) * sum(kind.sizes) for kind, count_ in expanded)
+    return sizes
+
+
+@protocol(
+    "CaPS Protocol 2, pi_COMP, on rows without a common order",
+    rounds=f"max(min(v, 1)*({_ADD_ROUNDS}), min(u, 1)*({_JOIN_ROUNDS}))",
+    sent=f"min(v, 1)*({_ADD_SENT}) + min(u, 1)*({_JOIN_SENT})",
+)
+async def compute_joined_answers(
+    ctx: Context,
+    inputs: Sequence[HorizontalInput | JoinInput],
+    *,
+    layout: Layout,
+    mode: Mode,
+    counted: Sequence[Clique] | None = None,
+) -> Answers:
+    """[[the marginals of the joint table]] in the order of `layout`, over Z_2^64, and which inputs were accepted.
+
+    As `compute_answers`, where tables to be joined stand in place of aligned columns: answers are the sum of what
+    holders counted and of what is counted from the joined rows. By default `counted` is every clique whose attributes
+    are all brought by tables. u counts the tables.
+
+    Pre-conditions: no person is both in a table and among the rows that a holder counted for a clique; see
+        join_answers.
+    Leaks: which inputs are accepted (see check_totals), and what join_answers leaks.
+    """
+    horizontal = [i for i, one in enumerate(inputs) if isinstance(one, HorizontalInput)]
+    joined = [i for i, one in enumerate(inputs) if isinstance(one, JoinInput)]
+    marginals = [one for one in inputs if isinstance(one, HorizontalInput)]
+    tables = [one for one in inputs if isinstance(one, JoinInput)]
+    brought = {name for one in tables for name in one.attributes}
+    if counted is None:
+        chosen = [clique for clique in layout.cliques if brought.issuperset(clique)]
+    else:
+        chosen = [layout.cliques[layout.index(clique)] for clique in counted]
+    answered = set(chosen)
+    if marginals:
+        layouts, _ = _check_marginals(ctx, marginals, layout)
+        answered.update(clique for own in layouts for clique in own.cliques)
+    if answered != set(layout.cliques):
+        raise DomainError(f"nobody brings what {len(layout.cliques) - len(answered)} cliques of the layout need")
+
+    branches = []
+    if marginals:
+        branches.append(add_marginals(ctx.step("marginals"), marginals, layout=layout))
+    if tables:
+        _plan(ctx, tables, layout, chosen)
+        branches.append(join_answers(ctx.step("join"), tables, layout=layout, mode=mode, counted=chosen))
+    results = await together(*branches)
+    accepted = np.zeros(len(inputs), np.bool_)
+    for (_, flags), which in zip(results, [which for which in (horizontal, joined) if which], strict=True):
+        accepted[which] = flags
+    total = results[0][0] if len(results) == 1 else results[0][0] + results[1][0]
+    return Answers(total, accepted)
+
+
+def joined_sizes(
+    inputs: Sequence[HorizontalInput | JoinInput],
+    matching: Matching | None,
+    layout: Layout,
+    counted: Sequence[Clique] | None = None,
+) -> dict[str, int]:
+    """The sizes that the declared cost of `compute_joined_answers` is a formula of, given its tables' matching."""
+    marginals = [one for one in inputs if isinstance(one, HorizontalInput)]
+    tables = [one for one in inputs if isinstance(one, JoinInput)]
+    sizes = dict.fromkeys("nsagzbxwymcqlvuej", 0) | {"k": 16, "p": 1}
+    if marginals:
+        layouts = [one.layout(layout) for one in marginals]
+        bits = marginals[0].marginals.ring.bits
+        cells = sum(own.cells for own in layouts)
+        sizes |= {"v": len(marginals), "e": cells, "k": bits, "j": combinations_of_totals(layouts, bits)}
+    if matching is not None:
+        brought = {name for one in tables for name in one.attributes}
+        chosen = [clique for clique in layout.cliques if brought.issuperset(clique)] if counted is None else counted
+        sizes |= join_sizes([(len(one.rows), one.attributes) for one in tables], matching, layout, chosen)
+        sizes["u"] = len(tables)
+    return sizes
+
+
+FUNCTIONS.update(tag_blocks=tag_blocks)
