@@ -36,6 +36,7 @@ demo: $(READY) ## two hospitals, an insurer, three MPC servers: one private synt
 bench: $(READY) ## measure protocols and engine beside the paper's, spu, mpyc, bare TLS, mbi; peers go to .venv-peers
 	@$(BIN)/python -m bench protocols
 	@$(BIN)/python -m bench engine
+	@$(BIN)/python -m bench join --large
 	@$(BIN)/python -m bench generate
 
 docs: $(READY) ## write what is generated from the code: docs/protocols.md, docs/cli.md, proto/

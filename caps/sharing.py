@@ -19,7 +19,7 @@ from caps.errors import DomainError, ShareError
 from caps.prss import SEED_BYTES, expand
 from caps.ring import Ring, Words, ring_of
 
-_COMPONENT_LABEL = b"caps/v1/deal/component"
+COMPONENT_LABEL = b"caps/v1/deal/component"
 
 
 class Algebra(Enum):
@@ -46,7 +46,7 @@ class Seeded:
 
     def words(self, shape: tuple[int, ...], ring: Ring) -> Words:
         """The component's words."""
-        return expand(self.seed, _COMPONENT_LABEL + bytes([self.component]), shape, ring)
+        return expand(self.seed, COMPONENT_LABEL + bytes([self.component]), shape, ring)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -72,7 +72,7 @@ class Demo:
                 "title": "Patients and what they cost",
                 "purpose": "A demonstration with invented patients.",
                 "schema": example.SCHEMA,
-                "alignment": {"slots": example.SLOTS, "column": example.RECORD},
+                "join": example.JOIN,
                 "algorithm": {"name": "aim"},
                 "privacy": {"epsilon": "1", "delta": "1e-9", "population": "invented-patients"},
                 **federation.parties(example.HOLDERS),
@@ -151,7 +151,7 @@ class Demo:
         self, federation: Federation, manifest: Manifest, run: str, files: dict[str, Path], seconds: float
     ) -> None:
         """Where the data is, what it cost in privacy, how good it is, and how to look further."""
-        real, _ = manifest.schema_.encode(example.joined(files))
+        real = example.joined(files, manifest.schema_)
         synthetic, _ = manifest.schema_.encode(self.output / "synthetic.csv")
         error = workload_error(manifest.queries.layout(manifest.domain), real, synthetic)
         with self.client(federation, COORDINATOR, "analyst") as analyst:
@@ -215,8 +215,9 @@ def wait_for_receipts(owner: Client, study: str) -> dict[str, Any]:
 
 def workload_error(layout: Layout, real: npt.NDArray[np.int64], synthetic: npt.NDArray[np.int64]) -> float:
     """Half the mean L1 distance between normalised marginals. Only for invented data: it is not private."""
-    one, other = layout.marginals(real) / len(real), layout.marginals(synthetic) / len(synthetic)
-    return float(np.mean([0.5 * np.abs(one[layout.part(c)] - other[layout.part(c)]).sum() for c in layout.cliques]))
+    one, other = layout.marginals(real), layout.marginals(synthetic)
+    parts = [layout.part(clique) for clique in layout.cliques]
+    return float(np.mean([0.5 * np.abs(one[p] / one[p].sum() - other[p] / other[p].sum()).sum() for p in parts]))
 
 
 def quality(error: float) -> str:
@@ -241,9 +242,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("output", nargs="?", type=Path, default=Path("demo-output"))
     parser.add_argument("--keep", action="store_true", help="leave the services up at the end")
     options = parser.parse_args(arguments)
-    demo = Demo(
-        options.output.absolute().relative_to(Path.cwd()) if options.output.is_absolute() else options.output, Console()
-    )
+    demo = Demo(options.output, Console())
     demo.keep = options.keep
     demo.run(keep=options.keep)
     return 0

@@ -1,10 +1,13 @@
-"""An invented study: two hospitals with different patients, and an insurer with further columns about all of them.
+"""An invented study: two hospitals with different patients, and an insurer with further columns about most of them.
+
+Persons are found again by their insurance number, which every owner writes in its own way, in an order of its own.
 
 Nothing here is about real people. The numbers depend on each other, so that there is something to find.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,21 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from caps.domain import Codes
+from caps.schema import Schema
 from caps.uniform import Uniform
 
-SLOTS = 6_000
-"""Public size of the joint table: it hides that there are 5,200 patients."""
 PATIENTS = {"north-hospital": 3_000, "south-hospital": 2_200}
+COMMON = 150
+"""Patients of both hospitals: the first hospital's values count."""
+INSURED, STRANGERS = 4_800, 400
+"""Patients whom the insurer has, and its other customers."""
 INSURER = "insurer"
-RECORD = "record"
+NUMBER = "insurance_number"
+JOIN: dict[str, Any] = {
+    "key": {"columns": [{"kind": "text", "name": NUMBER, "case": "fold", "whitespace": "remove", "remove": "-"}]},
+    "mode": "union",
+}
 
 SCHEMA: dict[str, Any] = {
     "name": "patients and what they cost",
@@ -34,11 +45,11 @@ SCHEMA: dict[str, Any] = {
 MEDICAL = ("age", "smoker", "systolic", "diagnosis")
 FINANCIAL = ("plan", "cost")
 HOLDERS: list[dict[str, Any]] = [
-    {"name": "north-hospital", "brings": "columns", "columns": list(MEDICAL)},
-    {"name": "south-hospital", "brings": "columns", "columns": list(MEDICAL)},
-    {"name": INSURER, "brings": "columns", "columns": list(FINANCIAL)},
+    {"name": "north-hospital", "brings": "columns", "columns": list(MEDICAL), "capacity": 4_000},
+    {"name": "south-hospital", "brings": "columns", "columns": list(MEDICAL), "capacity": 4_000},
+    {"name": INSURER, "brings": "columns", "columns": list(FINANCIAL), "capacity": 8_000},
 ]
-DIVISION = "two hospitals split the patients (rows), the insurer has other columns of all of them"
+DIVISION = "two hospitals split the patients (rows), the insurer has other columns of most of them"
 
 Column = npt.NDArray[Any]
 
@@ -62,25 +73,48 @@ def patients(count: int) -> dict[str, Column]:
 
 
 def write_tables(directory: Path) -> dict[str, Path]:
-    """Every owner's CSV, each in an order of its own; patients are known by a record number that all share."""
-    total = sum(PATIENTS.values())
-    everybody = patients(total)
-    slots = shuffled(SLOTS)[:total]
-    files, start = {}, 0
-    for hospital, count in PATIENTS.items():
-        files[hospital] = _write(
-            directory / f"{hospital}.csv", everybody, MEDICAL, slots, np.arange(start, start + count)
+    """Every owner's CSV, each in an order and a spelling of its own."""
+    first, second = PATIENTS.values()
+    patients_ = first + second - COMMON
+    everybody = patients(patients_ + STRANGERS)
+    numbers = np.array([f"{n:08d}" for n in shuffled(10**6)[: patients_ + STRANGERS]])
+    rows = {
+        "north-hospital": np.arange(first),
+        "south-hospital": np.arange(patients_ - second, patients_),
+        INSURER: np.concatenate([shuffled(patients_)[:INSURED], np.arange(patients_, patients_ + STRANGERS)]),
+    }
+    spelt = {
+        "north-hospital": lambda n: f"p-{n}",
+        "south-hospital": lambda n: f"P {n[:4]} {n[4:]}",
+        INSURER: lambda n: f"P{n[:4]}-{n[4:]}",
+    }
+    files = {}
+    for owner, which in rows.items():
+        columns = FINANCIAL if owner == INSURER else MEDICAL
+        files[owner] = _write(
+            directory / f"{owner}.csv", everybody, columns, numbers, which[shuffled(len(which))], spelt[owner]
         )
-        start += count
-    files[INSURER] = _write(directory / f"{INSURER}.csv", everybody, FINANCIAL, slots, shuffled(total))
     return files
 
 
-def joined(files: dict[str, Path]) -> dict[str, Column]:
-    """All columns of all patients, as nobody in the study can see them: to judge the demonstration by."""
-    hospitals = pl.concat([pl.read_csv(files[hospital]) for hospital in PATIENTS])
-    whole = hospitals.join(pl.read_csv(files[INSURER]), on=RECORD)
-    return {name: whole[name].to_numpy() for name in (*MEDICAL, *FINANCIAL)}
+def joined(files: dict[str, Path], schema: Schema) -> Codes:
+    """The joint table, as nobody in the study can see it: to judge the demonstration by. -1 for a missing value."""
+    tables = {}
+    for owner, path in files.items():
+        frame = pl.read_csv(path, schema_overrides={NUMBER: pl.String})
+        number = frame[NUMBER].str.to_lowercase().str.replace_all(r"[\s-]", "")
+        own = schema.select(FINANCIAL if owner == INSURER else MEDICAL)
+        codes, _ = own.encode({name: frame[name] for name in own.domain().names})
+        tables[owner] = dict(zip(number.to_list(), codes, strict=True))
+    medical = tables["south-hospital"] | tables["north-hospital"]
+    missing = {width: np.full(width, -1) for width in (len(MEDICAL), len(FINANCIAL))}
+    persons = sorted(medical.keys() | tables[INSURER].keys())
+    return np.array(
+        [
+            np.concatenate([medical.get(one, missing[len(MEDICAL)]), tables[INSURER].get(one, missing[len(FINANCIAL)])])
+            for one in persons
+        ]
+    )
 
 
 def shuffled(count: int) -> npt.NDArray[np.intp]:
@@ -88,10 +122,15 @@ def shuffled(count: int) -> npt.NDArray[np.intp]:
     return np.argsort(Uniform().floats(count))
 
 
-def _write(path: Path, everybody: dict[str, Column], columns: tuple[str, ...], slots: Column, rows: Column) -> Path:
-    lines = [",".join((RECORD, *columns))]
-    lines += [
-        ",".join(str(value) for value in (slots[row], *(everybody[name][row] for name in columns))) for row in rows
-    ]
+def _write(
+    path: Path,
+    everybody: dict[str, Column],
+    columns: tuple[str, ...],
+    numbers: Column,
+    rows: Column,
+    spelt: Callable[[str], str],
+) -> Path:
+    lines = [",".join((NUMBER, *columns))]
+    lines += [",".join([spelt(numbers[row]), *(str(everybody[name][row]) for name in columns)]) for row in rows]
     path.write_text("\n".join(lines) + "\n")
     return path

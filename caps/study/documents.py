@@ -73,17 +73,15 @@ class Approval(Signable):
 class Contribution(Signable):
     """What one holder shares into a study: its form, and a commitment to each of the three components.
 
-    form: `marginals`, the flat counts of the study's layout in Z_2^32; or `columns`, the one-hot columns of the
-    holder's attributes, slots x width, in Z_2^16. The rings are fixed: one chosen by size would tell how many rows
-    there are. Components 0 and 1 are seeds of 32 bytes, 2 is a vector. Each is committed to with a nonce that only its
-    two servers learn, so the commitments tell the third nothing.
+    form, bits and shape are those of `caps.study.manifest.Form`. Components 0 and 1 are seeds of 32 bytes, 2 is a
+    vector. Each is committed to with a nonce that only its two servers learn, so the third learns nothing from it.
     """
 
     kind: ClassVar[str] = "contribution"
     study: Hex32
     holder: Name
-    form: Literal["marginals", "columns"]
-    bits: Literal[16, 32]
+    form: Literal["marginals", "columns", "records"]
+    bits: Literal[8, 16, 32]
     shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=2)]
     commitments: Annotated[tuple[Hex32, ...], Field(min_length=COMPONENTS, max_length=COMPONENTS)]
     chunk_bytes: Annotated[int, Field(ge=1 << 10, le=1 << 26)]
@@ -107,16 +105,10 @@ class Contribution(Signable):
         if self.study != manifest.study_id:
             raise DomainError("the contribution is for another study")
         holder = manifest.holder(self.holder)
-        shapes: tuple[int, ...]
-        if holder.brings == "rows":
-            form, shapes, bits = "marginals", (manifest.layout.cells,), 32
-        else:
-            assert manifest.alignment is not None
-            width = manifest.columns_of(holder).domain().width
-            form, shapes, bits = "columns", (manifest.alignment.slots, width), 16
-        if (self.form, self.shape, self.bits) != (form, shapes, bits):
-            sizes = "x".join(map(str, shapes))
-            raise DomainError(f"the study expects {form} of shape {sizes} in {bits} bits from {self.holder}")
+        form = manifest.form_of(holder)
+        if (self.form, self.bits, self.shape) != form:
+            sizes = "x".join(map(str, form.shape))
+            raise DomainError(f"the study expects {form.form} of shape {sizes} in {form.bits} bits from {self.holder}")
 
 
 def commitment(nonce: bytes, content: bytes) -> str:

@@ -12,7 +12,8 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property
 from ipaddress import ip_address
-from typing import Annotated, Any, Literal, Self
+from math import prod
+from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -29,8 +30,10 @@ from pydantic import (
 from caps import canonical
 from caps.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
 from caps.errors import DomainError
+from caps.joinkey import JoinKey
+from caps.linkage import RowFormat
 from caps.pki import role_uri
-from caps.privacy import ETA_MAX, Neighbouring, Relation, calibrate
+from caps.privacy import ASSUMPTIONS, ETA_MAX, Neighbouring, Relation, calibrate
 from caps.programs import Program, Task, all_pairs, names, program
 from caps.schema import Column, Schema
 from caps.study.forecast import Forecast, forecast
@@ -120,10 +123,13 @@ class Holder(Party):
 
     brings: `rows`, whole persons with all columns of the study, counted by the holder itself; or `columns`, some
     columns of persons whose other columns are elsewhere. columns: which, in the schema's order; all if not given.
+    capacity: where rows are joined by a key, the number of rows that this holder sends, public: its table is padded to
+    it, so that it hides how many persons there are.
     """
 
     brings: Literal["rows", "columns"]
     columns: tuple[str, ...] | None = None
+    capacity: Annotated[int, Field(ge=1, le=MAX_SLOTS)] | None = None
 
     @property
     def role(self) -> str:
@@ -140,6 +146,39 @@ class Alignment(Document):
 
     slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)]
     column: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
+
+
+class Join(Document):
+    """How rows that are spread over holders belong together: by a key that names persons (docs/joining.md).
+
+    mode: `union`, everybody whom any holder has, or `inner`, who is in a table for every column. Where several holders
+    bring a column of one person, the first in the order of `holders` that has a value decides. protocol: `shuffle`, in
+    which servers learn how many persons which holders have in common and nothing else; or `oprf`, which is lighter for
+    them and tells S1 more. decoys: rows that do not exist, which blur how many persons two holders have in common.
+    """
+
+    key: JoinKey
+    mode: Literal["union", "inner"] = "union"
+    protocol: Literal["shuffle", "oprf"] = "shuffle"
+    decoys: Annotated[int, Field(ge=0, le=1 << 20)] = 0
+
+
+class Form(NamedTuple):
+    """What a contribution looks like: it follows from the manifest alone, so it tells nothing of a table.
+
+    `marginals`, the flat counts of the layout in Z_2^32; `columns`, one-hot columns, slots x width, in Z_2^16; or
+    `records`, rows of `caps.linkage`, capacity x bytes, in XOR shares of bytes. The rings are fixed: one chosen by size
+    would tell how many rows there are.
+    """
+
+    form: Literal["marginals", "columns", "records"]
+    bits: Literal[8, 16, 32]
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Size of a component that is written out."""
+        return prod(self.shape) * self.bits // 8
 
 
 class Query(Document):
@@ -231,6 +270,7 @@ class Manifest(Document):
     table: Annotated[dict[str, Any], Field(alias="schema")]
     holders: Annotated[tuple[Holder, ...], Field(min_length=1, max_length=1000)]
     alignment: Alignment | None = None
+    join: Join | None = None
     workload: tuple[Query, ...] | Literal["all-pairs"] = "all-pairs"
     algorithm: AlgorithmChoice
     privacy: Privacy
@@ -259,7 +299,7 @@ class Manifest(Document):
         checks: tuple[tuple[tuple[str, ...], Callable[[Manifest], list[str]]], ...] = (
             (("table",), Manifest._schema_problems),
             (("servers", "coordinator", "holders"), Manifest._party_problems),
-            (("table", "holders", "alignment"), Manifest._division_problems),
+            (("table", "holders", "alignment", "join"), Manifest._division_problems),
             (("privacy",), Manifest._privacy_problems),
             (("table", "workload"), Manifest._workload_problems),
             (("algorithm",), Manifest._algorithm_problems),
@@ -395,13 +435,30 @@ class Manifest(Document):
             if holder.brings == "columns":
                 brought |= set(holder.columns or domain.names)
         if brought:
-            if self.alignment is None:
-                found.append("alignment: is needed where holders bring columns")
-            elif self.alignment.column in domain.names:
+            if (self.alignment is None) == (self.join is None):
+                found.append("alignment: it or a join, and not both, is needed where holders bring columns")
+            elif self.alignment is not None and self.alignment.column in domain.names:
                 found.append("alignment.column: must not be a column of the schema")
             found += [f"schema: nobody brings column {name}" for name in domain.names if name not in brought]
-        elif self.alignment is not None:
-            found.append("alignment: no holder brings columns")
+        else:
+            found += [
+                f"{what}: no holder brings columns" for what in ("alignment", "join") if getattr(self, what) is not None
+            ]
+        return [*found, *self._capacity_problems()]
+
+    def _capacity_problems(self) -> list[str]:
+        found, total = [], 0
+        for i, holder in enumerate(self.holders):
+            joins = holder.brings == "columns" and self.join is not None
+            if joins != (holder.capacity is not None):
+                needed = "is needed where rows are joined" if joins else "is for holders whose rows are joined"
+                found.append(f"holders[{i}].capacity: {needed}")
+            elif self.join is not None and holder.capacity is not None:
+                total += holder.capacity
+                if holder.capacity <= self.join.decoys:
+                    found.append(f"holders[{i}].capacity: leaves no room beside {self.join.decoys} decoys")
+        if total > MAX_SLOTS:
+            found.append(f"holders: capacities add up to more than {MAX_SLOTS} rows")
         return found
 
     @cached_property
@@ -481,6 +538,47 @@ class Manifest(Document):
             if server.name == name:
                 return server
         raise DomainError(f"the study has no server {name!r}")
+
+    @property
+    def slots(self) -> int | None:
+        """Rows of the joint table at which holders place their columns; None where they do not."""
+        if self.alignment is not None:
+            return self.alignment.slots
+        if self.join is not None and self.join.protocol == "oprf":
+            return sum(holder.capacity or 0 for holder in self.holders)
+        return None
+
+    @property
+    def leaks(self) -> tuple[str, ...]:
+        """What parties learn beyond the released values because of how rows are brought together, in sentences."""
+        if self.join is None:
+            return ()
+        if self.join.protocol == "shuffle":
+            return (
+                "the servers learn, exactly, how many of the padded rows belong to persons whom precisely which "
+                "holders have, decoys included, and not which rows these are",
+                "a holder that shares what it knows with a server can learn whether other holders have one person by "
+                "bringing a table of only that person; least sizes are a matter of each server's policy",
+            )
+        return (
+            "S1 learns for every pseudonym, which no server can invert alone, which holders have it",
+            "a holder that shares what it knows with S1 learns which of its persons other holders have",
+        )
+
+    @property
+    def premises(self) -> tuple[str, ...]:
+        """What the privacy statement of a run rests on, and what it does not cover."""
+        return (*ASSUMPTIONS, *(f"beyond this, {leak}" for leak in self.leaks))
+
+    def form_of(self, holder: Holder) -> Form:
+        """What a holder's contribution looks like."""
+        if holder.brings == "rows":
+            return Form("marginals", 32, (self.layout.cells,))
+        domain = self.columns_of(holder).domain()
+        if self.slots is not None:
+            return Form("columns", 16, (self.slots, domain.width))
+        assert holder.capacity is not None
+        return Form("records", 8, (holder.capacity, RowFormat(domain).row_bytes))
 
     def columns_of(self, holder: Holder) -> Schema:
         """The schema of what a holder brings."""

@@ -23,7 +23,7 @@ COSTS = "caps.costs"
 OFFER_BYTES = 2048
 """Of an `Offer` as JSON, about: the signed contribution, two openings."""
 _DRAW_WORKSPACE = 64 << 20  # one chunk of draws: bit planes of both components
-_COLUMN_BYTES, _MARGINAL_BYTES, _COUNT_BYTES = 2, 4, 8
+_COLUMN_BYTES, _COUNT_BYTES = 2, 8
 _BLOCK_ROWS = 1024
 
 
@@ -294,13 +294,8 @@ def _marginals(manifest: Manifest, stages: Sequence[Stage]) -> Iterator[PlannedM
 
 def _uploads(manifest: Manifest) -> Iterator[PlannedUpload]:
     for holder in manifest.holders:
-        if holder.brings == "rows":
-            form, shape, vector = "marginals", (manifest.layout.cells,), manifest.layout.cells * _MARGINAL_BYTES
-            yield PlannedUpload(holder.name, form, shape, _sent(vector))
-        else:
-            assert manifest.alignment is not None
-            slots, width = manifest.alignment.slots, manifest.columns_of(holder).domain().width
-            yield PlannedUpload(holder.name, "columns", (slots, width), _sent(slots * width * _COLUMN_BYTES))
+        form = manifest.form_of(holder)
+        yield PlannedUpload(holder.name, form.form, form.shape, _sent(form.bytes))
 
 
 def _sent(vector: int) -> tuple[int, int, int]:
@@ -310,16 +305,10 @@ def _sent(vector: int) -> tuple[int, int, int]:
 
 def _memory(manifest: Manifest, stages: Sequence[Stage]) -> Memory:
     """Both components of everything: what came, the joint columns with a block of them as floats, counts and bits."""
-    cells, inputs, working = manifest.layout.cells, 0, 0
-    for holder in manifest.holders:
-        if holder.brings == "rows":
-            inputs += 2 * _MARGINAL_BYTES * cells
-        else:
-            assert manifest.alignment is not None
-            slots, width = manifest.alignment.slots, manifest.columns_of(holder).domain().width
-            inputs += 2 * _COLUMN_BYTES * slots * width
-    if manifest.alignment is not None:
-        slots, width = manifest.alignment.slots, manifest.domain.width
+    cells, working = manifest.layout.cells, 0
+    inputs = sum(2 * manifest.form_of(holder).bytes for holder in manifest.holders)
+    if manifest.slots is not None:
+        slots, width = manifest.slots, manifest.domain.width
         working = 2 * _COLUMN_BYTES * slots * width + 4 * 8 * min(slots, _BLOCK_ROWS) * width + 3 * 8 * width * width
     counts = 2 * _COUNT_BYTES * cells + 2 * 32 * (cells // 8 + 8)
     noise = 2 * _COUNT_BYTES * max((stage.draws // stage.releases for stage in stages), default=0) * 4

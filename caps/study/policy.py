@@ -37,6 +37,7 @@ class Policy(Document):
     least_holders: Annotated[int, Field(ge=1)] = 2
     largest_domain: Annotated[int, Field(ge=1)] = 1 << 22
     largest_slots: Annotated[int, Field(ge=1)] = 2_000_000
+    least_capacity: Annotated[int, Field(ge=1)] = 100
     algorithms: tuple[str, ...] = ("aim", "mwem", "mst", "gaussian")
     coordinators: tuple[Name, ...] = ()
 
@@ -54,8 +55,14 @@ class Policy(Document):
             objections.append(f"{len(manifest.holders)} holders are fewer than the {self.least_holders} demanded here")
         if manifest.layout.cells > self.largest_domain:
             objections.append(f"{manifest.layout.cells} cells exceed this server's largest, {self.largest_domain}")
-        if manifest.alignment is not None and manifest.alignment.slots > self.largest_slots:
-            objections.append(f"{manifest.alignment.slots} slots exceed this server's largest, {self.largest_slots}")
+        slots = manifest.slots or sum(holder.capacity or 0 for holder in manifest.holders)
+        if slots > self.largest_slots:
+            objections.append(f"{slots} rows exceed this server's largest, {self.largest_slots}")
+        for holder in manifest.holders:
+            if holder.capacity is not None and holder.capacity < self.least_capacity:
+                objections.append(
+                    f"{holder.capacity} rows of {holder.name} are fewer than the {self.least_capacity} here"
+                )
         if manifest.algorithm.name not in self.algorithms:
             objections.append(f"the algorithm {manifest.algorithm.name} is not allowed here")
         if self.certified_only and not manifest.algorithm.certified:

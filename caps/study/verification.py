@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from caps import canonical
 from caps.errors import DomainError
-from caps.privacy import ASSUMPTIONS, UNIT, PrivacyStatement, satisfies
+from caps.privacy import UNIT, PrivacyStatement, satisfies
 from caps.privacy.statement import shown
 from caps.signing import SignatureRefused
 from caps.study.documents import Approval, Attestation, Certificate, D, Signed, inputs_digest
@@ -229,7 +229,7 @@ def _assumptions(certificate: Certificate) -> str:
     statement = _parsed_statement(certificate)
     if statement.unit != UNIT:
         raise _Fails(f"the protected unit is said to be {statement.unit!r}, and not {UNIT!r}")
-    for assumption in ASSUMPTIONS:
+    for assumption in certificate.manifest.premises:
         if assumption not in statement.assumptions:
             raise _Fails(f"the statement conceals an assumption: {assumption}")
     return f"the statement names its {len(statement.assumptions)} assumptions"

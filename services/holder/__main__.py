@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from caps.service import logs
 from caps.service.serve import serve
 from caps.service.site import Settings, Site
 from services.holder.api import holder_app
@@ -16,6 +17,7 @@ def main() -> None:
     os.umask(0o077)
     settings = Settings.from_environment()
     site = Site(settings, role="holder")
+    logs.set_up("holder", site.name, level=settings.log_level)
     app = holder_app(HolderService(site, Options.from_environment()))
     serve(app, site.credentials, host=settings.host, port=settings.port)
 

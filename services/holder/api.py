@@ -99,6 +99,8 @@ def holder_app(service: HolderService) -> FastAPI:
         routers=[router(service)],
         tokens=service.site.tokens,
         clock=service.site.clock,
+        ready=service.site.expired,
+        metrics=service.site.metrics,
         limits=[(r"/v1/studies/[^/]*/(table|contribution)", upload)],
         lifespan=lifespan,
     )

@@ -6,7 +6,10 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextvars import copy_context
 from time import monotonic
+
+from caps.service import logs
 
 log = logging.getLogger("caps.holder")
 
@@ -25,8 +28,12 @@ class Stopped(Exception):
 class Errands:
     """Errands by key. What they are about is durable elsewhere: here is only who is on the way."""
 
-    def __init__(self, pauses: Sequence[float] = PAUSES) -> None:
+    def __init__(
+        self, pauses: Sequence[float] = PAUSES, *, put_off: Callable[[Hashable], None] = lambda _: None
+    ) -> None:
+        """`put_off` is told of each attempt that failed."""
         self._pauses = pauses
+        self._put_off = put_off
         self._lock = threading.Lock()
         self._nudges: dict[Hashable, threading.Event] = {}
         self._threads: dict[Hashable, threading.Thread] = {}
@@ -41,7 +48,9 @@ class Errands:
                 self._nudges[key].set()
                 return
             self._nudges[key] = threading.Event()
-            thread = threading.Thread(target=self._run, args=(key, work), name=f"errand-{key}", daemon=True)
+            with logs.bound(request_id=logs.request_id() or logs.new_id()):  # of whoever gave the errand
+                target = copy_context().run
+            thread = threading.Thread(target=target, args=(self._run, key, work), name=f"errand-{key}", daemon=True)
             self._threads[key] = thread
             thread.start()
 
@@ -76,6 +85,7 @@ class Errands:
             except Stopped:
                 break
             except TryLater:
+                self._put_off(key)
                 nudge.wait(self._pauses[min(failures, len(self._pauses) - 1)])
                 failures += 1
                 continue

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from caps import canonical
 from caps.errors import DomainError
 from caps.service.identity import machine_of
+from caps.service.logs import trace
 from caps.service.problems import MEDIA_TYPE, Kind, Problem
 from caps.service.site import Site
 from caps.study import Coordinator, Manifest
@@ -107,7 +108,9 @@ def fetch_manifest(site: Site, url: str, study: str) -> Manifest:
     context = client_context(own.authority, certificate=own.certificate, private_key=own.private_key)
     try:
         with (
-            httpx.Client(base_url=url, verify=context, timeout=30.0, trust_env=False) as client,
+            httpx.Client(
+                base_url=url, verify=context, timeout=30.0, trust_env=False, event_hooks={"request": [trace]}
+            ) as client,
             client.stream("GET", f"/v1/studies/{study}/manifest", headers=_PLAIN) as response,
         ):
             connection = response.extensions["network_stream"].get_extra_info("ssl_object")

@@ -62,6 +62,8 @@ class Preview(BaseModel):
     parts: list[Part]
     servers: list[ServerPreview]
     total_bytes: int
+    leaks: list[str]
+    """What parties learn beyond the released values, because of how rows are brought together."""
     statement: str = STATEMENT
     public: list[str] = list(PUBLIC)
 
@@ -111,4 +113,5 @@ def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> 
         parts=parts,
         servers=servers,
         total_bytes=sum(server.total_bytes for server in servers),
+        leaks=list(manifest.leaks),
     )

@@ -8,6 +8,7 @@ thing the next time. Servers answer repeated requests as they did the first.
 
 from __future__ import annotations
 
+import logging
 from base64 import b64encode
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +16,7 @@ from hashlib import sha256
 
 import httpx
 
+from caps.service import logs
 from caps.service.problems import Kind
 from caps.service.site import Site
 from caps.signing import SignatureRefused
@@ -24,6 +26,8 @@ from services.holder.peers import JSON, PeerProblem, ask, read
 from services.holder.sharing import Parcel
 from services.holder.state import GONE, Delivery, Goal
 from services.holder.store import ContributionRecord, Store
+
+log = logging.getLogger("caps.holder")
 
 _TIMEOUT = 120.0
 """Seconds; a server hashes the whole vector before it signs."""
@@ -66,6 +70,10 @@ class Courier:
 
     def _visit(self, manifest: Manifest, party: int) -> None:
         """Do what is wanted of one server now, and write down how it went."""
+        with logs.bound(study=manifest.study_id, party=manifest.servers[party].name):
+            self._do(manifest, party)
+
+    def _do(self, manifest: Manifest, party: int) -> None:
         record, server = self._record(manifest), manifest.servers[party]
         state = record.deliveries[party].state
         try:
@@ -81,6 +89,7 @@ class Courier:
             else:
                 return
         except PeerProblem as problem:
+            logs.say(log, "not done", reason=problem.document["detail"], retryable=problem.retryable)
             self._store.tell(record.study, server.name, problem=problem.document)
             if problem.retryable:
                 raise TryLater from None
@@ -117,6 +126,7 @@ class Courier:
                 headers = {"content-type": "application/octet-stream", "content-digest": content_digest(chunk)}
                 ask(client, server.name, "PUT", f"{path}/chunks/{number}", content=chunk, headers=headers)
                 self._sent[record.contribution, server.name] += len(chunk)
+                self._site.metrics.count("caps_pushed_bytes", len(chunk), party=server.name)
             self._sent[record.contribution, server.name] = statement.vector_bytes
         receipt = has.receipt
         if receipt is None:

@@ -14,10 +14,13 @@ import fcntl
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
+from typing import cast
 
 from caps.schema import Limits
+from caps.service.metrics import Reading
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
 from caps.study import Approval, Holder, Manifest, Signed
@@ -50,7 +53,8 @@ class HolderService:
         self._root = private_directory(site.settings.data / "studies")
         self._alone = _lock(site.settings.data / "lock")
         self.store = Store(site.settings.database)
-        self._errands = Errands(self.options.pauses)
+        self._errands = Errands(self.options.pauses, put_off=self._count_retry)
+        site.metrics.read(self._figures)
         self.courier = Courier(site, self.store, self._errands, parcel=self._parcel, delivered=self._drop)
         self._heavy = threading.Lock()  # one table in memory at a time, and nobody erases it meanwhile
         self._limits = Limits(bytes=self.options.max_upload)
@@ -68,6 +72,20 @@ class HolderService:
         self._errands.stop()
         self.store.close()
         os.close(self._alone)
+
+    def _count_retry(self, key: Hashable) -> None:
+        _, party = cast(tuple[str, str], key)
+        self.site.metrics.count("caps_retries", party=party if party != "approval" else "coordinator")
+
+    def _figures(self) -> Iterator[Reading]:
+        found = self.store.studies()
+        states = Counter(record.state for record in found)
+        contributions = [self.store.contribution(record.study) for record in found]
+        goals = Counter(one.goal for one in contributions if one is not None)
+        for state in State:
+            yield Reading("caps_studies", states[state], (state,))
+        for goal in Goal:
+            yield Reading("caps_contributions", goals[goal], (goal,))
 
     def know(self, coordinator: str, study: str) -> tuple[StudyRecord, bool]:
         """Fetch a manifest; the study, and whether it is new here."""

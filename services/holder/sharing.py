@@ -17,9 +17,12 @@ import numpy as np
 
 from caps.domain import MISSING, Domain
 from caps.errors import DomainError
+from caps.joinkey import padding_ids
+from caps.linkage import RowFormat
 from caps.prss import SEED_BYTES, expand_stream
 from caps.ring import RINGS, Ring, Words
 from caps.service.site import Site
+from caps.sharing import COMPONENT_LABEL, Algebra
 from caps.study import Commitment, Contribution, Holder, Manifest, Offer, Opening, Signed, commitment
 from services.holder.counting import count_marginals
 from services.holder.files import fsync_directory, write_private
@@ -27,7 +30,6 @@ from services.holder.table import Rows
 
 CHUNK_BYTES = 4 << 20
 _PIECE_BYTES = 4 << 20
-_COMPONENT_LABEL = b"caps/v1/deal/component"  # as in caps.sharing, with which a test compares
 _SECRETS, _VECTOR = "secrets.json", "component-2"
 
 Entropy = Callable[[int], bytes]
@@ -44,10 +46,8 @@ class Form:
     @classmethod
     def of(cls, manifest: Manifest, holder: Holder) -> Form:
         """The form in which this holder contributes."""
-        if holder.brings == "rows":
-            return cls("marginals", RINGS[32], (manifest.layout.cells,))
-        assert manifest.alignment is not None
-        return cls("columns", RINGS[16], (manifest.alignment.slots, manifest.columns_of(holder).domain().width))
+        form, bits, shape = manifest.form_of(holder)
+        return cls(form, RINGS[bits], shape)
 
     @property
     def bytes(self) -> int:
@@ -135,8 +135,10 @@ def prepare(
     folder.mkdir(mode=0o700)
     if form.form == "marginals":
         pieces = iter([form.ring.encode(count_marginals(manifest.layout, rows.codes))])
-    else:
+    elif form.form == "columns":
         pieces = one_hot_pieces(manifest.columns_of(holder).domain(), rows, form.shape[0])
+    else:
+        pieces = iter([records(manifest, holder, rows)])
     last = write_vector(folder / _VECTOR, pieces, form, secrets)
     write_private(folder / _SECRETS, secrets.to_bytes())
     fsync_directory(folder)
@@ -156,16 +158,30 @@ def one_hot_pieces(domain: Domain, rows: Rows, slots: int) -> Iterator[Words]:
         yield domain.one_hot(placed[start : start + step])
 
 
+def records(manifest: Manifest, holder: Holder, rows: Rows) -> Words:
+    """Rows with hashed identifiers, and padding rows behind them; the servers shuffle all before they look at any."""
+    assert manifest.join is not None
+    assert holder.capacity is not None
+    assert rows.ids is not None
+    domain, key = manifest.columns_of(holder).domain(), manifest.join.key
+    empty = holder.capacity - len(rows.codes)
+    padding = padding_ids(manifest.study_id, key.digest, empty, decoys=manifest.join.decoys)
+    nothing = np.full((empty, len(domain.attributes)), MISSING, np.int64)
+    packed = RowFormat(domain).pack(np.concatenate([rows.ids, padding]), np.concatenate([rows.codes, nothing]))
+    return packed.astype(RINGS[8].dtype)
+
+
 def write_vector(path: Path, pieces: Iterator[Words], form: Form, secrets: Secrets) -> str:
-    """Component 2, value minus components 0 and 1, into a file; returns the commitment to it."""
-    streams = [expand_stream(seed, _COMPONENT_LABEL + bytes([i]), form.bytes) for i, seed in enumerate(secrets.seeds)]
+    """Component 2, value minus (of records, XOR) components 0 and 1, into a file; returns the commitment to it."""
+    streams = [expand_stream(seed, COMPONENT_LABEL + bytes([i]), form.bytes) for i, seed in enumerate(secrets.seeds)]
+    algebra = Algebra.XOR if form.form == "records" else Algebra.ADD
     committed = Commitment(secrets.nonces[2])
     written = 0
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         for piece in pieces:
             rest = piece.reshape(-1)
             for stream in streams:
-                rest = rest - np.frombuffer(stream(rest.nbytes), form.ring.dtype)
+                rest = algebra.remove(rest, np.frombuffer(stream(rest.nbytes), form.ring.dtype))
             data = rest.tobytes()
             committed.update(data)
             written += file.write(data)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Connection,
@@ -22,7 +23,7 @@ from sqlalchemy import (
     Text,
 )
 
-from caps.service.database import open_database
+from caps.service.database import open_database, reading
 from caps.service.problems import Kind, Problem
 from caps.study import Approval, Contribution, Manifest, Receipt, Signed
 from services.holder.state import Delivery, Event, Goal, State, after, settled
@@ -46,7 +47,7 @@ TABLES = Table(
     Column("file", String(64), nullable=False),
     Column("media_type", String(64), nullable=False),
     Column("digest", String(64), nullable=False),
-    Column("size", Integer, nullable=False),
+    Column("size", BigInteger, nullable=False),
     Column("report", Text, nullable=False),
 )
 CONTRIBUTIONS = Table(
@@ -125,7 +126,7 @@ class Store:
     """The records, each change one transaction."""
 
     def __init__(self, url: str) -> None:
-        self._engine: Engine = open_database(url, METADATA)
+        self._engine: Engine = open_database(url, METADATA, migrations="services.holder.migrations")
 
     def close(self) -> None:
         """Let go of the file."""
@@ -142,12 +143,12 @@ class Store:
 
     def studies(self) -> list[StudyRecord]:
         """All studies."""
-        with self._engine.begin() as db:
+        with reading(self._engine) as db:
             return [_study(row) for row in db.execute(STUDIES.select().order_by(STUDIES.c.study)).mappings()]
 
     def study(self, study: str) -> StudyRecord:
         """One study. Raises a problem, 404, if it is not known here."""
-        with self._engine.begin() as db:
+        with reading(self._engine) as db:
             return _known(db, study)
 
     def approve(self, study: str, approval: Signed[Approval]) -> StudyRecord:
@@ -167,7 +168,7 @@ class Store:
 
     def table(self, study: str) -> TableRecord | None:
         """The study's table, if there is one here."""
-        with self._engine.begin() as db:
+        with reading(self._engine) as db:
             return _table(db, study)
 
     def load(self, study: str, table: TableRecord) -> TableRecord | None:
@@ -210,7 +211,7 @@ class Store:
 
     def contribution(self, study: str) -> ContributionRecord | None:
         """The latest contribution to a study."""
-        with self._engine.begin() as db:
+        with reading(self._engine) as db:
             _known(db, study)
             return _contribution(db, study)
 

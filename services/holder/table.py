@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from caps.domain import Codes
 from caps.errors import DomainError
+from caps.joinkey import Ids, KeyRefused
 from caps.schema import Limits, Numeric, Schema, TableRefused
 from caps.schema.columns import Fault
 from caps.schema.tables import POLARS_ERRORS, is_parquet, lazy_frame
@@ -52,14 +53,18 @@ class TableReport(BaseModel):
     rows: int
     columns: list[ColumnCounts]
     alignment: SlotCounts | None = None
+    join: dict[str, Any] | None = None
+    """`caps.joinkey.KeyReport`, where rows are joined by a key."""
 
 
 @dataclass(frozen=True, repr=False)
 class Rows:
-    """Codes of the rows, and the slot of each, unless it is its place in the file."""
+    """Codes of the rows that take part; the slot of each, unless it is its place in the file; its hashed identifier,
+    where rows are joined by a key."""
 
     codes: Codes
     slots: npt.NDArray[np.int64] | None = None
+    ids: Ids | None = None
 
 
 def read_table(
@@ -68,6 +73,8 @@ def read_table(
     """The table of a file. Raises DomainError, or a Problem with a report, unless the study admits it."""
     _check_format(path, media_type)
     schema = manifest.columns_of(holder)
+    if holder.brings == "columns" and manifest.join is not None:
+        return _joined(path, schema, manifest, holder, limits)
     alignment = manifest.alignment if holder.brings == "columns" else None
     slots, found = None, None
     if alignment is not None and alignment.column is not None:
@@ -87,6 +94,46 @@ def read_table(
     if not len(codes):
         raise DomainError("the table has no rows")
     return Rows(codes, slots), told
+
+
+def _joined(path: Path, schema: Schema, manifest: Manifest, holder: Holder, limits: Limits) -> tuple[Rows, TableReport]:
+    """The table of a holder whose rows are joined by a key: the rows that the key admits, with hashed identifiers."""
+    assert manifest.join is not None
+    assert holder.capacity is not None
+    key = manifest.join.key
+    names = [column.name for column in schema.columns]
+    extra = [column.name for column in key.columns if column.name not in names]
+    # Only the names count here: the key reads its columns as they stand in the file.
+    asked = [*schema.columns, *(Numeric(name=name, bin_edges=(0, 1)) for name in extra)]
+    lazy, rows = lazy_frame(path, asked, extra="refuse", separator=",", limits=limits)
+    places = {name: str(place) for place, name in enumerate([*names, *extra])}
+    try:
+        codes, report = schema.encode(path, extra="ignore", limits=limits)
+    except TableRefused as error:
+        told = TableReport.model_validate(error.report.to_json())
+        raise Problem(Kind.TABLE_REFUSED, str(error), report=told.model_dump()) from None
+    values = _raw(lazy, {column.name: places[column.name] for column in key.columns}, rows)
+    try:
+        keys, found = key.normalise(values)
+    except KeyRefused as error:
+        told = TableReport.model_validate(report.to_json() | {"join": error.report.to_json()})
+        raise Problem(Kind.TABLE_REFUSED, str(error), report=told.model_dump()) from None
+    told = TableReport.model_validate(report.to_json() | {"join": found.to_json()})
+    room = holder.capacity - manifest.join.decoys
+    if len(keys) > room:
+        detail = f"the table has more rows than the {room} that the study has room for"
+        raise Problem(Kind.TABLE_REFUSED, detail, report=told.model_dump())
+    if not len(keys):
+        raise DomainError("the table has no rows")
+    return Rows(codes[keys.rows], ids=keys.ids(manifest.study_id, key.digest)), told
+
+
+def _raw(lazy: pl.LazyFrame, places: dict[str, str], rows: int) -> dict[str, pl.Series]:
+    with suppress(*POLARS_ERRORS):
+        frame = lazy.select(list(places.values())).collect(engine="streaming")
+        if frame.height == rows:
+            return {name: frame[place] for name, place in places.items()}
+    raise DomainError("the table could not be read")
 
 
 def _check_format(path: Path, media_type: str) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
 
 from caps.errors import LocalError
 from caps.ring import RINGS, Words
+from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site, confirm
@@ -28,7 +29,7 @@ from caps.service.tokens import Scope
 from caps.sharing import Algebra, DealtShare, Explicit, Seeded
 from caps.study import Commitment, Contribution, ContributionState, Offer, Opening, Receipt, Signed, commitment
 from services.mpc_server import tables
-from services.mpc_server.store import ShareStore, decrypt, encrypt, forgetting, forgotten, new_key
+from services.mpc_server.store import ShareStore, decrypt, encrypt, forgotten, new_key
 from services.mpc_server.studies import Studies, forget, receipt_of, text_of
 
 VECTOR = 2
@@ -124,7 +125,7 @@ class Contributions:
         if caller.person is None or not caller.person.scopes & {Scope.OPERATOR, Scope.AUDITOR}:
             confirm(caller, manifest.coordinator)
         table = tables.contributions
-        with self._database.begin() as connection:
+        with reading(self._database) as connection:
             rows = connection.execute(select(table).where(table.c.study == study, table.c.state == "complete")).all()
         order = [holder.name for holder in manifest.holders]
         return [_summary(row, ()) for row in sorted(rows, key=lambda row: order.index(row.holder))]
@@ -148,7 +149,7 @@ class Contributions:
         this = (table.c.contribution == contribution) & (table.c.number == number)
         with self._store.guard(contribution):
             row = self._row(study, contribution)
-            with self._database.begin() as connection:
+            with reading(self._database) as connection:
                 checksum = connection.execute(select(table.c.sha256).where(this)).scalar()
             if checksum is not None:
                 with suppress(
@@ -195,7 +196,6 @@ class Contributions:
         self._own(study, contribution, caller)
         with self._store.guard(contribution):
             with self._database.begin() as connection:
-                forgetting(connection)
                 row = _known(self._find(connection, study, contribution))
                 if row.state == "withdrawn":
                     receipt = Signed[Receipt].model_validate_json(row.receipt)
@@ -209,7 +209,7 @@ class Contributions:
     def load(self, contribution: str) -> tuple[Words, Words]:
         """This server's two components of a complete contribution. Raises LocalError if they are gone or damaged."""
         table = tables.contributions
-        with self._database.begin() as connection:
+        with reading(self._database) as connection:
             row = connection.execute(select(table).where(table.c.contribution == contribution)).first()
         if row is None or row.state != "complete":
             raise LocalError(f"contribution {contribution}: {'unknown' if row is None else row.state}")
@@ -222,7 +222,8 @@ class Contributions:
             return Explicit(self._vector(row)) if seed is None else Seeded(bytes.fromhex(seed), component)
 
         mine, other = part(party), part((party + 1) % 3)
-        return DealtShare(party, document.shape, ring, Algebra.ADD, mine, other).components()
+        algebra = Algebra.XOR if document.form == "records" else Algebra.ADD
+        return DealtShare(party, document.shape, ring, algebra, mine, other).components()
 
     def _vector(self, row: Row[Any]) -> Words:
         """Filled chunk by chunk: the vector is in memory once."""
@@ -249,7 +250,7 @@ class Contributions:
 
     def _content(self, row: Row[Any]) -> Iterator[bytes]:
         key, table = self._key(row), tables.chunks
-        with self._database.begin() as connection:
+        with reading(self._database) as connection:
             held = connection.execute(
                 select(table.c.number, table.c.sha256)
                 .where(table.c.contribution == row.contribution)
@@ -266,7 +267,7 @@ class Contributions:
         if VECTOR not in self._components(row):
             return ()
         table = tables.chunks
-        with self._database.begin() as connection:
+        with reading(self._database) as connection:
             held = connection.execute(select(table.c.number).where(table.c.contribution == row.contribution)).scalars()
             return _gaps(held, _document(row).chunks)
 
@@ -287,7 +288,7 @@ class Contributions:
         return row
 
     def _row(self, study: str, contribution: str) -> Row[Any]:
-        with self._database.begin() as connection:
+        with reading(self._database) as connection:
             return _known(self._find(connection, study, contribution))
 
     def _find(self, connection: Connection, study: str, contribution: str) -> Row[Any] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 from caps.domain import Layout
 from caps.errors import DomainError
 from caps.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
@@ -12,10 +14,10 @@ from caps.privacy import Gaussian, Laplace, Neighbouring, Role
 from caps.study.forecast import Stage
 from caps.study.manifest import Manifest
 from caps.study.planning import Costs, StageCost, StepCost
-from services.mpc_server.engine import compute, conversion, release, sampling, steps
+from services.mpc_server.engine import compute, conversion, join, release, sampling, steps
 from services.mpc_server.engine.registry import REGISTRY
 
-_DECLARING = (compute, conversion, release, sampling, steps)  # imported for what they put into the registry
+_DECLARING = (compute, conversion, join, release, sampling, steps)  # imported for what they put into the registry
 MARGINAL_BITS = 32
 
 
@@ -26,10 +28,28 @@ def costs_of(manifest: Manifest) -> Costs:
     forecast = manifest.forecast
     selects = any(stage.role is Role.SELECT for stage in forecast.stages)
     return Costs(
-        compute=_declared("compute_answers", **answers_sizes_of(manifest)),
+        compute=_compute(manifest),
         prepare=_declared("count_bits", n=manifest.layout.cells) if selects else StepCost(),
         stages=tuple(_stage(manifest, stage, forecast.weight) for stage in forecast.stages),
     )
+
+
+def _compute(manifest: Manifest) -> StepCost:
+    """COMPUTE ANSWERS, if every holder contributes; joined rows, as if every table had the same persons."""
+    if manifest.join is None or manifest.slots is not None:
+        return _declared("compute_answers", **answers_sizes_of(manifest))
+    tables = [holder for holder in manifest.holders if holder.brings == "columns"]
+    extents = [(holder.capacity or 0, manifest.columns_of(holder).domain().names) for holder in tables]
+    everybody = (tuple(range(len(tables))), min(rows for rows, _ in extents))
+    matching = join.Matching(np.ones(len(tables), np.bool_), np.empty((0, len(tables)), np.intp), (everybody,))
+    joined = _declared("join_answers", **join.join_sizes(extents, matching, manifest.layout))
+    rows = len(manifest.holders) - len(tables)
+    if not rows:
+        return joined
+    counted = compute.combinations_of_totals([manifest.layout], MARGINAL_BITS)
+    sizes = {"v": rows, "e": rows * manifest.layout.cells, "k": MARGINAL_BITS, "j": counted}
+    added = _declared("add_marginals", **sizes)
+    return StepCost(max(joined.rounds, added.rounds), (joined + added).sent)
 
 
 def answers_sizes_of(manifest: Manifest) -> dict[str, int]:
@@ -43,12 +63,12 @@ def answers_sizes_of(manifest: Manifest) -> dict[str, int]:
         combinations = compute.combinations_of_totals([layout], MARGINAL_BITS)
         sizes |= {"v": len(rows), "e": cells, "k": MARGINAL_BITS, "j": combinations}
     if columns:
-        assert manifest.alignment is not None
+        assert manifest.slots is not None
         brought = Counter(name for holder in columns for name in holder.columns or layout.domain.names)
         used = layout.domain.project({name for clique in layout.cliques for name in clique})
         lower = sum((brought[name] - 1) * size for name, size in zip(used.names, used.sizes, strict=True))
         sizes |= {"u": len(columns), "g": lower, "h": max(brought[name] for name in used.names)}
-        sizes |= compute.count_sizes(Layout(used, layout.cliques), manifest.alignment.slots)
+        sizes |= compute.count_sizes(Layout(used, layout.cliques), manifest.slots)
     return sizes
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
 
 from caps import canonical, signing
 from caps.errors import LocalError
+from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site, confirm
@@ -41,7 +42,7 @@ from caps.study import (
     inputs_digest,
 )
 from services.mpc_server import tables
-from services.mpc_server.store import KEY_BYTES, ShareStore, forgetting, forgotten, new_key
+from services.mpc_server.store import KEY_BYTES, ShareStore, forgotten, new_key
 
 _APPROVALS = TypeAdapter(tuple[Signed[Approval], ...])
 _OBSERVERS = frozenset({Scope.OPERATOR, Scope.AUDITOR})
@@ -156,7 +157,7 @@ class Studies:
 
     def listed(self, caller: Caller) -> list[StudyState]:
         """All studies that a caller may see."""
-        with self._database.begin() as connection:
+        with reading(self._database) as connection:
             rows = connection.execute(select(tables.studies).order_by(tables.studies.c.created_at)).all()
         return [_state(row) for row in rows if _sees(caller, self.manifest(row.study))]
 
@@ -235,7 +236,7 @@ class Studies:
             return None
         seal = Signed[Seal].model_validate_json(row.seal).document
         table = tables.contributions
-        with self._database.begin() as connection:
+        with reading(self._database) as connection:
             found = connection.execute(
                 select(table.c.contribution, table.c.offer).where(table.c.contribution.in_(seal.contributions))
             ).all()
@@ -292,7 +293,7 @@ class Studies:
         if len(holders) < least:
             objection = f"{len(holders)} contributing holders are fewer than the {least} demanded here"
             raise Problem(Kind.POLICY_REFUSED, objection, study=study, objections=[objection])
-        if manifest.alignment is not None:
+        if any(holder.brings == "columns" for holder in manifest.holders):
             there = {
                 name
                 for holder in manifest.holders
@@ -317,7 +318,7 @@ class Studies:
         kept from being unlinked is unlinked as well.
         """
         table = tables.studies
-        with self._database.begin() as connection:
+        with reading(self._database) as connection:
             kept = connection.execute(
                 select(table.c.study, table.c.created_at, table.c.sealed_at).where(table.c.state != "erased")
             ).all()
@@ -339,7 +340,6 @@ class Studies:
             for contribution in self._contributions(study):
                 held.enter_context(self._store.guard(contribution))
             with self._database.begin() as connection:
-                forgetting(connection)
                 receipts = self._forget(connection, study, spare_runs)
             forgotten(self._database)
             for contribution in self._contributions(study):
@@ -366,7 +366,7 @@ class Studies:
         """Only what the database says was forgotten: a file it does not know may belong to another database."""
         contributions, studies = tables.contributions, tables.studies
         present = set(self._store.contributions())
-        with self._database.begin() as connection:
+        with reading(self._database) as connection:
             gone = connection.execute(
                 select(contributions.c.contribution).where(contributions.c.state.in_(("withdrawn", "erased")))
             ).scalars()
@@ -381,7 +381,7 @@ class Studies:
 
     def _contributions(self, study: str) -> list[str]:
         table = tables.contributions
-        with self._database.begin() as connection:
+        with reading(self._database) as connection:
             found = select(table.c.contribution).where(table.c.study == study).order_by(table.c.contribution)
             return list(connection.execute(found).scalars())
 
@@ -393,7 +393,7 @@ class Studies:
         return self._store.vault.unwrap(_secrets_name(study), row.wrapped_key)
 
     def _find(self, study: str) -> Row[Any] | None:
-        with self._database.begin() as connection:
+        with reading(self._database) as connection:
             return connection.execute(select(tables.studies).where(tables.studies.c.study == study)).first()
 
     def _row(self, study: str) -> Row[Any]:

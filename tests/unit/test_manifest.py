@@ -215,7 +215,7 @@ PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
         ["holders[0].columns: ", "schema: "],
     ),
     ("rows without a column", ROWS, _put("holders", 0, "columns", value=["age"]), ["holders[0].columns: a holder of"]),
-    ("no alignment", COLUMNS, lambda d: d.pop("alignment"), ["alignment: is needed"]),
+    ("no alignment", COLUMNS, lambda d: d.pop("alignment"), ["alignment: it or a join"]),
     ("needless alignment", ROWS, _put("alignment", value={"slots": 5}), ["alignment: no holder"]),
     ("slot is a column", COLUMNS, _put("alignment", "column", value="age"), ["alignment.column: "]),
     (

@@ -11,10 +11,12 @@ second computation repeats the first, message by message, and opens the same val
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
+from time import perf_counter
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -32,17 +34,23 @@ from caps.errors import (
 )
 from caps.oracle import Integers, Measurement, Request, Selection
 from caps.ring import Z64, Words
+from caps.service import logs
+from caps.service.metrics import Metrics
 from caps.study import Answer, Signed
 from services.mpc_server.channel import swap
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
 from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.paper import VARIANTS
 from services.mpc_server.engine.shares import AShare
+from services.mpc_server.engine.shuffle import RowShare
 from services.mpc_server.engine.steps import Steps, Wanted
 from services.mpc_server.runs.record import Record, Recorded, value_of
 from services.mpc_server.transport.hello import Agreement
 from services.mpc_server.transport.keeper import MeshKeeper
 from services.mpc_server.transport.session import Session
+
+log = logging.getLogger("caps.runs")
 
 _SYNC = Struct("<BII32s32s")
 _FRAC = 16
@@ -89,8 +97,18 @@ class Seat:
 class LiveRun:
     """Lives in the event loop of the engine's thread; `step` is the only entrance."""
 
-    def __init__(self, record: Record, seat: Seat, material: Material, keeper: MeshKeeper, *, patience: float) -> None:
+    def __init__(
+        self,
+        record: Record,
+        seat: Seat,
+        material: Material,
+        keeper: MeshKeeper,
+        *,
+        patience: float,
+        metrics: Metrics | None = None,
+    ) -> None:
         self.record = record
+        self._metrics = metrics or Metrics()
         self._seat = seat
         self._material = material
         self._keeper = keeper
@@ -100,6 +118,8 @@ class LiveRun:
         self._asked: dict[int, tuple[str, asyncio.Task[Recorded]]] = {}
         self._trouble: PeerError = PeerUnreachable((seat.party + 1) % 3, "no session yet")
         self._rounds = self._sent = 0
+        self._heard = False
+        """Whether a session stood since the log last said that the run waits."""
 
     @property
     def trouble(self) -> PeerError | None:
@@ -114,13 +134,17 @@ class LiveRun:
 
     async def live(self) -> None:
         """Keep a session open until the run has ended."""
-        pause = _FIRST_PAUSE
+        pause, said = _FIRST_PAUSE, ""
         while not self.record.ended:
             try:
                 await self._live_once()
                 pause = _FIRST_PAUSE
             except PeerError as error:
                 self._trouble = _to_blame(error, self._seat.party)
+                self._metrics.count("caps_retries", party=party_name(self._trouble.party))
+                if str(self._trouble) != said or self._heard:
+                    said, self._heard = str(self._trouble), False
+                    logs.say(log, "waiting", party=party_name(self._trouble.party), reason=said)
             except SessionClosed:
                 pass
             await asyncio.sleep(pause)
@@ -152,8 +176,15 @@ class LiveRun:
         session = self._session
         if session is None:
             raise self._trouble
+        started, kind = perf_counter(), _kind(request)
         try:
-            return await session.step(number, request, digest)
+            done = await session.step(number, request, digest)
+            seconds = perf_counter() - started
+            self._metrics.count("caps_steps", kind=kind)
+            self._metrics.observe("caps_step_seconds", seconds, kind=kind)
+            with logs.bound(run=self.record.run, study=self.record.manifest.study_id, step=number):
+                logs.say(log, "answered", kind=kind, seconds=round(seconds, 3))
+            return done
         except PeerAborted as error:
             raise _to_blame(error, self._seat.party) from None
         except SessionClosed:  # who ended it was told to another, such as who draws noise ahead
@@ -177,7 +208,9 @@ class LiveRun:
         try:
             await session.begin()
             self._session = session
+            self._heard = True
             self._open.set()
+            logs.say(log, "session opened", answered=self.record.answered)
             error = await channel.ended()
             if isinstance(error, PeerError):
                 raise error
@@ -296,23 +329,35 @@ class _RunSession:
 
     async def _compute(self) -> None:
         context, manifest = self._party.context, self._record.manifest
-        inputs: list[HorizontalInput | ColumnsInput] = []
+        counted: list[HorizontalInput] = []
+        columns: list[ColumnsInput] = []
+        tables: list[JoinInput] = []
+        order: list[str] = []
         for holder, form, attributes, share in self._material.inputs():
-            shared = context.share(*share)
+            order.append(form)
             if form == "marginals":
-                inputs.append(HorizontalInput(holder, shared))
+                counted.append(HorizontalInput(holder, context.share(*share)))
+            elif form == "columns":
+                columns.append(ColumnsInput(holder, attributes, context.share(*share)))
             else:
-                inputs.append(ColumnsInput(holder, attributes, shared))
-        spread = any(isinstance(one, ColumnsInput) for one in inputs)
-        answers = await self._party.execute(
-            compute_answers(
-                context.step("compute"),
-                inputs,
-                layout=manifest.layout,
-                counted=manifest.layout.cliques if spread else None,
+                tables.append(JoinInput(holder, attributes, RowShare(context.owner, *share)))
+        whole = manifest.layout.cliques if columns or tables else None
+        if tables:
+            assert manifest.join is not None
+            mode = Mode(manifest.join.mode)
+            joined: list[HorizontalInput | JoinInput] = [*counted, *tables]
+            protocol = compute_joined_answers(
+                context.step("compute"), joined, layout=manifest.layout, mode=mode, counted=whole
             )
-        )
-        verdicts = tuple(int(flag) for flag in answers.accepted)
+        else:
+            protocol = compute_answers(
+                context.step("compute"), [*counted, *columns], layout=manifest.layout, counted=whole
+            )
+        answers = await self._party.execute(protocol)
+        # The engine had the counted contributions first; verdicts are in the order of the seal.
+        flags = [int(flag) for flag in answers.accepted]
+        first, others = iter(flags[: len(counted)]), iter(flags[len(counted) :])
+        verdicts = tuple(next(first if form == "marginals" else others) for form in order)
         counts = answers.marginals.mine, answers.marginals.next
         self._material.keep_counts(counts, verdicts)
         await self._resume(counts, verdicts)
@@ -370,6 +415,12 @@ class _RunSession:
         fresh = [one for one in wanted if not steps.pool.has(one)]
         if fresh and sum(one.draws for one in fresh) + len(steps.pool) <= POOLED:
             await self._party.execute(steps.pool.fill(steps.run, fresh))
+
+
+def _kind(request: Request | None) -> str:
+    if request is None:
+        return "compute"
+    return "select" if isinstance(request, Selection) else "measure"
 
 
 def _to_blame(error: PeerError, party: int) -> PeerError:

@@ -18,6 +18,7 @@ from caps.errors import DomainError, LocalError, NotDue
 from caps.oracle import Request, Selection, request_from_json, request_to_json
 from caps.privacy import Entry, Filter
 from caps.privacy.enforce import Admitted, Enforcer
+from caps.service.database import reading
 from caps.study import Answer, Manifest, Signed, transcript_digest
 from services.mpc_server.ledger import Ledger
 from services.mpc_server.tables import runs, steps
@@ -55,7 +56,7 @@ class Record:
         self.filter = Filter(budget, manifest.task.neighbouring, pure_epsilon=pure)
         self._enforcer = Enforcer.start(manifest.program, manifest.task, manifest.layout)
         self.steps: list[Recorded] = []
-        with database.connect() as connection:
+        with reading(database) as connection:
             for row in connection.execute(select(steps).where(steps.c.run == run).order_by(steps.c.step)):
                 request = None if row.step == 0 else request_from_json(json.loads(row.request))
                 if request is not None:

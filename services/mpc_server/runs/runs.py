@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillWorking
 from dataclasses import dataclass, field
@@ -20,7 +20,10 @@ from caps.errors import LocalError, party_name
 from caps.oracle import Request, request_digest, request_from_json
 from caps.privacy import PrivacyStatement
 from caps.ring import Z64
+from caps.service import logs
+from caps.service.database import reading
 from caps.service.identity import Caller
+from caps.service.metrics import Reading
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site, confirm
 from caps.study import Answer, Attestation, Manifest, Policy, RunRequest, RunStatus, Signed
@@ -134,13 +137,31 @@ class Runs:
     def resume(self) -> None:
         """Bring every run that has not ended back to life. Raises LedgerBroken if the record cannot be trusted."""
         self._ledger.verify()
-        with self._database.connect() as connection:
+        with reading(self._database) as connection:
             going = connection.execute(select(runs.c.run).where(runs.c.state == "going")).scalars().all()
         for run in going:
             try:
                 self._find(run)
             except LocalError as error:  # its shares were erased meanwhile: their time was up
                 self._fail(run, str(error))
+
+    def figures(self) -> Iterator[Reading]:
+        """For the operator: runs by state; and of those under way, steps, rounds, bytes, and whom they wait for."""
+        with reading(self._database) as connection:
+            counted = connection.execute(select(runs.c.state, func.count()).group_by(runs.c.state)).all()
+            going = set(connection.execute(select(runs.c.run).where(runs.c.state == "going")).scalars())
+        states = {str(row[0]): int(row[1]) for row in counted}
+        with self._lock:
+            alive = {run: found for run, found in self._alive.items() if run in going}
+        for state in ("going", "ended", "failed"):
+            yield Reading("caps_runs", states.get(state, 0), (state,))
+        for run, found in alive.items():
+            rounds, sent = found.live.traffic
+            yield Reading("caps_run_steps", found.record.answered, (run,))
+            yield Reading("caps_run_rounds", rounds, (run,))
+            yield Reading("caps_run_sent_bytes", sent, (run,))
+            if (trouble := found.live.trouble) is not None:
+                yield Reading("caps_run_waiting", 1, (run, party_name(trouble.party)))
 
     def begin(self, run: str, asked: RunRequest, caller: Caller) -> RunStatus:
         """Reserve the study's budget for a run, once; connect with the peers."""
@@ -219,7 +240,8 @@ class Runs:
             if not record.ended:
                 raise Problem(Kind.NOT_READY, f"the run has not ended: due is {record.enforcer.due()}")
             sealed = self._sealed(manifest.study_id)
-            statement = PrivacyStatement.of(record.filter, manifest.privacy.exact_delta)
+            delta = manifest.privacy.exact_delta
+            statement = PrivacyStatement.of(record.filter, delta, assumptions=manifest.premises)
             document = Attestation(
                 study=manifest.study_id,
                 inputs=record.inputs,
@@ -257,7 +279,7 @@ class Runs:
         return self.status(run)
 
     def _fail(self, run: str, reason: str) -> None:
-        log.error(json.dumps({"run": run, "failed": reason}))
+        logs.say(log, "failed", level=logging.ERROR, run=run, reason=reason)
         with self._database.begin() as transaction:
             transaction.execute(update(runs).where(runs.c.run == run).values(state="failed", reason=reason))
 
@@ -282,7 +304,7 @@ class Runs:
             self._now,
             canonical.digest("software", {"version": SOFTWARE}),
         )
-        live = LiveRun(record, seat, material, self._keeper, patience=self._patience)
+        live = LiveRun(record, seat, material, self._keeper, patience=self._patience, metrics=self._site.metrics)
         found = _Run(record, live, material)
         if row.state == "going":
             found.task = self._engine.submit(self._keep_alive(live, run))
@@ -290,7 +312,8 @@ class Runs:
 
     async def _keep_alive(self, live: LiveRun, run: str) -> None:
         try:
-            await live.live()
+            with logs.bound(run=run, study=live.record.manifest.study_id, request_id=logs.new_id(run)):
+                await live.live()
         except LocalError as error:
             self._fail(run, str(error))
 
@@ -318,7 +341,7 @@ class Runs:
         return sealed
 
     def _row(self, run: str) -> Any:
-        with self._database.connect() as connection:
+        with reading(self._database) as connection:
             row = connection.execute(select(runs).where(runs.c.run == run)).first()
         if row is None:
             raise Problem(Kind.NOT_FOUND, f"there is no run {run} here")

@@ -1,0 +1,11 @@
+"""`python -m services.holder.migrations`: migrate its database; see `caps.service.migrate`."""
+
+from __future__ import annotations
+
+import sys
+
+from caps.service.migrate import main
+from services.holder.store import METADATA
+
+if __name__ == "__main__":
+    sys.exit(main("services.holder.migrations", METADATA))
