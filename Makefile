@@ -25,7 +25,7 @@ check: $(READY) ## lint, types, import contracts, generated docs up to date
 	@$(BIN)/python -m deploy.proto --check proto/
 
 test: check ## everything CI runs: check, then the tests
-	@$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow"
+	@deploy/scripts/postgres run $(BIN)/pytest -q -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/pytest -q -m slow

@@ -25,9 +25,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
 from sqlalchemy import Engine, event
 from sqlalchemy.engine.default import DefaultDialect
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import caps.service.serve
 import services.mpc_server.store
@@ -134,16 +135,23 @@ def _install_exchanges(fuse: _Fuse) -> None:
 def _install_answers(fuse: _Fuse) -> None:
     serve = caps.service.serve.serve
 
-    def wrapped(app: Any, *arguments: Any, **keywords: Any) -> None:
-        async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+    class Answering:
+        """Counts the answers to steps, just before they leave."""
+
+        def __init__(self, app: ASGIApp) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             async def sending(message: Message) -> None:
                 if message["type"] == "http.response.start" and message["status"] == 200 and "/steps/" in scope["path"]:
                     fuse.reach("answering")
                 await send(message)
 
-            await app(scope, receive, sending)
+            await self.app(scope, receive, sending)
 
-        serve(outer, *arguments, **keywords)
+    def wrapped(app: FastAPI, *arguments: Any, **keywords: Any) -> None:
+        app.add_middleware(Answering)
+        serve(app, *arguments, **keywords)
 
     caps.service.serve.serve = wrapped
 

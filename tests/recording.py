@@ -15,7 +15,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from starlette.types import Message, Receive, Scope, Send
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import caps.service.serve
 import services.mpc_server.transport.session
@@ -77,8 +78,13 @@ def install(path: Path) -> None:
     session.receive = receiving
     serve = caps.service.serve.serve
 
-    def serving(app: Any, *arguments: Any, **keywords: Any) -> None:
-        async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+    class Hearing:
+        """Notes every request's head and body, before anything else sees them."""
+
+        def __init__(self, app: ASGIApp) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
                 headers = b"\n".join(name + b": " + value for name, value in scope["headers"])
                 note(verb=scope["method"].encode().hex(), path=scope["path"].encode().hex(), headers=headers.hex())
@@ -89,9 +95,11 @@ def install(path: Path) -> None:
                     note(body=message["body"].hex())
                 return message
 
-            await app(scope, heard, send)
+            await self.app(scope, heard, send)
 
-        serve(outer, *arguments, **keywords)
+    def serving(app: FastAPI, *arguments: Any, **keywords: Any) -> None:
+        app.add_middleware(Hearing)
+        serve(app, *arguments, **keywords)
 
     caps.service.serve.serve = serving
 

@@ -1,24 +1,81 @@
-"""Durable state by SQLAlchemy: SQLite with a write-ahead log unless a URL says otherwise.
+"""Durable state by SQLAlchemy: a SQLite file unless a URL says otherwise, and PostgreSQL if it does.
 
-A transaction that has been committed survives the loss of power: SQLite syncs on every commit.
+A transaction that has been committed survives the loss of power: SQLite syncs on every commit, and a PostgreSQL that
+would not is refused. On both, `engine.begin()` waits for its turn at its beginning and is then the only one that
+writes: what it reads stays true until its end, and it never fails because of another. `reading(engine)` is for looking:
+it waits for nobody, sees one state of everything, and cannot write.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, MetaData, create_engine, event
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from caps.errors import DomainError
+from caps.service.migrations import DatabaseRefused, prepare
+
+PATIENCE = 10
+"""Seconds that a transaction waits for its turn."""
+_READING = "caps_reading"
+_TURN = 0x43615053
+"""The advisory lock of PostgreSQL that writing transactions take; it is the database's own, not the whole cluster's."""
+_NEEDED = {"fsync": "on", "full_page_writes": "on", "server_encoding": "UTF8"}
 
 
-def open_database(url: str, metadata: MetaData) -> Engine:
-    """An engine whose tables exist. A transaction of SQLite takes the write lock at its beginning: none fails later."""
-    engine = create_engine(url, hide_parameters=True)  # its errors may be logged, and parameters may be data
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _prepare)
-        event.listen(engine, "begin", _begin)
-    metadata.create_all(engine)
+def open_database(url: str, metadata: MetaData, *, migrations: str | None = None) -> Engine:
+    """An engine whose tables exist, at the revision this software is written for.
+
+    migrations: the package with the service's revisions; without it, tables that are missing are made, unversioned.
+    Raises DatabaseRefused for a schema of another revision, for a database out of reach, or one that is not durable.
+    """
+    engine = connect(url)
+    try:
+        if migrations is None:
+            metadata.create_all(engine)
+        else:
+            prepare(engine, migrations)
+    except DBAPIError as error:
+        engine.dispose()
+        raise DatabaseRefused(f"the database cannot be used: {error.orig}") from None
+    except BaseException:
+        engine.dispose()
+        raise
     return engine
+
+
+def connect(url: str) -> Engine:
+    """An engine with the settings that everything here relies on; nothing is connected yet."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise DomainError("the URL of the database is none") from None
+    backend = parsed.get_backend_name()
+    if backend not in ("sqlite", "postgresql"):
+        raise DomainError(f"the database must be SQLite or PostgreSQL, not {backend}")
+    if backend == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    # Its errors may be logged, and parameters may be data.
+    engine = create_engine(parsed, hide_parameters=True, pool_pre_ping=backend == "postgresql")
+    if backend == "postgresql":
+        event.listen(engine, "connect", _prepare_postgresql)
+        event.listen(engine, "begin", _begin_postgresql)
+    else:
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        event.listen(engine, "checkin", _give_back_sqlite)
+    return engine
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A transaction that only looks. It does not wait for one that writes, and sees nothing of it."""
+    with engine.connect() as connection:
+        yield connection.execution_options(**{_READING: True})
 
 
 def sqlite_url(path: Path) -> str:
@@ -26,11 +83,59 @@ def sqlite_url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def _prepare(connection: Any, _: object) -> None:
+def _reads(connection: Connection) -> bool:
+    return bool(connection.get_execution_options().get(_READING))
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=10000"):
+    for pragma in (
+        f"busy_timeout={PATIENCE * 1000}",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "secure_delete=ON",  # a key that was forgotten is in no free page of the file
+    ):
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _begin(connection: Any) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+def _begin_sqlite(connection: Connection) -> None:
+    if _reads(connection):
+        connection.exec_driver_sql("BEGIN")
+        connection.exec_driver_sql("PRAGMA query_only=ON")
+    else:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _give_back_sqlite(connection: Any, _: object) -> None:
+    if connection is not None:
+        connection.execute("PRAGMA query_only=OFF")
+
+
+def _prepare_postgresql(connection: Any, _: object) -> None:
+    connection.autocommit = True
+    found = {name: connection.execute(f"SHOW {name}").fetchone()[0] for name in (*_NEEDED, "synchronous_commit")}
+    for name, value in _NEEDED.items():
+        if found[name] != value:
+            raise DatabaseRefused(f"PostgreSQL must run with {name} = {value}, not {found[name]}")
+    durable = found["synchronous_commit"]
+    if durable == "off":
+        raise DatabaseRefused("PostgreSQL must not run with synchronous_commit = off: a crash would lose charges")
+    settings = {
+        "synchronous_commit": durable,  # as it is now, whatever a reload of the configuration says later
+        # Writers are alone: every statement is to see all that the writers before have committed.
+        "default_transaction_isolation": "read committed",
+        "default_transaction_read_only": "off",
+        "lock_timeout": f"{PATIENCE}s",
+        "idle_in_transaction_session_timeout": "60s",  # a host that disappeared must not keep its turn
+    }
+    for name, value in settings.items():
+        connection.execute(f"SET {name} = '{value}'")
+    connection.autocommit = False
+
+
+def _begin_postgresql(connection: Connection) -> None:
+    if _reads(connection):
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    elif connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_TURN})")

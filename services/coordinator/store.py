@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from caps import canonical
 from caps.errors import LocalError
 from caps.service.app import instant
+from caps.service.database import reading
 from caps.study import Answer, Approval, Attestation, Certificate, Manifest, SealRequest, Signed
 from services.coordinator import tables
 
@@ -151,11 +152,11 @@ class Store:
             yield connection
 
     def _all(self, statement: Any) -> Sequence[RowMapping]:
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             return connection.execute(statement).mappings().all()
 
     def _one(self, statement: Any) -> RowMapping | None:
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             return connection.execute(statement).mappings().first()
 
     def add_study(self, manifest: Manifest) -> bool:
@@ -288,6 +289,12 @@ class Store:
         """All steps begun, in order."""
         statement = select(tables.steps).where(tables.steps.c.run == run).order_by(tables.steps.c.step)
         return [_step(row) for row in self._all(statement)]
+
+    def answered(self, run: str) -> int:
+        """How many steps have answers."""
+        answers = (tables.steps.c.run == run) & tables.steps.c.answers.is_not(None)
+        row = self._one(select(func.count().label("count")).select_from(tables.steps).where(answers))
+        return 0 if row is None else int(row["count"])
 
     def begin_step(self, run: str, step: int, request: Mapping[str, Any], digest: str) -> None:
         """Write a request down, before any server hears of it."""

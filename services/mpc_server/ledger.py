@@ -19,6 +19,7 @@ from caps import canonical
 from caps.errors import DomainError, LocalError
 from caps.privacy import BudgetExceeded, Entry, Neighbouring
 from caps.privacy.rational import decode_ratio, encode_ratio
+from caps.service.database import reading
 from caps.study import LedgerRange, Manifest
 from services.mpc_server.tables import ledger, steps
 
@@ -54,7 +55,7 @@ class Ledger:
             if found.get("kind") == "charge":
                 charged.add((found.get("run"), found.get("step"), found.get("request")))
             previous, count = written, count + 1
-        with self._database.connect() as connection:
+        with reading(self._database) as connection:
             known = select(steps.c.run, steps.c.step, steps.c.digest).where(steps.c.step > 0)
             if any(tuple(row) not in charged for row in connection.execute(known)):
                 raise LedgerBroken("a step was written down whose charge is not in the ledger")
@@ -120,7 +121,7 @@ class Ledger:
         return digest
 
     def _rows(self) -> list[tuple[str, str]]:
-        with self._database.connect() as connection:
+        with reading(self._database) as connection:
             rows = connection.execute(select(ledger.c.record, ledger.c.hash).order_by(ledger.c.number)).all()
         return [(row.record, row.hash) for row in rows]
 

@@ -13,6 +13,8 @@ is gone too, and unlinking the files only frees the space. One process owns the 
 from __future__ import annotations
 
 import hmac
+import json
+import logging
 import os
 import re
 import secrets
@@ -25,15 +27,20 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from caps.errors import DomainError, LocalError
+from caps.service.migrations import discard_backups
+from services.mpc_server import tables
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 _VERSION = b"\x01"
 _LABEL = b"caps/v1/at-rest\0"
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}){0,7}", re.ASCII)
+
+log = logging.getLogger("caps.store")
 
 Hook = Callable[[str], None]
 """Called with the name of each durable operation just before it; tests stop the process there."""
@@ -218,21 +225,29 @@ class ShareStore:
             path.unlink()
 
 
-def forgetting(connection: Connection) -> None:
-    """Make this transaction overwrite what it deletes, so that a forgotten key is in no free page of the file."""
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("PRAGMA secure_delete=ON")
-
-
 def forgotten(database: Engine) -> None:
-    """After such a transaction: take its former pages out of SQLite's write-ahead log as well."""
-    if database.dialect.name != "sqlite":
+    """After a transaction that dropped keys: remove what is left of them where the database is kept.
+
+    SQLite overwrites what it deletes; its write-ahead log is emptied here, and copies from before a migration go too.
+    PostgreSQL keeps old versions of rows: the tables are written anew without them. Its own write-ahead log, replicas
+    and back-ups still hold wrapped keys until they are recycled, and are worthless without the storage key.
+    """
+    if database.dialect.name == "sqlite":
+        discard_backups(database)
+        connection = database.raw_connection()
+        try:
+            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            connection.close()
         return
-    connection = database.raw_connection()
     try:
-        connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    finally:
-        connection.close()
+        with database.connect().execution_options(isolation_level="AUTOCOMMIT") as autocommit:
+            for table in (tables.studies, tables.contributions):
+                autocommit.exec_driver_sql(f"VACUUM (FULL) {table.name}")
+    except DBAPIError as error:  # the keys are forgotten; this is done again with the next sweep
+        log.warning(
+            json.dumps({"event": "old rows are still on PostgreSQL's disk", "reason": type(error.orig).__name__})
+        )
 
 
 def _chunk_name(contribution: str, number: int) -> str:

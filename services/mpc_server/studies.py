@@ -3,7 +3,8 @@
     judged --operator--> approved --seal--> sealed
     any of them --retention, operator--> erased
 
-A study's secrets (its exchange key, and the key of what runs store) are born with the approval, wrapped by the vault.
+A study's secrets (its exchange key, and the key of what runs store) are born with the approval, wrapped by the vault;
+those of a join by tags (`matching`) at their first use, and they are forgotten when the inputs are sealed.
 Every change is one transaction; files are unlinked only after the keys they were encrypted with are forgotten.
 """
 
@@ -227,7 +228,21 @@ class Studies:
                 approvals=canonical.dump([one.to_json() for one in request.approvals]).decode(),
                 sealed_at=row.sealed_at or at,
             )
+            joined = self._forget_join(connection, row)
+        if joined:
+            forgotten(self._database)
+            self._store.erase(f"{study}/join")
         return seal
+
+    def _forget_join(self, connection: Connection, row: Row[Any]) -> bool:
+        """Within a transaction: drop the keys of a join by tags, and what was counted for it; whether there were any.
+
+        From then on nobody can test a guess of an identifier, and stored tags are unreadable.
+        """
+        for table in (tables.evaluations, tables.tags):
+            connection.execute(delete(table).where(table.c.study == row.study))
+        self._set(connection, row.study, join_key=None)
+        return row.join_key is not None
 
     def sealed(self, study: str) -> Sealed | None:
         """The inputs, if they are sealed."""
@@ -348,7 +363,7 @@ class Studies:
         return receipts
 
     def _forget(self, connection: Connection, study: str, spare_runs: bool) -> list[Signed[Receipt]]:
-        self._locked(connection, study)
+        self._forget_join(connection, self._locked(connection, study))
         going = select(tables.runs.c.run).where(tables.runs.c.study == study, tables.runs.c.state == "going")
         if spare_runs and connection.execute(going.limit(1)).first() is not None:
             raise Problem(Kind.CONFLICT, "a run of this study goes on", study=study)
@@ -372,11 +387,14 @@ class Studies:
             ).scalars()
             unneeded = sorted(present.intersection(gone))
             erased = list(connection.execute(select(studies.c.study).where(studies.c.state == "erased")).scalars())
+            sealed = list(connection.execute(select(studies.c.study).where(studies.c.state == "sealed")).scalars())
         for contribution in unneeded:
             with self._store.guard(contribution):
                 self._store.erase_chunks(contribution)
         for study in erased:
             self._store.erase(study)
+        for study in sealed:
+            self._store.erase(f"{study}/join")
         forgotten(self._database)
 
     def _contributions(self, study: str) -> list[str]:

@@ -203,10 +203,10 @@ def test_no_message_has_a_law_that_depends_on_the_data(views: tuple[list[View], 
 
 
 def test_a_message_that_tells_would_be_noticed(views: tuple[list[View], list[View]]) -> None:
-    """The same tests, of servers that are sent one holder's columns as they are, once in each run."""
+    """The same tests, of servers that are sent one holder's columns as they are, a few times in each run."""
     manifest = views[1][0].manifest
     empty, skewed = (
-        np.concatenate([gathered(found, 0), *[columns(manifest, "south", table).view(np.uint8).ravel()] * ROUNDS])
+        np.concatenate([gathered(found, 0), *[columns(manifest, "south", table).view(np.uint8).ravel()] * (4 * ROUNDS)])
         for found, table in zip(views, (EMPTY, SKEWED), strict=True)
     )
     assert uniform(skewed) < UNLIKELY

@@ -1,0 +1,206 @@
+"""Revisions make exactly the tables the code has; a database of another revision is refused until it is migrated."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, inspect, select, text
+
+from caps.service.database import connect, open_database, reading, sqlite_url
+from caps.service.migrations import DatabaseRefused, discard_backups, draft, upgrade
+from tests.postgres_kit import SERVICES
+
+REVISION = '''
+"""A revision."""
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision = {revision!r}, {previous!r}
+def upgrade():
+{body}
+'''
+FIRST = 'op.create_table("things", sa.Column("name", sa.String(8), primary_key=True))'
+SECOND = 'op.add_column("things", sa.Column("size", sa.Integer()))'
+FAILS = f"{SECOND}\nraise ZeroDivisionError"
+metadata = MetaData()
+things = Table("things", metadata, Column("name", String(8), primary_key=True), Column("size", Integer))
+
+
+class Package:
+    """A service's migrations, growing."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name, self.versions = name, folder / name / "versions"
+        self.versions.mkdir(parents=True)
+        (folder / name / "__init__.py").touch()
+        self.count = 0
+
+    def add(self, body: str) -> str:
+        previous, self.count = self.revision, self.count + 1
+        code = REVISION.format(revision=self.revision, previous=previous, body=textwrap.indent(body, "    "))
+        (self.versions / f"r{self.count}.py").write_text(code)
+        assert self.revision is not None
+        return self.revision
+
+    def drop(self) -> None:
+        (self.versions / f"r{self.count}.py").unlink()
+        self.count -= 1
+
+    @property
+    def revision(self) -> str | None:
+        return f"test_{self.count:04}" if self.count else None
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Package:
+    monkeypatch.syspath_prepend(tmp_path)
+    found = Package(tmp_path, f"migrations_{abs(hash(request.node.nodeid))}")
+    found.add(FIRST)
+    return found
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return sqlite_url(tmp_path / "state.db")
+
+
+@pytest.fixture
+def old(package: Package, url: str) -> Package:
+    """A database with a row, at the revision before the latest."""
+    engine = open_database(url, metadata, migrations=package.name)
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO things VALUES ('one')"))
+    engine.dispose()
+    package.add(SECOND)
+    return package
+
+
+def differences(engine: Engine, tables: MetaData) -> list[object]:
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, tables))
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_revisions_make_the_tables_of_the_code(service: str, url: str) -> None:
+    package, tables = SERVICES[service]
+    engine = open_database(url, tables, migrations=package)
+    assert differences(engine, tables) == [], f"change the tables by a revision: python -m {package} draft TITLE"
+    made = MetaData()
+    made.reflect(engine)
+    assert set(made.tables) == {*tables.tables, "alembic_version"}
+    engine.dispose()
+
+
+def test_a_difference_is_seen(package: Package, url: str) -> None:
+    engine = open_database(url, metadata, migrations=package.name)
+    assert differences(engine, metadata) != []
+    engine.dispose()
+
+
+def test_opening_again_changes_nothing(package: Package, url: str, tmp_path: Path) -> None:
+    open_database(url, metadata, migrations=package.name).dispose()
+    before = (tmp_path / "state.db").read_bytes()
+    open_database(url, metadata, migrations=package.name).dispose()
+    assert (tmp_path / "state.db").read_bytes() == before
+
+
+def test_an_older_database_is_refused_until_it_is_migrated(old: Package, url: str, tmp_path: Path) -> None:
+    with pytest.raises(DatabaseRefused, match=f"test_0001 and this software at test_0002.*python -m {old.name}"):
+        open_database(url, metadata, migrations=old.name)
+    engine = connect(url)
+    found, head, copy = upgrade(engine, old.name)
+    assert (found, head, copy) == ("test_0001", "test_0002", tmp_path / "state.db.before-test_0002")
+    with reading(engine) as connection:
+        assert connection.execute(select(things)).all() == [("one", None)]
+    assert differences(engine, metadata) == []
+    assert upgrade(engine, old.name) == ("test_0002", "test_0002", None)
+    engine.dispose()
+    open_database(url, metadata, migrations=old.name).dispose()
+
+
+def test_the_copy_is_the_database_as_it_was(old: Package, url: str, tmp_path: Path) -> None:
+    engine = connect(url)
+    _, _, copy = upgrade(engine, old.name)
+    assert copy is not None
+    assert copy.stat().st_mode & 0o777 == 0o600
+    old.drop()
+    before = open_database(sqlite_url(copy), metadata, migrations=old.name)
+    with reading(before) as connection:
+        assert connection.execute(text("SELECT * FROM things")).all() == [("one",)]
+    before.dispose()
+    discard_backups(engine)
+    assert not copy.exists()
+    assert (tmp_path / "state.db").exists()
+    engine.dispose()
+
+
+def test_a_migration_that_fails_leaves_everything_as_it_was(old: Package, url: str) -> None:
+    old.add(FAILS.replace("size", "colour"))
+    engine = connect(url)
+    with pytest.raises(ZeroDivisionError):
+        upgrade(engine, old.name)
+    with reading(engine) as connection:
+        assert [column["name"] for column in inspect(connection).get_columns("things")] == ["name"]
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == ["test_0001"]
+    engine.dispose()
+
+
+def test_a_database_of_newer_software_is_refused_with_both_revisions(old: Package, url: str) -> None:
+    engine = connect(url)
+    upgrade(engine, old.name)
+    old.drop()
+    with pytest.raises(DatabaseRefused, match=r"revision test_0002, which .* at test_0001"):
+        open_database(url, metadata, migrations=old.name)
+    with pytest.raises(DatabaseRefused, match="does not know"):
+        upgrade(engine, old.name)
+    engine.dispose()
+
+
+def test_a_database_of_another_service_is_refused(url: str) -> None:
+    package, tables = SERVICES["coordinator"]
+    open_database(url, tables, migrations=package).dispose()
+    package, tables = SERVICES["mpc_server"]
+    with pytest.raises(DatabaseRefused, match="coordinator_0001"):
+        open_database(url, tables, migrations=package)
+
+
+def test_tables_without_a_revision_are_refused(package: Package, url: str) -> None:
+    open_database(url, metadata).dispose()
+    with pytest.raises(DatabaseRefused, match="no revision"):
+        open_database(url, metadata, migrations=package.name)
+
+
+def test_a_draft_is_the_next_revision(package: Package, url: str) -> None:
+    """What is drafted for changed tables, kept as it is, makes them."""
+    (package.versions / "r2.py").write_text(draft(package.name, metadata, "Things have sizes."))
+    engine = open_database(url, metadata, migrations=package.name)
+    assert differences(engine, metadata) == []
+    engine.dispose()
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_command_migrates(service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    package, _ = SERVICES[service]
+
+    def run(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", [package, *arguments])
+        with pytest.raises(SystemExit) as caught:
+            runpy.run_module(package, run_name="__main__")
+        return caught.value.code, *capsys.readouterr()
+
+    monkeypatch.delenv("CAPS_HOME", raising=False)
+    code, _, said = run()
+    assert (code, "CAPS_HOME" in said) == (2, True)
+    monkeypatch.setenv("CAPS_HOME", str(tmp_path))
+    assert run() == (0, f"the database is at revision {service}_0001; it was empty\n", "")
+    assert run() == (0, f"the database is at revision {service}_0001\n", "")
+    code, _, said = run("nonsense")
+    assert (code, "usage" in said) == (2, True)
+    (tmp_path / "state" / "state.db").write_bytes(b"no database" * 100)
+    assert run() == (2, "", "the database cannot be used: file is not a database\n")
