@@ -3,31 +3,68 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+
+from caps.study.verification import read_certificate, verify
 
 ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
 
 
-def test_the_demo_makes_a_synthetic_dataset(tmp_path: Path) -> None:
-    done = run("deploy.demo", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "non-collusion is NOT met" in done.stdout
-    assert "differentially private with epsilon = 1 and delta = 1e-9" in " ".join(done.stdout.split())
-    synthetic, hospital = ((tmp_path / name).read_text().splitlines() for name in ("synthetic.csv", "hospital-A.csv"))
-    assert synthetic[0] == hospital[0]
-    assert 9_000 < len(synthetic) < 11_000  # 10,000 people, estimated with noise
-    quality = float(done.stdout.partition("quality")[2].split()[0])
-    assert quality > 95
+def environments() -> dict[int, bytes]:
+    """Of all processes that may be looked at."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            found[int(path.parent.name)] = path.read_bytes()
+        except OSError:
+            continue  # it ended, or is somebody else's
+    return found
+
+
+def test_the_demo_makes_a_synthetic_dataset_and_leaves_nothing_running(tmp_path: Path) -> None:
+    done = run("deploy.demo", os.path.relpath(tmp_path, ROOT))
+    assert done.returncode == 0, done.stdout + done.stderr
+    words = " ".join(done.stdout.replace("│", " ").split())
+    assert "non-collusion is NOT met" in words
+    assert "signed by three servers and three owners" in words
+    assert words.count("3 of 3") == 3
+    assert "differentially private with epsilon = 1 and delta = 1e-9" in words
+    for line in ("synthetic data", "privacy", "certificate", "quality", "time"):
+        assert f" {line} " in words
+    assert float(words.partition(" % of every two-way table")[0].rpartition(" ")[2]) > 80
+    rows = (tmp_path / "synthetic.csv").read_text().splitlines()
+    assert rows[0] == "age,smoker,systolic,diagnosis,plan,cost"
+    assert 4_500 < len(rows) < 6_000  # 5,200 patients, estimated with noise
+    certificate = read_certificate((tmp_path / "certificate.json").read_bytes())
+    assert all(
+        check.passed
+        for check in verify(
+            certificate,
+            data=tmp_path / "synthetic.csv",
+            measurements=(tmp_path / "measurements.json").read_bytes(),
+            now=datetime.now(UTC),
+        )
+    )
+    home = b"CAPS_HOME=" + os.path.relpath(tmp_path, ROOT).encode()
+    assert not [process for process, text in environments().items() if home in text]
 
 
 @pytest.mark.slow

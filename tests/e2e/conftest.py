@@ -1,0 +1,28 @@
+"""One federation for all end-to-end tests of a process: three servers, a coordinator, three holders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.kit import HOLDERS, Everybody
+
+LARGEST_UPLOAD = 4 << 20
+"""Bytes of a table at these holders."""
+
+
+@pytest.fixture(scope="session")
+def everybody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everybody]:
+    """Provisioned; whoever uses it says how the services are to be started."""
+    settings = {"CAPS_STALL": "8", "CAPS_MAX_UPLOAD": str(LARGEST_UPLOAD)}
+    with Everybody(tmp_path_factory.mktemp("e2e"), HOLDERS, environment=settings) as found:
+        yield found
+
+
+@pytest.fixture
+def federation(everybody: Everybody) -> Everybody:
+    """All of it up, whatever the test before did."""
+    everybody.start()
+    everybody.wait_ready()
+    return everybody
