@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from caps import __version__
-from caps.cli import audit, owner, pki, release, run, study, token
+from caps.cli import audit, doctor, owner, pki, release, run, study, token
 from caps.cli.exits import MEANINGS, Exit
 
 __all__ = ["Exit", "app", "main"]
@@ -42,7 +42,7 @@ def _root(
     pass
 
 
-for _part in (pki, token, study, owner, run, release, audit):
+for _part in (pki, token, study, owner, run, release, audit, doctor):
     _part.add_to(app)
 
 

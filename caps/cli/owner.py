@@ -77,8 +77,9 @@ def add_to(app: typer.Typer) -> None:
 
 def _settled(out: Output, client: "Client", study: str, found: Json, moving: str) -> Json:
     """Wait until all servers have signed, or one refuses for good."""
+    before = ("matching",) if moving == "pushing" else ()
     with out.waiting("bytes at the servers" if moving == "pushing" else "withdrawn from servers") as progress:
-        while found.get("state") == moving and not _refusals(found):
+        while found.get("state") in (moving, *before) and not _refusals(found):
             servers = found.get("servers", [])
             if moving == "pushing":
                 progress(sum(one["sent"] for one in servers), max(1, sum(one["of"] for one in servers)))

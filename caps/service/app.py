@@ -25,7 +25,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from caps import __version__
 from caps.errors import CapsError
+from caps.service import logs
 from caps.service.identity import CALLER, CERTIFICATE, NOBODY, Allow, Caller, machine_of, unauthenticated
+from caps.service.metrics import Metrics, Reading
+from caps.service.metrics import router as metrics_router
 from caps.service.problems import MEDIA_TYPE, Kind, Problem, of_error
 from caps.service.tokens import Tokens
 
@@ -104,6 +107,7 @@ def create_app(
     clock: Clock = utc_now,
     limits: Limits = (),
     ready: Callable[[], list[str]] = list,
+    metrics: Metrics | None = None,
     lifespan: Any = None,
 ) -> FastAPI:
     """A service's application. `ready` lists reasons why it is not ready; `limits` raises body limits of some paths."""
@@ -133,7 +137,9 @@ def create_app(
         status = "waiting" if reasons else "ready"
         return Health(status=status, service=service, name=name, version=__version__, reasons=reasons)
 
-    for router in (health, *routers):
+    figures = metrics or Metrics(service, name)
+    figures.read(lambda: [Reading("caps_ready", not ready())])
+    for router in (health, metrics_router(figures), *routers):
         app.include_router(router)
     table = [_served(context) for context in iter_route_contexts(app.routes) if context.path != OPENAPI_PATH]
 
@@ -145,12 +151,13 @@ def create_app(
     async def on_http(request: Request, error: Exception) -> Response:
         return problem_response(_of_http(cast(HTTPException, error), request, table), request_id_of(request))
 
+    app.state.metrics = figures
     app.openapi = openapi  # type: ignore[method-assign]
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(CapsError, _on_caps_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, on_http)
-    app.add_middleware(_Frame, service=service, tokens=tokens, clock=clock, limits=limits)
+    app.add_middleware(_Frame, service=service, tokens=tokens, clock=clock, limits=limits, metrics=figures)
     return app
 
 
@@ -224,15 +231,11 @@ def _hoisted(part: Any, schemas: dict[str, Any]) -> Any:
                 found = _hoisted(schema, schemas)
                 if schemas.setdefault(name, found) != found:
                     raise TypeError(f"two schemas are called {name}")
-            return {
-                key: value.replace("#/$defs/", "#/components/schemas/")
-                if key == "$ref" and isinstance(value, str)
-                else _hoisted(value, schemas)
-                for key, value in part.items()
-                if key != "$defs"
-            }
+            return {key: _hoisted(value, schemas) for key, value in part.items() if key != "$defs"}
         case list():
             return [_hoisted(one, schemas) for one in part]
+        case str() if part.startswith("#/$defs/"):  # of a reference, or in the mapping of a discriminator
+            return part.replace("#/$defs/", "#/components/schemas/")
     return part
 
 
@@ -298,8 +301,11 @@ def _of_http(error: HTTPException, request: Request, table: _Table) -> Problem:
 class _Frame:
     """Pure ASGI, so that bodies stream: knows who calls, counts the body, logs the request, catches what nobody did."""
 
-    def __init__(self, app: ASGIApp, *, service: str, tokens: Tokens, clock: Clock, limits: Limits) -> None:
+    def __init__(
+        self, app: ASGIApp, *, service: str, tokens: Tokens, clock: Clock, limits: Limits, metrics: Metrics
+    ) -> None:
         self._app = app
+        self._metrics = metrics
         self._service = service
         self._tokens = tokens
         self._clock = clock
@@ -318,7 +324,13 @@ class _Frame:
         # HEAD is GET without the body of its answer.
         inner = dict(scope, method="GET") if scope["method"] == "HEAD" else scope
         inner[REQUEST_ID], inner[CALLER] = request_id, caller
-        started, status, begun = time.perf_counter(), 500, False
+        started, status, begun, received = time.perf_counter(), 500, False, 0
+
+        async def receiving() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            return message
 
         async def sending(message: Message) -> None:
             nonlocal status, begun
@@ -341,7 +353,8 @@ class _Frame:
             headers.check()
             caller = inner[CALLER] = self._caller(scope.get(CERTIFICATE), headers.get("authorization", ""))
             self._admit(scope["path"], headers, caller)
-            await self._app(inner, self._counted(scope["path"], receive), sending)
+            with logs.bound(request_id=request_id):
+                await self._app(inner, self._counted(scope["path"], receiving), sending)
         except Problem as problem:
             await ending(problem)
         except ClientDisconnect:
@@ -352,15 +365,20 @@ class _Frame:
                 Problem(Kind.INTERNAL, "an unforeseen error; nothing more is said here, for it may quote data")
             )
         finally:
-            route = getattr(inner.get("route"), "path", None)
+            route = getattr(inner.get("route"), "path", None) or "-"
+            method = scope["method"] if scope["method"] in _METHODS else "-"
+            seconds = time.perf_counter() - started
+            self._metrics.count("caps_requests", route=route, method=method, status=str(status))
+            self._metrics.observe("caps_request_seconds", seconds, route=route)
+            self._metrics.count("caps_received_bytes", received, route=route)
             log.info(
                 _line(
                     service=self._service,
                     request_id=request_id,
-                    method=scope["method"] if scope["method"] in _METHODS else "-",
-                    route=route or "-",
+                    method=method,
+                    route=route,
                     status=status,
-                    ms=round(1000 * (time.perf_counter() - started), 1),
+                    ms=round(1000 * seconds, 1),
                     caller=str(caller),
                 )
             )

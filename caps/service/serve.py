@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
+import signal
 import ssl
+import threading
 from datetime import UTC, datetime
 
 import h11
@@ -15,14 +18,21 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from caps.service import logs
 from caps.service.identity import CERTIFICATE
+from caps.service.metrics import Metrics, Reading
 from caps.service.problems import MEDIA_TYPE, Kind, Problem
-from caps.tls import Credentials, server_context
+from caps.tls import RENEW_WITHIN, Credentials, RenewedContext
 
 HEAD_TIMEOUT = 20.0
 """Seconds within which a request's first line and headers must have come. uvicorn would wait for ever."""
 STOP_TIMEOUT = 10
 """Seconds that requests may still take when the service is told to stop."""
+WATCH_EVERY = 60.0
+"""Seconds between two looks at the certificate's files. A handshake looks by itself; this is for the log."""
+WARN_EVERY = 86400.0
+
+log = logging.getLogger("caps.tls")
 
 
 class CertificateProtocol(H11Protocol):
@@ -107,10 +117,50 @@ def make_server(app: FastAPI, credentials: Credentials, *, host: str, port: int)
         ssl_keyfile=credentials.private_key,
     )
     config.load()
-    config.ssl = server_context(credentials)
+    config.ssl = context = RenewedContext.of(credentials)
+    figures = getattr(app.state, "metrics", None)
+    if isinstance(figures, Metrics):
+        figures.read(lambda: [Reading("caps_certificate_renewals", context.renewals)])
     return uvicorn.Server(config)
 
 
 def serve(app: FastAPI, credentials: Credentials, *, host: str, port: int) -> None:
-    """Serve until told to stop by SIGINT or SIGTERM."""
-    make_server(app, credentials, host=host, port=port).run()
+    """Serve until told to stop by SIGINT or SIGTERM. SIGHUP: look at the certificate's files at once."""
+    server = make_server(app, credentials, host=host, port=port)
+    assert isinstance(server.config.ssl, RenewedContext)
+    watch = CertificateWatch(server.config.ssl)
+    watch.start()
+    signal.signal(signal.SIGHUP, lambda *_: watch.look_now())
+    server.run()
+
+
+class CertificateWatch(threading.Thread):
+    """Looks at the files now and then, and says in the log, once a day, that a certificate ends soon."""
+
+    def __init__(self, context: RenewedContext) -> None:
+        super().__init__(name="certificate-watch", daemon=True)
+        self._context = context
+        self._nudge = threading.Event()
+
+    def look_now(self) -> None:
+        """From a signal's handler, which may not wait for a lock."""
+        self._nudge.set()
+
+    def run(self) -> None:
+        """For ever."""
+        left = 0.0
+        while True:
+            self._context.renew()
+            if left <= 0 and self.warned(datetime.now(UTC)):
+                left = WARN_EVERY
+            self._nudge.wait(WATCH_EVERY)
+            self._nudge.clear()
+            left -= WATCH_EVERY
+
+    def warned(self, now: datetime) -> bool:
+        """Whether there was something to warn of."""
+        end = self._context.not_after
+        if end - now >= RENEW_WITHIN:
+            return False
+        logs.say(log, "certificate expires soon", level=logging.WARNING, until=end.isoformat())
+        return True

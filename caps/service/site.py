@@ -23,6 +23,8 @@ from caps import pki, signing
 from caps.errors import DomainError
 from caps.service.app import Clock, instant, utc_now
 from caps.service.identity import Caller, Machine, machine
+from caps.service.logs import level_of, trace
+from caps.service.metrics import Metrics, Reading, sizes_of
 from caps.service.problems import Kind, Problem
 from caps.service.tokens import Tokens
 from caps.study import Coordinator, Holder, Party, Server
@@ -38,10 +40,11 @@ class Settings:
     host: str
     port: int
     database: str
+    log_level: str = "INFO"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """CAPS_HOME; and CAPS_STATE, CAPS_LISTEN (host:port) and CAPS_DATABASE (a URL), which have defaults."""
+        """CAPS_HOME; and CAPS_STATE, CAPS_LISTEN (host:port), CAPS_DATABASE (a URL), CAPS_LOG_LEVEL: with defaults."""
         if "CAPS_HOME" not in environment:
             raise DomainError("CAPS_HOME must name the directory with this party's keys")
         home = Path(environment["CAPS_HOME"]).absolute()
@@ -50,7 +53,8 @@ class Settings:
         if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise DomainError("CAPS_LISTEN must be host:port")
         host = host.removeprefix("[").removesuffix("]")
-        return cls(home, data, host, int(port), environment.get("CAPS_DATABASE", f"sqlite:///{data / 'state.db'}"))
+        database = environment.get("CAPS_DATABASE", f"sqlite:///{data / 'state.db'}")
+        return cls(home, data, host, int(port), database, level_of(environment.get("CAPS_LOG_LEVEL", "INFO")))
 
 
 class Site:
@@ -69,6 +73,10 @@ class Site:
         self.signing_key = signing.read_signing_key(home / "signing-key.pem")
         self.tokens = Tokens(home / "tokens.json")
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.metrics = Metrics(role, self.name)
+        self.metrics.read(self._certificates)
+        self.metrics.read(sizes_of(settings.data))
+        self._expiries: tuple[tuple[object, ...], dict[str, datetime]] | None = None
 
     @cached_property
     def pin(self) -> str:
@@ -96,7 +104,35 @@ class Site:
             role=party.role,
             pin=party.pin,
         )
-        return httpx.Client(base_url=party.url, verify=context, timeout=timeout, trust_env=False)
+        hooks = {"request": [trace]}
+        return httpx.Client(base_url=party.url, verify=context, timeout=timeout, trust_env=False, event_hooks=hooks)
+
+    def expiries(self) -> dict[str, datetime]:
+        """Until when the own certificate and the authority's are valid, as the files say now."""
+        stamp = self.credentials.stamp()
+        if self._expiries is None or self._expiries[0] != stamp:
+            files = {"own": self.credentials.certificate, "authority": self.credentials.authority}
+            try:
+                ends = {name: pki.read_certificate(path).not_valid_after_utc for name, path in files.items()}
+            except (OSError, ValueError):  # being renewed at this moment
+                return {} if self._expiries is None else self._expiries[1]
+            self._expiries = stamp, ends
+        return self._expiries[1]
+
+    def expired(self) -> list[str]:
+        """Reasons not to be ready: certificates that nobody accepts any more."""
+        names = {"own": "the certificate of this party", "authority": "the authority's certificate"}
+        return [
+            f"{names[name]} expired on {end:%Y-%m-%d %H:%M} UTC: renew it, see docs/operations.md"
+            for name, end in self.expiries().items()
+            if end <= self.now()
+        ]
+
+    def _certificates(self) -> list[Reading]:
+        return [
+            Reading("caps_certificate_expiry_seconds", (end - self.now()).total_seconds(), (name,))
+            for name, end in self.expiries().items()
+        ]
 
 
 def confirm(caller: Caller, party: Server | Coordinator | Holder) -> Machine:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-
+from caps.service import logs
 from caps.service.serve import serve
 from caps.service.site import Settings, Site
 from services.coordinator.service import ROLE, Coordinator
@@ -11,10 +10,10 @@ from services.coordinator.service import ROLE, Coordinator
 
 def main() -> None:
     """Serve until told to stop."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     settings = Settings.from_environment()
-    coordinator = Coordinator.of(Site(settings, role=ROLE))
+    site = Site(settings, role=ROLE)
+    logs.set_up(ROLE, site.name, level=settings.log_level)
+    coordinator = Coordinator.of(site)
     serve(coordinator.app(), coordinator.site.credentials, host=settings.host, port=settings.port)
 
 

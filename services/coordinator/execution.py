@@ -6,9 +6,11 @@ recorded steps are answered from the record, models are fitted again, and the lo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event
+from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +21,8 @@ from caps.errors import CapsError, DomainError
 from caps.oracle import Integers, Measurement, Request, Selection, request_digest, request_to_json
 from caps.privacy import PrivacyStatement
 from caps.privacy.rational import canonical_json
+from caps.service import logs
+from caps.service.metrics import Metrics
 from caps.study import (
     Answer,
     Attestation,
@@ -38,6 +42,8 @@ COMPUTE: Mapping[str, Any] = {"kind": "compute"}
 """The request of step 0, COMPUTE ANSWERS."""
 _OWN_WORDS = frozenset({"server", "ledger", "at"})
 T = TypeVar("T")
+
+log = logging.getLogger("caps.coordinator")
 
 
 class RunFailed(CapsError):
@@ -74,8 +80,17 @@ class Execution:
     """Takes one run through its steps. Not for two threads at once."""
 
     def __init__(
-        self, store: Store, servers: Servers, manifest: Manifest, run: Run, *, patience: Patience, stop: Event
+        self,
+        store: Store,
+        servers: Servers,
+        manifest: Manifest,
+        run: Run,
+        *,
+        patience: Patience,
+        stop: Event,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._metrics = metrics or Metrics()
         self._store = store
         self._servers = servers
         self._manifest = manifest
@@ -100,15 +115,22 @@ class Execution:
 
     def patiently(self, attempt: Callable[[], T]) -> T:
         """Attempt until every party that is needed is there. In between, the run waits and says for whom."""
-        pause = self._patience.first
+        pause, said = self._patience.first, None
         while True:
             if self._stop.is_set():
                 raise Stopped
             try:
-                result = attempt()
+                with logs.bound(request_id=logs.new_id(self._run.run)):
+                    result = attempt()
             except Unavailable as error:
+                self._metrics.count("caps_retries", party=error.party)
+                if said != (error.party, error.what):
+                    logs.say(log, "waiting", party=error.party, reason=error.what)
+                    said = error.party, error.what
                 self._store.change_state(self._run.run, State.WAITING, party=error.party, reason=error.what)
             else:
+                if said is not None:
+                    logs.say(log, "goes on", party=said[0])
                 self._go_on()
                 return result
             self.pause(pause)
@@ -181,8 +203,14 @@ class Execution:
             )
         elif record.answers:
             return record.answers[0].document
-        answers = self.obtain(step, digest, body)
-        self._store.end_step(self._run.run, step, answers)
+        started, kind = perf_counter(), str(body["kind"])
+        with logs.bound(step=step):
+            answers = self.obtain(step, digest, body)
+            self._store.end_step(self._run.run, step, answers)
+            seconds = perf_counter() - started
+            logs.say(log, "answered", kind=kind, seconds=round(seconds, 3))
+        self._metrics.count("caps_steps", kind=kind)
+        self._metrics.observe("caps_step_seconds", seconds, kind=kind)
         return answers[0].document
 
     def refused(self, contributions: list[str]) -> RunFailed:

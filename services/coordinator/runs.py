@@ -6,12 +6,15 @@ import json
 import logging
 import secrets
 import traceback
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Any
 
 from caps.errors import CapsError
+from caps.service import logs
+from caps.service.metrics import Metrics, Reading
 from caps.service.problems import Kind, Problem
 from caps.study import SealRequest
 from services.coordinator.execution import Attested, Execution, Patience, RunFailed, Stopped
@@ -48,7 +51,9 @@ class Runs:
         publisher: Publisher,
         *,
         patience: Patience | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._metrics = metrics or Metrics()
         self._store = store
         self._studies = studies
         self._servers = servers
@@ -122,6 +127,19 @@ class Runs:
             answered,
         )
 
+    def figures(self) -> Iterator[Reading]:
+        """For the operator: runs by state, whom they wait for, how far they are."""
+        found = self._store.runs()
+        states = Counter(run.state for run in found)
+        yield Reading("caps_studies", len(self._store.studies()), ("known",))
+        for state in State:
+            yield Reading("caps_runs", states[state], (state,))
+        for run in found:
+            if run.state not in ENDED:
+                if run.state is State.WAITING:
+                    yield Reading("caps_run_waiting", 1, (run.run, run.party or "-"))
+                yield Reading("caps_run_steps", self._store.answered(run.run), (run.run,))
+
     def perform(self, run: str) -> None:
         """Take a run to its end, in this thread. Raises Stopped if the service ends first."""
         record = self.run(run)
@@ -131,11 +149,21 @@ class Runs:
         for earlier in self._store.runs(record.study):
             if earlier.state is State.FAILED:
                 self._abandon(earlier)
-        execution = Execution(self._store, self._servers, manifest, record, patience=self._patience, stop=self._stop)
+        execution = Execution(
+            self._store,
+            self._servers,
+            manifest,
+            record,
+            patience=self._patience,
+            stop=self._stop,
+            metrics=self._metrics,
+        )
+        logs.say(log, "run taken up", state=record.state)
         try:
             attested = execution.perform()
             self._store.change_state(run, State.PUBLISHING)
             execution.patiently(lambda: self._publish(run, attested))
+            logs.say(log, "released")
         except Stopped:
             raise
         except RunFailed as error:
@@ -190,6 +218,7 @@ class Runs:
         return contributions, request
 
     def _fail(self, run: str, reason: str, party: str | None) -> None:
+        logs.say(log, "failed", level=logging.ERROR, party=party, reason=reason)
         self._store.change_state(run, State.FAILED, party=party, reason=reason)
         self._abandon(self.run(run))
 
@@ -202,14 +231,19 @@ class Runs:
 
     def _spawn(self, run: str) -> None:
         def work() -> None:
-            try:
-                self.perform(run)
-            except Stopped:
-                log.info(json.dumps({"run": run, "event": "stopped"}))
+            record = self._store.run(run)
+            with logs.bound(run=run, study=None if record is None else record.study):
+                self._work(run)
 
         thread = Thread(target=work, name=f"run-{run[:8]}", daemon=True)
         self._threads[run] = thread
         thread.start()
+
+    def _work(self, run: str) -> None:
+        try:
+            self.perform(run)
+        except Stopped:
+            logs.say(log, "stopped")
 
     def _attend(self) -> None:
         """Servers that were out of reach, or whose operators had not decided, are asked again."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from caps import canonical
 from caps.errors import CapsError
+from caps.service import logs
 from caps.signing import SignatureRefused
 from caps.study import Manifest, Server, Signable, Signed
 from caps.tls import NotTheParty
@@ -74,26 +76,34 @@ class Reply:
 
 
 class Servers:
-    """Keeps a connection to each server, and asks all three at once."""
+    """Keeps a connection to each server, and asks all three at once.
 
-    def __init__(self, connect: Connect) -> None:
+    `stamp` changes when the own certificate is renewed: calls from then on are made with the new one.
+    """
+
+    def __init__(self, connect: Connect, *, stamp: Callable[[], object] = lambda: None) -> None:
         self._connect = connect
-        self._clients: dict[tuple[str, str, str], httpx.Client] = {}
+        self._stamp = stamp
+        self._clients: dict[tuple[str, str, str], tuple[object, httpx.Client]] = {}
+        self._retired: list[httpx.Client] = []  # perhaps in use yet
         self._lock = Lock()
         self._threads = ThreadPoolExecutor(24, thread_name_prefix="servers")
 
     def close(self) -> None:
         """End all connections."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for client in self._clients.values():
+        for client in [*self._retired, *(client for _, client in self._clients.values())]:
             client.close()
 
     def ask(self, server: Server, method: str, path: str, body: object = None) -> Reply:
         """One call. Raises ServerError."""
+        return self._ask(server, method, path, body, self._stamp())
+
+    def _ask(self, server: Server, method: str, path: str, body: object, stamp: object) -> Reply:
         content = None if body is None else canonical.dump(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
         try:
-            response = self._client(server).request(method, path, content=content, headers=headers)
+            response = self._client(server, stamp).request(method, path, content=content, headers=headers)
         except httpx.TimeoutException:
             raise Unavailable(server.name, "did not answer in time") from None
         except (httpx.TransportError, OSError) as error:
@@ -104,15 +114,19 @@ class Servers:
         return Reply(server, _parsed(server, response), response.status_code == 201, pending)
 
     def ask_each(self, manifest: Manifest, method: str, path: str, body: object = None) -> list[Reply | ServerError]:
-        """The same call to the three servers at once; the order is the manifest's."""
+        """The same call to the three servers at once, under one request id; the order is the manifest's."""
+
+        stamp = self._stamp()
 
         def one(server: Server) -> Reply | ServerError:
             try:
-                return self.ask(server, method, path, body)
+                return self._ask(server, method, path, body, stamp)
             except ServerError as error:
                 return error
 
-        return list(self._threads.map(one, manifest.servers))
+        with logs.bound(request_id=logs.request_id() or logs.new_id()):
+            contexts = [copy_context() for _ in manifest.servers]
+        return list(self._threads.map(lambda context, server: context.run(one, server), contexts, manifest.servers))
 
     def ask_all(self, manifest: Manifest, method: str, path: str, body: object = None) -> list[Reply]:
         """The same, where all are needed. Raises the worst error: a refusal counts for more than a silence."""
@@ -122,12 +136,15 @@ class Servers:
             raise max(errors, key=_weight)
         return [result for result in results if isinstance(result, Reply)]
 
-    def _client(self, server: Server) -> httpx.Client:
+    def _client(self, server: Server, stamp: object) -> httpx.Client:
         key = (server.role, server.pin, server.url)
         with self._lock:
-            if key not in self._clients:
-                self._clients[key] = self._connect(server)
-            return self._clients[key]
+            found = self._clients.get(key)
+            if found is None or found[0] != stamp:
+                self._clients[key] = stamp, self._connect(server)
+                if found is not None:
+                    self._retired.append(found[1])
+            return self._clients[key][1]
 
 
 def signed(document: type[D], reply: Reply) -> Signed[D]:

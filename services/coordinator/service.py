@@ -39,11 +39,14 @@ class Coordinator:
     @classmethod
     def of(cls, site: Site, *, connect: Connect | None = None, patience: Patience | None = None) -> Coordinator:
         """`connect` makes a client for a server; by default over TLS, to the key that the manifest pins."""
-        store = Store(open_database(site.settings.database, metadata), site.clock)
-        servers = Servers(connect or (lambda server: site.calls(server, timeout=CALL_TIMEOUT)))
+        database = open_database(site.settings.database, metadata, migrations="services.coordinator.migrations")
+        store = Store(database, site.clock)
+        calls: Connect = connect or (lambda server: site.calls(server, timeout=CALL_TIMEOUT))
+        servers = Servers(calls, stamp=site.credentials.stamp)
         studies = Studies(site, store, servers)
         publisher = Publisher(site, store)
-        runs = Runs(store, studies, servers, publisher, patience=patience)
+        runs = Runs(store, studies, servers, publisher, patience=patience, metrics=site.metrics)
+        site.metrics.read(runs.figures)
         return cls(site, store, servers, studies, publisher, runs)
 
     def close(self) -> None:
@@ -67,5 +70,7 @@ class Coordinator:
             routers=[make_router(self.store, self.studies, self.runs, self.publisher)],
             tokens=self.site.tokens,
             clock=self.site.clock,
+            ready=self.site.expired,
+            metrics=self.site.metrics,
             lifespan=lifespan,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 
@@ -11,15 +10,19 @@ from services.mpc_server.process import worker_environment
 os.environ.update(worker_environment(os.environ))  # before numpy starts its threads
 
 from caps.errors import CapsError
+from caps.service import logs
 from services.mpc_server.service import MpcServer
 from services.mpc_server.settings import ServerSettings
 
 
 def main() -> int:
     """Serve; 2 if the settings or keys are of no use."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        MpcServer(ServerSettings.from_environment()).serve()
+        settings = ServerSettings.from_environment()
+        logs.set_up("mpc-server", "", level=settings.base.log_level)
+        server = MpcServer(settings)
+        logs.set_up("mpc-server", server.name, level=settings.base.log_level)
+        server.serve()
     except (CapsError, OSError) as error:
         sys.stderr.write(f"caps mpc-server: {error}\n")
         return 2

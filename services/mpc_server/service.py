@@ -16,10 +16,11 @@ from caps.service.database import open_database
 from caps.service.serve import serve
 from caps.service.site import Site
 from caps.study import Policy
-from services.mpc_server import studies_api
+from services.mpc_server import matching_api, studies_api
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.figures import ledger_figures, mesh_figures
 from services.mpc_server.ledger import Ledger
+from services.mpc_server.matching import Matching
 from services.mpc_server.runs import api as runs_api
 from services.mpc_server.runs.runs import Runs
 from services.mpc_server.runs.thread import EngineThread
@@ -52,6 +53,7 @@ class MpcServer:
         self._ledger = Ledger(database)
         self._studies = Studies(self._site, policy, database, store)
         self._contributions = Contributions(self._site, self._studies, database, store)
+        self._matching = Matching(self._site, self._studies, database, store)
         self._engine = EngineThread()
         self._engine.start()
         self._keeper = self._engine.submit(self._make_keeper()).result()
@@ -82,10 +84,14 @@ class MpcServer:
             service="mpc-server",
             name=self._site.name,
             description="Computes on shares with two peers; enforces the budget of every study it has signed.",
-            routers=[studies_api.router(self._studies, self._contributions), runs_api.router(self._runs, self._ledger)],
+            routers=[
+                studies_api.router(self._studies, self._contributions),
+                matching_api.router(self._matching),
+                runs_api.router(self._runs, self._ledger),
+            ],
             tokens=self._site.tokens,
             clock=self._site.clock,
-            limits=(*studies_api.LIMITS, *runs_api.LIMITS),
+            limits=(*studies_api.LIMITS, *matching_api.LIMITS, *runs_api.LIMITS),
             ready=self.missing,
             metrics=self._site.metrics,
             lifespan=self._lifespan,

@@ -1,0 +1,56 @@
+"""`caps doctor`: what is wrong with a party's set-up, and how to mend it."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from caps.cli.exits import Exit, Stop
+from caps.cli.kit import command
+from caps.cli.output import Output, listing
+from caps.cli.study import read_manifest
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this command."""
+
+    @command(app, "doctor")
+    def doctor(
+        out: Output,
+        home: Annotated[Path, typer.Argument(help="The party's home, CAPS_HOME.", envvar="CAPS_HOME")],
+        study: Annotated[
+            Path | None, typer.Option("--study", help="A manifest: every party of it is tried.", dir_okay=False)
+        ] = None,
+        cards: Annotated[
+            Path | None, typer.Option("--cards", help="A folder of party cards, before there is a study.")
+        ] = None,
+        state: Annotated[
+            Path | None, typer.Option("--state", envvar="CAPS_STATE", help="CAPS_STATE, if not HOME/state.")
+        ] = None,
+        timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for an answer.")] = 5.0,
+    ) -> None:
+        """Check names, chains, pins, clocks, ports, latency, bandwidth and versions; say how to fix what fails.
+
+        Ends with 0 if nothing failed, 5 if somebody is not who the study says, 4 if somebody cannot be reached, else 1.
+        """
+        from caps.doctor import Doctor, Status, of_cards, of_manifest
+        from caps.study.cards import read_bundle
+
+        others = []
+        if study is not None:
+            others += of_manifest(read_manifest(study))
+        if cards is not None:
+            others += of_cards(read_bundle(cards))
+        found = list(Doctor(home, state, timeout=timeout).examine(others))
+        counts = {str(status): sum(one.status is status for one in found) for status in Status}
+        rows = [one.to_json() for one in found]
+        views: list[Any] = [listing(rows, ("subject", "check", "status", "detail"))]
+        ill = [row for one, row in zip(found, rows, strict=True) if one.status in (Status.FAILED, Status.WARNING)]
+        if ill:
+            views += ["", listing(ill, ("subject", "check", "fix"), "How to fix it")]
+        out.show({"findings": rows, "counts": counts}, *views)
+        out.note(", ".join(f"{count} {status}" for status, count in counts.items()))
+        blamed = {one.blame for one in found if one.status is Status.FAILED}
+        for blame, code in (("identity", Exit.NOT_VERIFIED), ("reach", Exit.UNREACHABLE), ("setting", Exit.REFUSED)):
+            if blame in blamed:
+                raise Stop(code)

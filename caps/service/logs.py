@@ -1,0 +1,137 @@
+"""Logs as one JSON object a line, with ids on every line and data on none; and ids that go along to other parties.
+
+    {"at": "2026-11-16T06:25:24.120Z", "level": "info", "logger": "caps.runs", "service": "mpc-server", "name": "S1",
+     "request_id": "...", "run": "...", "study": "...", "step": 4, "event": "answered"}
+
+What is bound by `bound` stands on each line written meanwhile, and `trace` puts the request id into outgoing calls, so
+that one id can be followed through all parties. Text of exceptions is never written: it may quote data.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from caps.errors import DomainError
+
+if TYPE_CHECKING:
+    import httpx
+
+HEADER = "X-Request-Id"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+_QUIET = ("httpx", "httpcore", "asyncio", "numba", "sqlalchemy")
+"""Loggers whose chatter helps nobody who operates a service."""
+_OWN = ("caps", "uvicorn")
+"""Loggers whose messages are known to hold no data; of others only the first words are kept, without arguments."""
+_ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
+_MOST_FRAMES = 12
+_LONGEST = 2000
+_FOREIGN = 120
+_EMPTY: Mapping[str, object] = MappingProxyType({})
+
+_bound: ContextVar[Mapping[str, object]] = ContextVar("caps_log_ids", default=_EMPTY)
+
+
+@contextmanager
+def bound(**ids: object) -> Iterator[None]:
+    """Ids for every line and outgoing call within: request_id, run, study, step, party."""
+    before = _bound.set({**_bound.get(), **{key: value for key, value in ids.items() if value is not None}})
+    try:
+        yield
+    finally:
+        _bound.reset(before)
+
+
+def request_id() -> str | None:
+    """The id of the request that is being worked on, if there is one."""
+    found = _bound.get().get("request_id")
+    return None if found is None else str(found)
+
+
+def new_id(prefix: str = "") -> str:
+    """A fresh request id; `prefix` says what it belongs to, such as a run."""
+    return f"{prefix[:40]}.{secrets.token_hex(4)}" if prefix else secrets.token_hex(8)
+
+
+def trace(request: httpx.Request) -> None:
+    """An event hook of httpx: the call carries the id of the work it is part of."""
+    if HEADER not in request.headers:
+        found = request_id()
+        request.headers[HEADER] = found if found is not None and _ID.fullmatch(found) else new_id()
+
+
+def say(log: logging.Logger, event: str, /, *, level: int = logging.INFO, **members: object) -> None:
+    """Log an event with its ids. Pre-conditions: no member is data; reasons are those of CapsErrors."""
+    if log.isEnabledFor(level):
+        log.log(level, json.dumps({"event": event, **members}, default=str))
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object for each record."""
+
+    def __init__(self, service: str = "", name: str = "") -> None:
+        super().__init__()
+        self._who = {key: value for key, value in (("service", service), ("name", name)) if value}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line: dict[str, Any] = {"at": at, "level": record.levelname.lower(), "logger": record.name, **self._who}
+        line |= {**_bound.get(), **_members(record)}
+        if record.exc_info and record.exc_info[1] is not None:
+            line |= {"error": type(record.exc_info[1]).__name__, "where": frames(record.exc_info[1])}
+        return json.dumps(line, default=str, ensure_ascii=True)
+
+
+def frames(error: BaseException) -> list[str]:
+    """Where an error came from, the innermost places last; file names and lines only."""
+    found = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
+    return [f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno}" for frame in found]
+
+
+def _members(record: logging.LogRecord) -> dict[str, Any]:
+    if record.name.split(".")[0] not in _OWN:
+        return {"message": str(record.msg).partition("\n")[0][:_FOREIGN]}
+    message = record.getMessage()
+    if message.startswith("{"):
+        try:
+            found = json.loads(message)
+        except ValueError:
+            found = None
+        if isinstance(found, dict):
+            return found
+    return {"message": message.partition("\n")[0][:_LONGEST]}
+
+
+def level_of(text: str) -> str:
+    """A level by its name, in either case. Raises DomainError for another."""
+    if text.upper() not in LEVELS:
+        raise DomainError(f"CAPS_LOG_LEVEL is one of {', '.join(LEVELS)}")
+    return text.upper()
+
+
+def set_up(service: str, name: str, *, level: str = "INFO", stream: TextIO | None = None) -> None:
+    """Send every line of this process to `stream`, stderr by default, as JSON; uvicorn's lines, too."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines(service, name))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level_of(level))
+    for quiet in _QUIET:
+        logging.getLogger(quiet).setLevel(logging.WARNING)
+    for own in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
+        logger = logging.getLogger(own)
+        logger.handlers.clear()
+        logger.propagate = True

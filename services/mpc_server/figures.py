@@ -1,0 +1,61 @@
+"""An MPC server's figures for its operator: mesh, ledger, runs. Read when somebody looks at /metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+from caps.errors import party_name
+from caps.privacy.rational import decode_ratio
+from caps.service.metrics import Reading, Source
+from caps.study import Policy
+from services.mpc_server.ledger import Ledger, LedgerBroken
+from services.mpc_server.transport.keeper import MeshKeeper
+
+_LEDGER_LASTS = 60.0
+"""Seconds for which the ledger is not recomputed: that reads every record."""
+
+
+def mesh_figures(keeper: MeshKeeper) -> Source:
+    """How the mesh fares."""
+
+    def source() -> Iterator[Reading]:
+        state = keeper.state
+        yield Reading("caps_mesh_connected", state.phase == "connected")
+        yield Reading("caps_mesh_made", state.meshes)
+        for peer, trouble in state.troubles.items():
+            yield Reading("caps_peer_trouble", trouble is not None, (party_name(peer),))
+
+    return source
+
+
+def ledger_figures(ledger: Ledger, policy: Policy, *, monotonic: Callable[[], float] = time.monotonic) -> Source:
+    """Whether the chain holds, and what is left of each population's budget on this server."""
+    cached: tuple[float, list[Reading]] | None = None
+
+    def source() -> list[Reading]:
+        nonlocal cached
+        if cached is None or monotonic() - cached[0] > _LEDGER_LASTS:
+            cached = monotonic(), list(_ledger(ledger, policy))
+        return cached[1]
+
+    return source
+
+
+def _ledger(ledger: Ledger, policy: Policy) -> Iterator[Reading]:
+    try:
+        count = ledger.verify()
+    except LedgerBroken:
+        yield Reading("caps_ledger_sound", 0)
+        return
+    yield Reading("caps_ledger_sound", 1)
+    yield Reading("caps_ledger_records", count)
+    taken: dict[str, Fraction] = {}
+    for record in ledger.records():
+        sign = {"reserve": 1, "release": -1}.get(record["kind"], 0)
+        if sign:
+            population = record["population"]
+            taken[population] = taken.get(population, Fraction(0)) + sign * decode_ratio(record["rho"])
+    for population, spent in sorted(taken.items()):
+        yield Reading("caps_ledger_rho_left", float(policy.population_rho(population) - spent), (population,))
