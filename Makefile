@@ -5,10 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup check test test-slow demo bench docs lock clean
+.PHONY: help setup check test test-slow test-compose demo bench docs lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv with the locked dependencies
 
@@ -23,12 +23,16 @@ check: $(READY) ## lint, types, import contracts, generated docs up to date
 	@$(BIN)/python -m services.mpc_server.protocol_docs --check docs/protocols.md
 	@$(BIN)/python -m caps.cli.reference --check docs/cli.md
 	@$(BIN)/python -m deploy.proto --check proto/
+	@$(BIN)/python -m deploy.images.requirements --check
 
 test: check ## everything CI runs: check, then the tests
 	@deploy/scripts/postgres run $(BIN)/pytest -q -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/pytest -q -m slow
+
+test-compose: $(READY) ## the federation in containers, with faults; needs root and Debian's packages
+	@deploy/scripts/test-compose
 
 demo: $(READY) ## two hospitals, an insurer, three MPC servers: one private synthetic dataset; KEEP=1 leaves it up
 	@$(BIN)/python -m deploy.demo $(if $(KEEP),--keep)
@@ -48,6 +52,7 @@ lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
 	@$(BIN)/pip install -q uv
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-annotate \
 		--python-version 3.11 --extra dev pyproject.toml -o requirements.lock
+	@$(MAKE) -s setup && $(BIN)/python -m deploy.images.requirements
 
 clean: ## remove what the targets made
 	@rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .lint-imports.log

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +40,12 @@ SKEW = timedelta(minutes=5)
 CERTIFICATE, PRIVATE_KEY, AUTHORITY = "certificate.pem", "private-key.pem", "authority.pem"
 SIGNING_KEY, REQUEST, TOKENS, POLICY, CARD = "signing-key.pem", "request.csr", "tokens.json", "policy.yaml", "card.json"
 AUTHORITY_KEY = "authority-key.pem"
-SECRETS = (PRIVATE_KEY, SIGNING_KEY, TOKENS)
+STORAGE_KEY = "storage-key"
+"""Of an MPC server: wraps the keys of the shares it stores."""
+SECRETS = (PRIVATE_KEY, SIGNING_KEY, TOKENS, STORAGE_KEY)
+_INSTALLED = Path(__file__).parent / "kits"
+_KITS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "deploy" / "party"
+"""deploy/party, which a wheel carries as caps/kits."""
 
 POLICY_TEMPLATE = """\
 # What this MPC server takes part in, whatever a study says. Read at start.
@@ -51,6 +57,7 @@ population_delta: 1.0e-6
 populations: {}                   # such as: {county-patients: 2.0}
 certified_only: true              # refuse samplers without a proven law
 least_holders: 2
+least_capacity: 100               # rows of a table that is joined by a key
 largest_domain: 4194304           # cells that are counted
 largest_slots: 2000000            # rows of a joint table
 algorithms: [aim, mwem, mst, gaussian]
@@ -115,6 +122,9 @@ def request_party(home: Path, role: str, name: str, hosts: Sequence[str]) -> Nam
         pki.write_key(home / PRIVATE_KEY, pki.generate_key())
     if not (home / SIGNING_KEY).exists():
         signing.write_signing_key(home / SIGNING_KEY, signing.generate_signing_key())
+    if role == "mpc-server" and not (home / STORAGE_KEY).exists():
+        with _create(home / STORAGE_KEY, 0o600) as file:
+            file.write(secrets.token_bytes(32))
     key = pki.read_key(home / PRIVATE_KEY)
     asked = pki.request(key, subject=name, uris=[pki.role_uri(role, name)], hosts=hosts)
     pki.write_pem(home / REQUEST, asked)
@@ -222,9 +232,9 @@ def card(home: Path, *, url: str | None = None, mesh: str | None = None) -> Card
 
 
 def kit(home: Path, *, with_keys: bool = False) -> dict[str, bytes]:
-    """The files of a party's kit by name; the private ones only where its owner asks for them.
+    """The files of a party's kit by name: its home, and how to run it with docker compose, of the servers and holders.
 
-    Raises DomainError unless the home is installed and has a card.
+    Private files only where the owner asks for them. Raises DomainError unless the home is installed and has a card.
     """
     if not (home / CARD).exists():
         raise DomainError(f"{home / CARD}: there is no card yet; `caps pki card` writes it")
@@ -237,11 +247,16 @@ def kit(home: Path, *, with_keys: bool = False) -> dict[str, bytes]:
         policy = "| policy.yaml | what this server takes part in |\n"
     if with_keys:
         files |= {file: _existing(home / file).read_bytes() for file in (PRIVATE_KEY, SIGNING_KEY)}
-        if (home / TOKENS).exists():
-            files[TOKENS] = (home / TOKENS).read_bytes()
+        files |= {file: (home / file).read_bytes() for file in (TOKENS, STORAGE_KEY) if (home / file).exists()}
     keys = _WITH_KEYS if with_keys else _WITHOUT_KEYS
     files["README.md"] = _README.format(role=role, name=name, policy=policy, keys=keys).encode()
-    return files
+    return {f"home/{name}": content for name, content in files.items()} | _template(role)
+
+
+def _template(role: str) -> dict[str, bytes]:
+    """How to run the party with docker compose; nothing for a coordinator, which runs where the federation agrees."""
+    folder = _KITS / {"mpc-server": "server", "holder": "holder"}.get(role, "")
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 def package(home: Path, out: Path, *, now: datetime, with_keys: bool = False) -> list[str]:
@@ -249,19 +264,23 @@ def package(home: Path, out: Path, *, now: datetime, with_keys: bool = False) ->
     files = kit(home, with_keys=with_keys)
     _refuse_existing(out)
     if not out.name.endswith((".tar.gz", ".tgz")):
-        out.mkdir(parents=True, mode=0o700)
+        (out / "home").mkdir(parents=True, mode=0o700)
         for name, content in files.items():
-            with _create(out / name, 0o600 if name in SECRETS else 0o644) as file:
+            with _create(out / name, _mode(name)) as file:
                 file.write(content)
         return sorted(files)
     role, party = party_of(home)
     with _create(out, 0o600) as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
         for name, content in sorted(files.items()):
             entry = tarfile.TarInfo(f"caps-{role}-{party}/{name}")
-            entry.size, entry.mode = len(content), 0o600 if name in SECRETS else 0o644
+            entry.size, entry.mode = len(content), _mode(name)
             entry.mtime = int(now.timestamp())
             tar.addfile(entry, io.BytesIO(content))
     return sorted(files)
+
+
+def _mode(name: str) -> int:
+    return 0o600 if Path(name).name in SECRETS else 0o644
 
 
 def describe(path: Path) -> dict[str, Any]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import secrets
 import signal
 import ssl
+import sys
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import h11
@@ -18,6 +21,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from caps.errors import CapsError
 from caps.service import logs
 from caps.service.identity import CERTIFICATE
 from caps.service.metrics import Metrics, Reading
@@ -58,6 +62,13 @@ class CertificateProtocol(H11Protocol):
         super().connection_lost(exc)
         if self._deadline is not None:
             self._deadline.cancel()
+
+    def shutdown(self) -> None:
+        """As the base class, but nobody waits for the TLS goodbye of a client whose connection is idle."""
+        idle = self.cycle is None or self.cycle.response_complete
+        super().shutdown()
+        if idle:
+            self.transport.abort()
 
     def _await_head(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
@@ -132,6 +143,17 @@ def serve(app: FastAPI, credentials: Credentials, *, host: str, port: int) -> No
     watch.start()
     signal.signal(signal.SIGHUP, lambda *_: watch.look_now())
     server.run()
+
+
+def begin(service: str, work: Callable[[], None]) -> int:
+    """A service's process: what it writes is its owner's alone, and settings of no use end in one line and 2."""
+    os.umask(0o077)
+    try:
+        work()
+    except (CapsError, OSError) as error:
+        sys.stderr.write(f"caps {service}: {error}\n")
+        return 2
+    return 0
 
 
 class CertificateWatch(threading.Thread):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from caps.errors import DomainError
 from caps.privacy import calibrate, pure_rho
@@ -41,6 +41,17 @@ class Policy(Document):
     algorithms: tuple[str, ...] = ("aim", "mwem", "mst", "gaussian")
     coordinators: tuple[Name, ...] = ()
 
+    @model_validator(mode="after")
+    def _spendable(self) -> Self:
+        """Refuse budgets of populations that no rho belongs to, before a study meets them."""
+        for name in (*self.populations, ""):
+            try:
+                self.population_rho(name)
+            except DomainError as error:
+                place = f"populations.{name}" if name else "default_population_epsilon"
+                raise ValueError(f"{place}: {error}") from None
+        return self
+
     def judge(self, manifest: Manifest) -> list[str]:
         """Every objection to a study, as sentences with the figures of both sides; none if it is acceptable."""
         privacy = manifest.privacy
@@ -57,7 +68,8 @@ class Policy(Document):
             objections.append(f"{manifest.layout.cells} cells exceed this server's largest, {self.largest_domain}")
         slots = manifest.slots or sum(holder.capacity or 0 for holder in manifest.holders)
         if slots > self.largest_slots:
-            objections.append(f"{slots} rows exceed this server's largest, {self.largest_slots}")
+            what = "rows" if manifest.alignment is None else "slots"
+            objections.append(f"{slots} {what} exceed this server's largest, {self.largest_slots}")
         for holder in manifest.holders:
             if holder.capacity is not None and holder.capacity < self.least_capacity:
                 objections.append(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 from caps.service import logs
-from caps.service.serve import serve
+from caps.service.serve import begin, serve
 from caps.service.site import Settings, Site
 from services.coordinator.service import ROLE, Coordinator
 
@@ -18,4 +20,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(begin(ROLE, main))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import sys
 
 from caps.service import logs
-from caps.service.serve import serve
+from caps.service.serve import begin, serve
 from caps.service.site import Settings, Site
 from services.holder.api import holder_app
 from services.holder.service import HolderService
@@ -14,7 +14,6 @@ from services.holder.settings import Options
 
 def main() -> None:
     """Serve until told to stop."""
-    os.umask(0o077)
     settings = Settings.from_environment()
     site = Site(settings, role="holder")
     logs.set_up("holder", site.name, level=settings.log_level)
@@ -23,4 +22,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(begin("holder", main))

@@ -9,25 +9,20 @@ from services.mpc_server.process import worker_environment
 
 os.environ.update(worker_environment(os.environ))  # before numpy starts its threads
 
-from caps.errors import CapsError
 from caps.service import logs
+from caps.service.serve import begin
 from services.mpc_server.service import MpcServer
 from services.mpc_server.settings import ServerSettings
 
 
-def main() -> int:
-    """Serve; 2 if the settings or keys are of no use."""
-    try:
-        settings = ServerSettings.from_environment()
-        logs.set_up("mpc-server", "", level=settings.base.log_level)
-        server = MpcServer(settings)
-        logs.set_up("mpc-server", server.name, level=settings.base.log_level)
-        server.serve()
-    except (CapsError, OSError) as error:
-        sys.stderr.write(f"caps mpc-server: {error}\n")
-        return 2
-    return 0
+def main() -> None:
+    """Serve until told to stop."""
+    settings = ServerSettings.from_environment()
+    logs.set_up("mpc-server", "", level=settings.base.log_level)
+    server = MpcServer(settings)
+    logs.set_up("mpc-server", server.name, level=settings.base.log_level)
+    server.serve()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(begin("mpc-server", main))

@@ -59,7 +59,9 @@ def test_from_keys_to_a_kit(tmp_path, authority, home):
     with tarfile.open(tmp_path / "kit.tar.gz") as tar:
         names = {entry.name.removeprefix("caps-mpc-server-S1/"): entry for entry in tar}
     assert sorted(names) == kit["files"]
-    assert {"certificate.pem", "authority.pem", "card.json", "policy.yaml", "README.md"} == set(names)
+    home_files = {"certificate.pem", "authority.pem", "card.json", "policy.yaml", "README.md"}
+    compose = {"docker-compose.yml", ".env.example", "README.md"}
+    assert {*(f"home/{name}" for name in home_files), *compose} == set(names)
 
 
 def test_a_home_made_so_is_a_site(tmp_path):
@@ -162,10 +164,11 @@ def test_a_kit_has_keys_only_where_the_owner_says_so(tmp_path):
     as_json("pki", "card", home)
     public, private = tmp_path / "public", tmp_path / "private"
     as_json("pki", "package", home, "--out", public)
-    assert not any("PRIVATE KEY" in path.read_text() for path in public.iterdir())
+    assert not any("PRIVATE KEY" in path.read_text() for path in public.rglob("*") if path.is_file())
+    assert (public / "docker-compose.yml").exists()
     as_json("pki", "package", home, "--out", private, "--with-keys")
-    assert (private / party.PRIVATE_KEY).stat().st_mode & 0o777 == 0o600
-    assert Site(Settings.from_environment({"CAPS_HOME": str(private)}), role="holder").name == "clinic-a"
+    assert (private / "home" / party.PRIVATE_KEY).stat().st_mode & 0o777 == 0o600
+    assert Site(Settings.from_environment({"CAPS_HOME": str(private / "home")}), role="holder").name == "clinic-a"
     caps("pki", "package", home, "--out", public, expect=Exit.REFUSED)
 
 

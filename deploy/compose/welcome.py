@@ -1,0 +1,41 @@
+"""The last word of `docker compose up`: where to go, and what this is not."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_TEXT = """\
+
+    +------------------------------------------------------------------------------------+
+    |  ALL PARTIES RUN ON ONE HOST: NON-COLLUSION IS NOT MET.                            |
+    |  Whoever administers this machine can read everything. Use invented data only.     |
+    |  Real parties run one service each, on machines of their own: deploy/party/.       |
+    +------------------------------------------------------------------------------------+
+
+    The federation is up: S1, S2, S3, a coordinator, and three holders.
+
+      coordinator      https://localhost:{coordinator}
+      north-hospital   https://localhost:{north}
+      south-hospital   https://localhost:{south}
+      insurer          https://localhost:{insurer}
+
+    Fetch the authority's certificate and everybody's tokens, then ask:
+
+      mkdir -p people && docker-compose run --rm -T people | tar -x -C people
+      curl --cacert people/authority.pem -H "Authorization: Bearer $(cat people/coordinator/operator.token)" \\
+          https://localhost:{coordinator}/v1/studies
+
+    What to do next is in deploy/compose/README.md.
+"""
+
+
+def main() -> int:
+    """Print it."""
+    ports = {name: os.environ[f"{name.upper()}_PORT"] for name in ("coordinator", "north", "south", "insurer")}
+    print(_TEXT.format(**ports), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
