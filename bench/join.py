@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bench import oprf_join
 from bench.timing import summary
 from services.mpc_server.local import run_task
 
@@ -29,7 +30,7 @@ def measure(*, repeats: int, peers: bool, large: bool = False) -> dict[str, Any]
         entry["peak_memory"] = max(one["peak_memory"] for one in entries)
         entry["phases"] = {name: max(one["phases"][name] for one in entries) for name in entries[0]["phases"]}
         report[f"join_n{rows}"] = entry
-    return report
+    return report | {"light": oprf_join.measure(repeats=repeats, peers=peers)}
 
 
 def table(report: Mapping[str, Any]) -> str:
@@ -37,9 +38,12 @@ def table(report: Mapping[str, Any]) -> str:
     head = f"{'':<18}{'seconds':>9}{'rows/s':>11}{'MB sent':>9}{'B/row':>8}{'rounds':>8}{'MB peak':>9}"
     lines = [head + "   seconds of the last run by phase"]
     for name, entry in report.items():
+        if name == "light":
+            continue
         phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in entry["phases"].items())
         lines.append(
             f"{name:<18}{entry['seconds']:>9.2f}{entry['rows_per_second']:>11,.0f}{entry['bytes'] / 1e6:>9.0f}"
             f"{entry['bytes_per_row']:>8.0f}{entry['rounds']:>8}{entry['peak_memory'] / 1e6:>9.0f}   {phases}"
         )
+    lines += ["", "the light alternative, by tags: most of the work is the holders'", oprf_join.table(report["light"])]
     return "\n".join(lines)

@@ -58,6 +58,7 @@ populations: {}                   # such as: {county-patients: 2.0}
 certified_only: true              # refuse samplers without a proven law
 least_holders: 2
 least_capacity: 100               # rows of a table that is joined by a key
+joins: [shuffle, oprf]            # oprf tells S1 more: docs/joining.md
 largest_domain: 4194304           # cells that are counted
 largest_slots: 2000000            # rows of a joint table
 algorithms: [aim, mwem, mst, gaussian]

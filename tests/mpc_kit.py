@@ -27,8 +27,9 @@ from caps.service.site import Settings, Site
 from caps.service.tokens import Scope
 from caps.sharing import DealtShare, Explicit, Seeded, deal
 from caps.study import Approval, Contribution, Offer, Opening, Policy, Signed, commitment
-from services.mpc_server import tables
+from services.mpc_server import matching_api, tables
 from services.mpc_server.contributions import Contributions
+from services.mpc_server.matching import Matching
 from services.mpc_server.store import Hook, ShareStore, Vault
 from services.mpc_server.studies import Studies
 from services.mpc_server.studies_api import LIMITS, router
@@ -105,6 +106,7 @@ class Desk:
         self.store = ShareStore(data / "shares", Vault(self.home), before=before)
         self.studies = Studies(self.site, policy, self.database, self.store)
         self.contributions = Contributions(self.site, self.studies, self.database, self.store)
+        self.matching = Matching(self.site, self.studies, self.database, self.store)
         self._tokens: dict[Scope, str] = {}
 
     @cached_property
@@ -113,10 +115,10 @@ class Desk:
             service="mpc-server",
             name=self.name,
             description="",
-            routers=[router(self.studies, self.contributions)],
+            routers=[router(self.studies, self.contributions), matching_api.router(self.matching)],
             tokens=self.site.tokens,
             clock=self.federation.clock,
-            limits=LIMITS,
+            limits=(*LIMITS, *matching_api.LIMITS),
         )
 
     def call(
@@ -239,8 +241,8 @@ def dealt(federation: Federation, holder: str, *, chunk_bytes: int = SMALL, **ch
     party = manifest.holder(holder)
     form, shape, bits = "marginals", (manifest.layout.cells,), 32
     if party.brings == "columns":
-        assert manifest.alignment is not None
-        form, shape, bits = "columns", (manifest.alignment.slots, manifest.columns_of(party).domain().width), 16
+        assert manifest.slots is not None
+        form, shape, bits = "columns", (manifest.slots, manifest.columns_of(party).domain().width), 16
     values = np.arange(int(np.prod(shape))).reshape(shape).astype(RINGS[bits].dtype)
     shares = deal(values, entropy=secrets.token_bytes)
     nonces = tuple(secrets.token_hex(32) for _ in range(3))

@@ -95,12 +95,13 @@ def example_json(
     keys: Keys | None = None,
     schema: Mapping[str, Any] = SCHEMA,
     population: str = "patients",
+    capacity: int | None = None,
     **others: Any,
 ) -> tuple[dict[str, Any], Keys]:
     """A manifest as an object of JSON, and all keys. `holders` are pairs of a name and its columns; None for rows.
 
     urls and meshes: by name (S1, S2, S3, coordinator); those not given lead nowhere. `others` are further members of
-    the manifest, or replace those made here.
+    the manifest, or replace those made here. capacity: of each holder of columns, if there is a `join`.
     """
     names = [*SERVERS, "coordinator", *(name for name, _ in holders)]
     keys = make_keys(names) if keys is None else keys
@@ -111,7 +112,7 @@ def example_json(
         "holders": [
             {**keys[name].party(), "brings": "rows"}
             if columns is None
-            else {**keys[name].party(), "brings": "columns", "columns": list(columns)}
+            else {**keys[name].party(), "brings": "columns", "columns": list(columns), "capacity": capacity}
             for name, columns in holders
         ],
         "algorithm": {"name": algorithm} if isinstance(algorithm, str) else dict(algorithm),
@@ -129,7 +130,7 @@ def example_json(
             "url": urls.get("coordinator", "https://coordinator.example:8443"),
         },
     }
-    if any(columns is not None for _, columns in holders):
+    if any(columns is not None for _, columns in holders) and "join" not in others:
         document["alignment"] = {"slots": slots}
     return document | others, keys
 
@@ -210,6 +211,8 @@ def contribution_of(manifest: Manifest, holder: Holder, /, **changes: Any) -> Co
         "chunk_bytes": 1 << 20,
         "at": AT,
     }
+    if holder.capacity is not None:
+        members |= manifest.form_of(holder)._asdict()
     return Contribution(**members | changes)
 
 

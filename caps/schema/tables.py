@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import csv
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,18 +50,25 @@ class Limits:
 
 
 def lazy_frame(
-    table: Table, columns: Sequence[Column], *, extra: str, separator: str, limits: Limits
+    table: Table,
+    columns: Sequence[Column],
+    *,
+    extra: str,
+    separator: str,
+    limits: Limits,
+    days: Collection[str] = (),
 ) -> tuple[pl.LazyFrame, int]:
     """The columns asked for, in their order, and the number of rows. Raises DomainError unless each is there once.
 
-    They are named by their positions, for polars takes some names, such as "*", for patterns.
+    They are named by their positions, for polars takes some names, such as "*", for patterns. Those named in `days` may
+    be days, or times, of Parquet.
     """
     if isinstance(table, pl.DataFrame):
         table = {name: table[name] for name in table.columns}
     if not isinstance(table, Mapping):
         source, data = _bytes(table, limits)
         if is_parquet(data):
-            return _parquet(source, data, columns, extra, limits)
+            return _parquet(source, data, columns, extra, limits, days)
         return _csv(source, data, columns, extra, separator, limits)
     _check_header(list(table), columns, extra)
     series = [_series(table[column.name], column) for column in columns]
@@ -251,7 +258,12 @@ def _is_utf8(decoder: codecs.IncrementalDecoder, part: bytes, final: bool) -> bo
 
 
 def _parquet(
-    source: Path | bytes, data: npt.NDArray[np.uint8], columns: Sequence[Column], extra: str, limits: Limits
+    source: Path | bytes,
+    data: npt.NDArray[np.uint8],
+    columns: Sequence[Column],
+    extra: str,
+    limits: Limits,
+    days: Collection[str],
 ) -> tuple[pl.LazyFrame, int]:
     """Checked by its own figures first: what a compressed file unfolds to is known before a page of it is unpacked."""
     rows = _check_parquet(data, limits)
@@ -261,13 +273,15 @@ def _parquet(
         header = schema.names()
         _check_header(header, columns, extra)
         return lazy.select(
-            _plain_values(pl.nth(header.index(column.name)), schema[column.name], column).alias(str(position))
+            _plain_values(pl.nth(header.index(column.name)), schema[column.name], column, days).alias(str(position))
             for position, column in enumerate(columns)
         ), rows
     raise DomainError(_NOT_PARQUET)
 
 
-def _plain_values(values: pl.Expr, dtype: pl.DataType, column: Column) -> pl.Expr:
+def _plain_values(values: pl.Expr, dtype: pl.DataType, column: Column, days: Collection[str]) -> pl.Expr:
+    if column.name in days and dtype in (pl.Date, pl.Datetime):
+        return values
     if dtype in (pl.Categorical, pl.Enum, pl.Null):
         return values.cast(pl.String)
     if not (dtype.is_numeric() or dtype in (pl.String, pl.Boolean)):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from fractions import Fraction
@@ -19,6 +20,7 @@ from caps.errors import DomainError
 from caps.schema import Schema
 from caps.study.cards import Card
 from caps.study.manifest import PROBLEMS, AlgorithmChoice, Manifest
+from caps.study.policy import Policy
 
 MAX_TEXT = 4 << 20
 """Characters of a manifest's file."""
@@ -290,6 +292,10 @@ def _explained(error: ErrorDetails, place: Place) -> tuple[str, str]:
             return "is missing", ""
         case "extra_forbidden":
             return "is not a member known here", f"allowed here: {', '.join(_members(place[:-1]))}"
+        case "union_tag_not_found":
+            return f"must say its {context['discriminator']}", ""
+        case "union_tag_invalid":
+            return f"its {context['discriminator']} must be one of {context['expected_tags']}", ""
         case "string_pattern_mismatch" if last in _PATTERNS:
             return _PATTERNS[last]
         case "literal_error":
@@ -318,6 +324,9 @@ def _members(place: Place) -> list[str]:
     node: dict[str, Any] = schema
     for step in place:
         node = node["items"] if isinstance(step, int) else node["properties"][step]
+        if "oneOf" in node:  # kinds of a column: told apart by a member, and what one of them has may be meant
+            kinds = [schema["$defs"][option["$ref"].rpartition("/")[2]]["properties"] for option in node["oneOf"]]
+            node = {"properties": {name: part for kind in kinds for name, part in kind.items()}}
         options = [option for option in node.get("anyOf", [node]) if option.get("type") != "null"]
         node = next((option for option in options if "$ref" in option or option.get("type") == "array"), options[0])
         if "$ref" in node:
@@ -364,7 +373,8 @@ def _warnings(manifest: Manifest, marks: _Marks) -> Iterator[Finding]:
         yield warn(
             ("privacy", "epsilon"), f"{privacy.epsilon} is a weak guarantee", "1 or less is usual for health data"
         )
-    rows = privacy.rows or manifest.schema_.rows or (alignment.slots if alignment else None)
+    capacities = sum(holder.capacity or 0 for holder in manifest.holders)
+    rows = privacy.rows or manifest.schema_.rows or (alignment.slots if alignment else capacities) or None
     if rows is not None and privacy.exact_delta * rows >= 1:
         hint = f"choose one far below {float(Fraction(1, rows)):.1g}, such as {float(Fraction(1, 100 * rows)):.0e}"
         yield warn(("privacy", "delta"), f"{privacy.delta} is not below 1 / {rows} rows", hint)
@@ -388,8 +398,32 @@ def _warnings(manifest: Manifest, marks: _Marks) -> Iterator[Finding]:
     if alignment is not None and alignment.column is None:
         hint = "name a column with the slot's number, if the files are not already in one common order"
         yield warn(("alignment",), "rows belong together by their order in each file alone", hint)
+    yield from _join_warnings(manifest, warn)
     if manifest.publication.rows is None and privacy.rows is None and privacy.neighbouring == "bounded":
         yield warn(("publication",), "the number of synthetic rows will follow from noisy totals", "give `rows`")
+
+
+def _join_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Finding]) -> Iterator[Finding]:
+    join, privacy = manifest.join, manifest.privacy
+    if join is None:
+        return
+    for i, holder in enumerate(manifest.holders):
+        if holder.capacity is not None and holder.capacity in {privacy.rows, manifest.schema_.rows}:
+            hint = "round it up, so that padding hides how many persons there are"
+            yield warn(("holders", i, "capacity"), "is the number of rows itself, and hides nothing", hint)
+        elif holder.capacity is not None and holder.capacity < Policy().least_capacity:
+            hint = f"servers refuse fewer than {Policy().least_capacity} unless told otherwise"
+            yield warn(("holders", i, "capacity"), "with few rows, overlaps tell about single persons", hint)
+    if join.protocol == "oprf":
+        hint = "the default, shuffle, tells no server; docs/joining.md says which to choose"
+        yield warn(("join", "protocol"), "S1 learns which holders have the same pseudonym", hint)
+    brought = Counter(name for holder in manifest.holders for name in manifest.columns_of(holder).domain().names)
+    if privacy.multiplicity == 1 and max(brought.values()) > 1:
+        for rule in ("missing", "unparsable"):
+            if getattr(join.key, rule) == "alone":
+                message = "who has no full key and is at two holders of the same columns counts twice"
+                hint = "drop such rows, or give privacy.multiplicity the number of holders that one person may be at"
+                yield warn(("join", "key", rule), message, hint)
 
 
 def template(
@@ -435,11 +469,20 @@ def template(
         "holders:",
     ]
     for owner in owners:
-        lines += [*_item(owner), "    brings: rows", "    # columns: [age, smoker]  # where it brings columns: which"]
+        lines += [
+            *_item(owner),
+            "    brings: rows",
+            "    # columns: [age, smoker]  # where it brings columns: which",
+            "    # capacity: 100000  # where rows are joined by a key: rows it sends, more than it has persons",
+        ]
     lines += [
         "",
-        "# Only where holders bring columns: the number of places in the joint table. Empty ones hide how many persons",
-        "# there are. column: the column of each file that has the person's place, from 0.",
+        "# Only where holders bring columns, one of the two. join: persons are found again by columns that name them;",
+        "# files are in any order, and docs/joining.md says who learns what. alignment: all files number persons",
+        "# alike, in the column named, from 0; slots that nobody fills hide how many persons there are.",
+        "# join:",
+        '#   key: {columns: [{name: insurance_number, kind: text, remove: "-"}]}',
+        "#   mode: union  # or inner, for persons of whom every column is there",
         "# alignment: {slots: 100000, column: slot}",
         "",
         "# What should be accurate: all-pairs, or queries such as {attributes: [age, smoker], weight: 2}.",

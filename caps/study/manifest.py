@@ -45,6 +45,8 @@ MAX_DIGITS = 28
 """Of epsilon and delta."""
 MAX_DEGREE = 8
 """Attributes of one marginal that servers count from columns."""
+MAX_TABLES = 62
+"""Holders whose rows are joined on shares."""
 PROBLEMS = "problems"
 """In the context of a validation: a list that takes all problems, instead of an exception with them."""
 _PLACED = re.compile(r"[a-z_]+[\[.:]")
@@ -154,7 +156,8 @@ class Join(Document):
     mode: `union`, everybody whom any holder has, or `inner`, who is in a table for every column. Where several holders
     bring a column of one person, the first in the order of `holders` that has a value decides. protocol: `shuffle`, in
     which servers learn how many persons which holders have in common and nothing else; or `oprf`, which is lighter for
-    them and tells S1 more. decoys: rows that do not exist, which blur how many persons two holders have in common.
+    them, tells S1 more, and is for unions only. decoys: rows that do not exist, which blur how many persons two holders
+    have in common.
     """
 
     key: JoinKey
@@ -439,6 +442,8 @@ class Manifest(Document):
                 found.append("alignment: it or a join, and not both, is needed where holders bring columns")
             elif self.alignment is not None and self.alignment.column in domain.names:
                 found.append("alignment.column: must not be a column of the schema")
+            elif self.join is not None and self.join.protocol == "oprf" and self.join.mode == "inner":
+                found.append("join.mode: only a union can be joined by oprf; an inner join needs shuffle")
             found += [f"schema: nobody brings column {name}" for name in domain.names if name not in brought]
         else:
             found += [
@@ -457,6 +462,10 @@ class Manifest(Document):
                 total += holder.capacity
                 if holder.capacity <= self.join.decoys:
                     found.append(f"holders[{i}].capacity: leaves no room beside {self.join.decoys} decoys")
+        if self.join is not None and self.join.protocol == "shuffle":
+            joined = sum(holder.brings == "columns" for holder in self.holders)
+            if joined > MAX_TABLES:
+                found.append(f"holders: rows of at most {MAX_TABLES} can be joined, not of {joined}")
         if total > MAX_SLOTS:
             found.append(f"holders: capacities add up to more than {MAX_SLOTS} rows")
         return found
@@ -559,6 +568,8 @@ class Manifest(Document):
                 "holders have, decoys included, and not which rows these are",
                 "a holder that shares what it knows with a server can learn whether other holders have one person by "
                 "bringing a table of only that person; least sizes are a matter of each server's policy",
+                "how much the servers send each other may depend on these numbers, so whoever measures it, such as the "
+                "coordinator, learns something of them",
             )
         return (
             "S1 learns for every pseudonym, which no server can invert alone, which holders have it",

@@ -25,6 +25,7 @@ OFFER_BYTES = 2048
 _DRAW_WORKSPACE = 64 << 20  # one chunk of draws: bit planes of both components
 _COLUMN_BYTES, _COUNT_BYTES = 2, 8
 _BLOCK_ROWS = 1024
+_JOINED_WORDS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class PlannedMarginal:
 
 @dataclass(frozen=True, slots=True)
 class PlannedUpload:
-    """What a holder sends to S1, S2 and S3, in bytes. S1 gets seeds only. At most: see `words`."""
+    """What a holder sends to S1, S2 and S3, in bytes. S1 gets seeds only."""
 
     holder: str
     form: str
@@ -143,6 +144,8 @@ class Plan:
     uploads: tuple[PlannedUpload, ...]
     memory: Memory
     costs: Costs | None
+    leaks: tuple[str, ...] = ()
+    """What parties learn beyond the released values, because rows are joined."""
 
     def to_json(self) -> dict[str, object]:
         """As an object of JSON."""
@@ -156,7 +159,8 @@ class Plan:
 
     def words(self) -> list[str]:
         """The plan in sentences."""
-        return [*self._spending(), *self._errors(), *self._noise(), *self._loads()]
+        leaks = [f"Beyond the released values, {leak}." for leak in self.leaks]
+        return [*self._spending(), *self._errors(), *self._noise(), *self._loads(), *leaks]
 
     def _spending(self) -> Iterator[str]:
         yield (
@@ -197,10 +201,9 @@ class Plan:
     def _loads(self) -> Iterator[str]:
         for upload in self.uploads:
             size = _size(max(upload.sent))
-            half = ", or half of it if no count of its own exceeds 65,535" if upload.form == "marginals" else ""
             shape = " x ".join(f"{extent:,}" for extent in upload.shape)
             yield (
-                f"{upload.holder} uploads {upload.form} ({shape}): {size} to each of S2 and S3{half}; "
+                f"{upload.holder} uploads {upload.form} ({shape}): {size} to each of S2 and S3; "
                 f"{_size(upload.sent[0])} to S1."
             )
         yield f"Each server needs about {_size(self.memory.total)} of memory for {self.cells:,} counts."
@@ -211,6 +214,8 @@ class Plan:
                 f"{', '.join(f'{_size(sent)} (S{i})' for i, sent in enumerate(total.sent, 1))}; of that, "
                 f"{self.costs.compute.rounds} rounds and {_size(max(self.costs.compute.sent))} each to count."
             )
+        if self.costs is not None and any(upload.form == "records" for upload in self.uploads):
+            yield "That is if all joined tables have the same persons; with fewer in common it is a little more."
 
 
 def declared_costs(manifest: Manifest) -> Costs | None:
@@ -260,6 +265,7 @@ def plan(manifest: Manifest, costs: Costs | None = None) -> Plan:
         uploads=tuple(_uploads(manifest)),
         memory=_memory(manifest, forecast.stages),
         costs=costs,
+        leaks=manifest.leaks,
     )
 
 
@@ -307,7 +313,12 @@ def _memory(manifest: Manifest, stages: Sequence[Stage]) -> Memory:
     """Both components of everything: what came, the joint columns with a block of them as floats, counts and bits."""
     cells, working = manifest.layout.cells, 0
     inputs = sum(2 * manifest.form_of(holder).bytes for holder in manifest.holders)
-    if manifest.slots is not None:
+    if manifest.join is not None and manifest.slots is None:
+        # Rows are moved to new places, with masks; only so many joint rows are expanded at once.
+        width, rows = manifest.domain.width, sum(holder.capacity or 0 for holder in manifest.holders)
+        records = sum(manifest.form_of(holder).bytes for holder in manifest.holders if holder.capacity is not None)
+        working = 4 * records + 4 * _COLUMN_BYTES * min(rows * width, _JOINED_WORDS) + 3 * 8 * width * width
+    elif manifest.slots is not None:
         slots, width = manifest.slots, manifest.domain.width
         working = 2 * _COLUMN_BYTES * slots * width + 4 * 8 * min(slots, _BLOCK_ROWS) * width + 3 * 8 * width * width
     counts = 2 * _COUNT_BYTES * cells + 2 * 32 * (cells // 8 + 8)

@@ -38,6 +38,7 @@ class Policy(Document):
     largest_domain: Annotated[int, Field(ge=1)] = 1 << 22
     largest_slots: Annotated[int, Field(ge=1)] = 2_000_000
     least_capacity: Annotated[int, Field(ge=1)] = 100
+    joins: tuple[Literal["shuffle", "oprf"], ...] = ("shuffle", "oprf")
     algorithms: tuple[str, ...] = ("aim", "mwem", "mst", "gaussian")
     coordinators: tuple[Name, ...] = ()
 
@@ -75,6 +76,8 @@ class Policy(Document):
                 objections.append(
                     f"{holder.capacity} rows of {holder.name} are fewer than the {self.least_capacity} here"
                 )
+        if manifest.join is not None and manifest.join.protocol not in self.joins:
+            objections.append(f"joining by {manifest.join.protocol} is not allowed here")
         if manifest.algorithm.name not in self.algorithms:
             objections.append(f"the algorithm {manifest.algorithm.name} is not allowed here")
         if self.certified_only and not manifest.algorithm.certified:

@@ -22,10 +22,11 @@ from caps.service.tokens import Scope
 from caps.study import Approval, Contribution, Document, Receipt, Signed
 from caps.study.manifest import Hex32, Url
 from services.holder.files import erase
+from services.holder.matching import ELEMENT_BYTES
 from services.holder.preview import Preview
-from services.holder.service import HolderService
+from services.holder.service import HolderService, Progress
 from services.holder.state import Delivery, Goal, State
-from services.holder.store import ContributionRecord, StudyRecord
+from services.holder.store import ContributionRecord, MatchingRecord, StudyRecord
 from services.holder.table import CSV, PARQUET, TableReport
 
 DESCRIPTION = "The data owner's service: checks its table, shares it and sends the shares. It only connects outwards."
@@ -74,11 +75,12 @@ class DeliveryView(BaseModel):
 
 
 class ContributionView(BaseModel):
-    """A contribution and how far it has come."""
+    """A contribution and how far it has come. While rows that are joined by tags are `matching`, there is none yet, and
+    servers have sent some bytes of evaluations instead."""
 
-    contribution: str
+    contribution: str | None
     state: Goal
-    statement: Signed[Contribution]
+    statement: Signed[Contribution] | None
     servers: list[DeliveryView]
 
 
@@ -122,6 +124,24 @@ def router(service: HolderService) -> APIRouter:
             table=service.store.table(record.study) is not None,
         )
 
+    def matching_view(record: MatchingRecord) -> ContributionView:
+        manifest = service.store.study(record.study).manifest
+        of = (service.me(manifest).capacity or 0) * ELEMENT_BYTES
+        evaluated = service.evaluated(record)
+        views = [
+            DeliveryView(
+                server=server.name,
+                state=Delivery.PENDING,
+                sent=evaluated[server.name],
+                of=of,
+                receipt=None,
+                withdrawal=None,
+                problem=record.problems.get(server.name),
+            )
+            for server in manifest.servers
+        ]
+        return ContributionView(contribution=None, state=record.goal, statement=None, servers=views)
+
     def contribution_view(record: ContributionRecord) -> ContributionView:
         size = record.document.document.vector_bytes
         views = []
@@ -144,11 +164,14 @@ def router(service: HolderService) -> APIRouter:
             contribution=record.contribution, state=record.goal, statement=record.document, servers=views
         )
 
-    def reply(record: ContributionRecord, response: Response) -> ContributionView:
-        if record.goal in (Goal.PUSHING, Goal.WITHDRAWING):
+    def view(record: Progress) -> ContributionView:
+        return matching_view(record) if isinstance(record, MatchingRecord) else contribution_view(record)
+
+    def reply(record: Progress, response: Response) -> ContributionView:
+        if record.goal in (Goal.MATCHING, Goal.PUSHING, Goal.WITHDRAWING):
             response.status_code = 202
             response.headers["location"] = f"/v1/studies/{record.study}/contribution"
-        return contribution_view(record)
+        return view(record)
 
     async def receive(study: str, request: Request) -> TableReport:
         media_type = media_type_of(request)
@@ -218,7 +241,7 @@ def router(service: HolderService) -> APIRouter:
     @routes.get("/{study}/contribution", dependencies=BOTH)
     def contribution(study: Hex32) -> ContributionView:
         """How far the contribution has come, with the servers' receipts."""
-        return contribution_view(service.contribution(study))
+        return view(service.progress(study))
 
     @routes.delete("/{study}/contribution", dependencies=OWNER, responses={202: {"model": ContributionView}})
     def withdraw(study: Hex32, response: Response) -> ContributionView:

@@ -8,12 +8,18 @@ from pydantic import BaseModel
 
 from caps.service.site import Site
 from caps.study import Contribution, Holder, Manifest, Signed
+from services.holder.matching import ELEMENT_BYTES, TAG_BYTES, joins_by_tags
 from services.holder.sharing import Form, Secrets, offer
 
 STATEMENT = (
     "Each server receives two of three components. Every two of them are independent, uniformly random words, whatever "
     "the table holds; all three add up to the values shared. One server alone learns nothing of them, two together "
     "learn all. No row, no count and no value leaves the site in the clear."
+)
+JOINED_BY_TAGS = (
+    "Before that, every server receives one blinded element for each row, padding included: uniformly random, "
+    "whatever the row is. S1 then receives one tag for each: the same for the same person at every holder, and "
+    "computed with all three servers' help."
 )
 PUBLIC = (
     "the study's manifest: schema, workload, privacy, parties",
@@ -44,6 +50,10 @@ class ServerPreview(BaseModel):
     server: str
     url: str
     components: list[ComponentPreview]
+    elements: int
+    """Blinded elements, of 32 bytes, where rows are joined by tags."""
+    tags: int
+    """Of 16 bytes; to S1 alone."""
     offer_bytes: int
     vector_bytes: int
     chunks: int
@@ -71,6 +81,8 @@ class Preview(BaseModel):
 def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> Preview:
     """The dry run of one holder; its offers are made, with blanks for secrets, and measured."""
     form = Form.of(manifest, holder)
+    by_tags = joins_by_tags(manifest, holder)
+    asked = (holder.capacity or 0) if by_tags else 0
     blank = Secrets((bytes(32), bytes(32)), (bytes(32), bytes(32), bytes(32)))
     statement = form.statement(manifest.study_id, site.name, ("0" * 64,) * 3, site.instant())
     signed = Signed[Contribution].by(statement, site.name, site.signing_key)
@@ -86,15 +98,18 @@ def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> 
         ]
         offered = len(offer(signed, blank, party).model_dump_json().encode())
         vector = form.bytes if party > 0 else 0
+        tags = asked if party == 0 else 0
         servers.append(
             ServerPreview(
                 server=server.name,
                 url=server.url,
                 components=components,
+                elements=asked,
+                tags=tags,
                 offer_bytes=offered,
                 vector_bytes=vector,
                 chunks=statement.chunks if vector else 0,
-                total_bytes=offered + vector,
+                total_bytes=offered + vector + asked * ELEMENT_BYTES + tags * TAG_BYTES,
             )
         )
     if form.form == "marginals":
@@ -114,4 +129,5 @@ def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> 
         servers=servers,
         total_bytes=sum(server.total_bytes for server in servers),
         leaks=list(manifest.leaks),
+        statement=f"{JOINED_BY_TAGS} {STATEMENT}" if by_tags else STATEMENT,
     )

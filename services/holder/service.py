@@ -3,6 +3,7 @@
     data/state.db                                 records (services.holder.store)
     data/studies/<study>/table-<random>           the table, as the owner sent it
     data/studies/<study>/shares-<random>/         seeds, nonces and component 2, until the servers have signed
+    data/studies/<study>/matching-<random>/       where rows are joined by tags: ids, and their positions
     data/studies/<study>/upload-<random>          a table on its way in
 
 A file counts from the moment a record names it. Files that no record names are erased at the next start.
@@ -16,6 +17,8 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -24,20 +27,26 @@ from caps.service.metrics import Reading
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
 from caps.study import Approval, Holder, Manifest, Signed
-from services.holder import peers
+from services.holder import matching, peers
 from services.holder.errands import Errands, TryLater
 from services.holder.files import erase, fsync_directory, private_directory
+from services.holder.matching import Matcher, Unmatched
 from services.holder.peers import PeerProblem
 from services.holder.preview import Preview, preview
 from services.holder.push import Courier
 from services.holder.settings import Options
 from services.holder.sharing import Parcel, prepare
 from services.holder.state import Event, Goal, State, after
-from services.holder.store import ContributionRecord, Store, StudyRecord, TableRecord
-from services.holder.table import TableReport, read_table
+from services.holder.store import ContributionRecord, MatchingRecord, Store, StudyRecord, TableRecord
+from services.holder.table import Rows, TableReport, read_table
 
 _PATIENCE = 10.0
 """Seconds that a withdrawal waits for the servers before it goes on in the background."""
+_APPROVAL, _MATCHING = "approval", "matching"
+_ASKED = {_APPROVAL: "coordinator", _MATCHING: "servers"}
+"""Who is asked by errands that are not about one server."""
+
+Progress = ContributionRecord | MatchingRecord
 
 
 class HolderService:
@@ -55,6 +64,7 @@ class HolderService:
         self.store = Store(site.settings.database)
         self._errands = Errands(self.options.pauses, put_off=self._count_retry)
         site.metrics.read(self._figures)
+        self.matcher = Matcher(site, self._errands)
         self.courier = Courier(site, self.store, self._errands, parcel=self._parcel, delivered=self._drop)
         self._heavy = threading.Lock()  # one table in memory at a time, and nobody erases it meanwhile
         self._limits = Limits(bytes=self.options.max_upload)
@@ -66,6 +76,7 @@ class HolderService:
             self._tell_coordinator(record)
             if self.store.contribution(record.study) is not None:
                 self.courier.go(record.manifest)
+            self._match_soon(record)
 
     def close(self) -> None:
         """Stop where we are; `start` goes on from there."""
@@ -75,13 +86,15 @@ class HolderService:
 
     def _count_retry(self, key: Hashable) -> None:
         _, party = cast(tuple[str, str], key)
-        self.site.metrics.count("caps_retries", party=party if party != "approval" else "coordinator")
+        self.site.metrics.count("caps_retries", party=_ASKED.get(party, party))
 
     def _figures(self) -> Iterator[Reading]:
         found = self.store.studies()
         states = Counter(record.state for record in found)
         contributions = [self.store.contribution(record.study) for record in found]
         goals = Counter(one.goal for one in contributions if one is not None)
+        matchings = [self.store.matching(record.study) for record in found]
+        goals[Goal.MATCHING] = sum(one is not None and one.wanted for one in matchings)
         for state in State:
             yield Reading("caps_studies", states[state], (state,))
         for goal in Goal:
@@ -123,7 +136,7 @@ class HolderService:
             else:
                 self.store.approval_told(record.study, None, sent=True)
 
-        self._errands.start((record.study, "approval"), send)
+        self._errands.start((record.study, _APPROVAL), send)
 
     def upload_path(self, study: str) -> Path:
         """Where a table may be written to. Raises a problem if none may come now."""
@@ -141,6 +154,11 @@ class HolderService:
                     if old is not None and old.digest == digest:
                         return old.report
                     raise Problem(Kind.CONFLICT, "another table was contributed: withdraw it before you load again")
+                asked = self.store.matching(study)
+                if asked is not None and asked.wanted:
+                    if old is not None and old.digest == digest:
+                        return old.report
+                    raise Problem(Kind.CONFLICT, "another table is being matched: withdraw it before you load again")
                 _, report = read_table(upload, media_type, record.manifest, self.me(record.manifest), self._limits)
                 table = TableRecord(f"table-{secrets.token_hex(8)}", media_type, digest, upload.stat().st_size, report)
                 kept = upload.with_name(table.file)
@@ -162,19 +180,29 @@ class HolderService:
         return table.report
 
     def erase_table(self, study: str) -> None:
-        """Erase the table here. A contribution made of it stays; the record goes first, so none names a lost file."""
+        """Erase the table here. A contribution made of it stays; the record goes first, so none names a lost file.
+
+        Hashed ids of its rows go as well, if it was joined by tags.
+        """
         with self._heavy:
+            asked = self.store.matching(study)
+            if asked is not None and asked.wanted:
+                raise Problem(Kind.CONFLICT, "the table is being matched: withdraw it before you erase it")
             table = self.store.forget_table(study)
             if table is not None:
                 erase(self._root / study / table.file)
+            asked = self.store.forget_matching(study)
+            if asked is not None:
+                erase(self._root / study / asked.folder)
 
     def preview(self, study: str) -> Preview:
         """What would leave the site."""
         manifest = self.store.study(study).manifest
         return preview(self.site, manifest, self.me(manifest), loaded=self.store.table(study) is not None)
 
-    def contribute(self, study: str) -> ContributionRecord:
-        """Share the table and push it; go on with that if it was begun."""
+    def contribute(self, study: str) -> Progress:
+        """Share the table and push it, after a matching if rows are joined by tags; go on with that if it was begun."""
+        found: Progress | None
         with self._heavy:
             record = self.store.study(study)
             found = self.store.contribution(study)
@@ -186,17 +214,75 @@ class HolderService:
                     found = self.store.aim(study, Goal.PUSHING)
             else:
                 after(record.state, Event.CONTRIBUTE)
-                found = self._prepare(record)
-        self.courier.go(record.manifest)
+                if matching.joins_by_tags(record.manifest, self.me(record.manifest)):
+                    found = self._begin_matching(record)
+                else:
+                    found = self._prepare(record)
+        if isinstance(found, MatchingRecord):
+            self._match_soon(record)
+        else:
+            self.courier.go(record.manifest)
         return found
 
-    def _prepare(self, record: StudyRecord) -> ContributionRecord:
-        table, holder = self.store.table(record.study), self.me(record.manifest)
-        assert table is not None
-        folder = self._root / record.study / f"shares-{secrets.token_hex(8)}"
-        path = folder.with_name(table.file)
+    def _begin_matching(self, record: StudyRecord) -> MatchingRecord:
+        study, found = record.study, self.store.matching(record.study)
+        table, rows = self._rows(record)
+        if found is not None:
+            matching.places(self._root / study / found.folder, rows, same_table=found.digest == table.digest)
+            return self.store.want_matching(study, True)
+        folder = self._root / study / f"matching-{secrets.token_hex(8)}"
         try:
-            rows, _ = read_table(path, table.media_type, record.manifest, holder, self._limits)
+            matching.begin(record.manifest, self.me(record.manifest), rows, folder, self._entropy)
+            return self.store.begin_matching(study, table, folder.name)
+        except Exception:
+            erase(folder)
+            raise
+
+    def _match_soon(self, record: StudyRecord) -> None:
+        found = self.store.matching(record.study)
+        if found is not None and found.wanted:
+            self._errands.start((record.study, _MATCHING), partial(self._match, record.study))
+
+    def _match(self, study: str) -> None:
+        """Get the positions of the table's rows, and contribute it with them."""
+        record, found = self.store.study(study), self.store.matching(study)
+        if found is None or not found.wanted:
+            return
+        folder = self._root / study / found.folder
+        try:
+            positions = self.matcher.positions(record.manifest, self.me(record.manifest), folder)
+        except Unmatched as error:
+            self.store.matching_told(study, error.problems)
+            if error.retryable:
+                raise TryLater from None
+            return
+        with self._heavy:
+            record, found = self.store.study(study), self.store.matching(study)
+            if found is None or not found.wanted:
+                return
+            table, rows = self._rows(record)
+            places = matching.places(folder, rows, same_table=found.digest == table.digest)
+            self._share(record, table, replace(rows, slots=positions[places]))
+        self.courier.go(record.manifest)
+
+    def evaluated(self, record: MatchingRecord) -> dict[str, int]:
+        """Bytes of evaluations that are here, by server."""
+        manifest, folder = self.store.study(record.study).manifest, self._root / record.study / record.folder
+        return {server.name: self.matcher.evaluated(folder, server.name) for server in manifest.servers}
+
+    def _rows(self, record: StudyRecord) -> tuple[TableRecord, Rows]:
+        table = self.store.table(record.study)
+        assert table is not None
+        path = self._root / record.study / table.file
+        return table, read_table(path, table.media_type, record.manifest, self.me(record.manifest), self._limits)[0]
+
+    def _prepare(self, record: StudyRecord) -> ContributionRecord:
+        return self._share(record, *self._rows(record))
+
+    def _share(self, record: StudyRecord, table: TableRecord, rows: Rows) -> ContributionRecord:
+        holder = self.me(record.manifest)
+        folder = self._root / record.study / f"shares-{secrets.token_hex(8)}"
+        try:
             document = prepare(self.site, record.manifest, holder, rows, folder, self._entropy)
             return self.store.contribute(record.study, table, folder.name, document)
         except Exception:
@@ -210,9 +296,18 @@ class HolderService:
             raise Problem(Kind.NOT_FOUND, "nothing was contributed to the study", study=study)
         return found
 
-    def withdraw(self, study: str) -> ContributionRecord:
+    def progress(self, study: str) -> Progress:
+        """The latest contribution, or the matching before it. Raises a problem, 404, if there was none."""
+        asked = self.store.matching(study)
+        return asked if asked is not None and asked.wanted else self.contribution(study)
+
+    def withdraw(self, study: str) -> Progress:
         """Take the contribution back from all servers. Raises the problem of a server that refuses."""
         manifest = self.store.study(study).manifest
+        with self._heavy:  # so that no contribution comes of a matching that is given up
+            asked = self.store.matching(study)
+            if asked is not None and asked.wanted:
+                return self.store.want_matching(study, False)
         found = self.contribution(study)
         if found.goal is Goal.WITHDRAWN:
             return found
@@ -237,6 +332,8 @@ class HolderService:
             folder = self._root / record.study
             if (table := self.store.table(record.study)) is not None:
                 named.add(folder / table.file)
+            if (asked := self.store.matching(record.study)) is not None:
+                named.add(folder / asked.folder)
             found = self.store.contribution(record.study)
             if found is not None and found.goal in (Goal.PUSHING, Goal.WITHDRAWING):
                 named.add(folder / found.folder)

@@ -3,7 +3,8 @@
     known --approve--> approved --load--> loaded --contribute--> contributed --withdraw--> withdrawn
 
 A study is `contributed` from the moment its contribution is fixed: signed, and written down with its seeds. The
-contribution then has a goal of its own, to be pushed or to be withdrawn, pursued until the servers have signed.
+contribution then has a goal of its own, to be pushed or to be withdrawn, pursued until the servers have signed. Where
+rows are joined by tags, positions come first: the study is `loaded` and its contribution to be, `matching`.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def after(state: State, event: Event) -> State:
 class Goal(StrEnum):
     """What is to become of a contribution, and whether it has."""
 
+    MATCHING = "matching"
     PUSHING = "pushing"
     COMPLETE = "complete"
     WITHDRAWING = "withdrawing"

@@ -60,6 +60,15 @@ CONTRIBUTIONS = Table(
     Column("document", Text, nullable=False),
     Column("goal", String(16), nullable=False),
 )
+MATCHINGS = Table(
+    "holder_matchings",
+    METADATA,
+    Column("study", ForeignKey(STUDIES.c.study), primary_key=True),
+    Column("folder", String(64), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("wanted", Boolean, nullable=False),
+    Column("problems", Text, nullable=False),
+)
 DELIVERIES = Table(
     "holder_deliveries",
     METADATA,
@@ -120,6 +129,23 @@ class ContributionRecord:
     document: Signed[Contribution]
     goal: Goal
     deliveries: tuple[DeliveryRecord, ...]
+
+
+@dataclass(frozen=True)
+class MatchingRecord:
+    """How a study's rows get their positions. digest: of the table they were asked for. wanted: whether a contribution
+    is to follow. problems: what servers objected to, by their names."""
+
+    study: str
+    folder: str
+    digest: str
+    wanted: bool
+    problems: dict[str, dict[str, Any]]
+
+    @property
+    def goal(self) -> Goal:
+        """As of a contribution."""
+        return Goal.MATCHING if self.wanted else Goal.WITHDRAWN
 
 
 class Store:
@@ -199,6 +225,7 @@ class Store:
             _move(db, record, Event.CONTRIBUTE)
             if _table(db, study) != table:
                 raise Problem(Kind.CONFLICT, "the table was replaced in the meantime")
+            db.execute(MATCHINGS.update().where(MATCHINGS.c.study == study).values(wanted=False))
             name = document.document.digest()
             values = {"contribution": name, "study": study, "folder": folder, "goal": Goal.PUSHING}
             db.execute(CONTRIBUTIONS.insert().values(document=document.model_dump_json(), **values))
@@ -207,6 +234,41 @@ class Store:
                 db.execute(DELIVERIES.insert().values(state))
             found = _contribution(db, study)
             assert found is not None
+            return found
+
+    def matching(self, study: str) -> MatchingRecord | None:
+        """How the study's rows get their positions, if that was begun."""
+        with reading(self._engine) as db:
+            return _matching(db, study)
+
+    def begin_matching(self, study: str, table: TableRecord, folder: str) -> MatchingRecord:
+        """From here on positions are asked for this table, whose ids are in `folder`, so as to contribute it."""
+        with self._engine.begin() as db:
+            after(_known(db, study).state, Event.CONTRIBUTE)
+            values = {"study": study, "folder": folder, "digest": table.digest, "wanted": True, "problems": "{}"}
+            db.execute(MATCHINGS.insert().values(values))
+            found = _matching(db, study)
+            assert found is not None
+            return found
+
+    def want_matching(self, study: str, wanted: bool) -> MatchingRecord:
+        """Whether a contribution is to follow; what servers objected to before is forgotten."""
+        with self._engine.begin() as db:
+            db.execute(MATCHINGS.update().where(MATCHINGS.c.study == study).values(wanted=wanted, problems="{}"))
+            found = _matching(db, study)
+            assert found is not None
+            return found
+
+    def matching_told(self, study: str, problems: Mapping[str, Mapping[str, Any]]) -> None:
+        """What servers objected to."""
+        with self._engine.begin() as db:
+            db.execute(MATCHINGS.update().where(MATCHINGS.c.study == study).values(problems=json.dumps(problems)))
+
+    def forget_matching(self, study: str) -> MatchingRecord | None:
+        """Let go of a matching; it is returned, for its folder is to be erased next."""
+        with self._engine.begin() as db:
+            found = _matching(db, study)
+            db.execute(MATCHINGS.delete().where(MATCHINGS.c.study == study))
             return found
 
     def contribution(self, study: str) -> ContributionRecord | None:
@@ -301,6 +363,13 @@ def _table(db: Connection, study: str) -> TableRecord | None:
         return None
     report = TableReport.model_validate_json(row["report"])
     return TableRecord(row["file"], row["media_type"], row["digest"], row["size"], report)
+
+
+def _matching(db: Connection, study: str) -> MatchingRecord | None:
+    row = db.execute(MATCHINGS.select().where(MATCHINGS.c.study == study)).mappings().one_or_none()
+    if row is None:
+        return None
+    return MatchingRecord(study, row["folder"], row["digest"], bool(row["wanted"]), json.loads(row["problems"]))
 
 
 def _contribution(db: Connection, study: str) -> ContributionRecord | None:

@@ -105,7 +105,7 @@ def _joined(path: Path, schema: Schema, manifest: Manifest, holder: Holder, limi
     extra = [column.name for column in key.columns if column.name not in names]
     # Only the names count here: the key reads its columns as they stand in the file.
     asked = [*schema.columns, *(Numeric(name=name, bin_edges=(0, 1)) for name in extra)]
-    lazy, rows = lazy_frame(path, asked, extra="refuse", separator=",", limits=limits)
+    lazy, rows = lazy_frame(path, asked, extra="refuse", separator=",", limits=limits, days=extra)
     places = {name: str(place) for place, name in enumerate([*names, *extra])}
     try:
         codes, report = schema.encode(path, extra="ignore", limits=limits)

@@ -1,12 +1,23 @@
 """What an MPC server keeps: every table in one place. Rows hold public documents and states; shares are files.
 
 Digests and signed documents are text in canonical JSON. Nothing here is ever updated but the columns called `state`,
-`receipt`, `wrapped_key`, `answer` and those of peers' acknowledgements; the ledger is append-only.
+`receipt`, `wrapped_key`, `join_key`, `given`, `answer` and those of peers' acknowledgements; the ledger is append-only.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Column, ForeignKey, Integer, LargeBinary, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    Boolean,
+    Column,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 metadata = MetaData()
 
@@ -19,6 +30,7 @@ studies = Table(
     Column("objections", Text, nullable=False),  # JSON array of sentences
     Column("approval", Text),  # Signed[Approval]
     Column("wrapped_key", LargeBinary),  # the exchange key, encrypted; NULL once erased
+    Column("join_key", LargeBinary),  # of a join by tags, encrypted; NULL before its first use and once sealed
     Column("seal", Text),  # Signed[Seal]
     Column("approvals", Text),  # JSON array of Signed[Approval]: servers and holders, as sealed
     Column("created_at", String(32), nullable=False),
@@ -44,6 +56,24 @@ chunks = Table(
     Column("contribution", String(64), ForeignKey("contributions.contribution"), primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("sha256", String(64), nullable=False),  # of the encrypted chunk on disk
+)
+
+evaluations = Table(
+    "evaluations",
+    metadata,
+    Column("study", String(64), ForeignKey("studies.study"), primary_key=True),
+    Column("holder", String(63), primary_key=True),
+    Column("batch", String(64), primary_key=True),  # SHA-256 of the blinded elements: a repetition is not counted
+    Column("elements", Integer, nullable=False),
+)
+
+tags = Table(
+    "tags",
+    metadata,
+    Column("study", String(64), ForeignKey("studies.study"), primary_key=True),
+    Column("holder", String(63), primary_key=True),
+    Column("sha256", String(64), nullable=False),  # of the tags, which are a blob
+    Column("given", Boolean, nullable=False),  # whether positions were told
 )
 
 runs = Table(

@@ -462,6 +462,9 @@ def test_every_route_is_described(desk):
         (f"{base}/contributions/{{contribution}}", "delete"),
         (f"{base}/contributions/{{contribution}}/chunks/{{number}}", "put"),
         (f"{base}/contributions/{{contribution}}/receipt", "post"),
+        (f"{base}/oprf", "post"),
+        (f"{base}/tags", "put"),
+        (f"{base}/positions", "get"),
     }
     assert set(paths[base]["put"]["responses"]) >= {"200", "201", "202", "4XX"}
     assert "$defs" not in str(paths)

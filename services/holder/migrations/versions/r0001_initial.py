@@ -51,6 +51,19 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("study"),
     )
     op.create_table(
+        "holder_matchings",
+        sa.Column("study", sa.String(length=64), nullable=False),
+        sa.Column("folder", sa.String(length=64), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("wanted", sa.Boolean(), nullable=False),
+        sa.Column("problems", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["study"],
+            ["holder_studies.study"],
+        ),
+        sa.PrimaryKeyConstraint("study"),
+    )
+    op.create_table(
         "holder_deliveries",
         sa.Column("contribution", sa.String(length=64), nullable=False),
         sa.Column("server", sa.String(length=64), nullable=False),

@@ -1,0 +1,278 @@
+"""The light join at a holder: pseudonyms of its rows from all three servers, and the positions of its rows from S1.
+
+    ids, shuffled -> blinded -> evaluated by each server -> tags -> S1 -> positions
+
+Every row has its turn, those that are only padding as well, so that nothing here tells how many rows a table has; they
+are shuffled, so that nothing tells where in the file a row stands. Each stage is a file that only grows, in batches.
+All blinds follow from one seed: a stage that was cut off goes on with the same bytes, and servers count a repeated
+batch once.
+
+    FOLDER/seed, ids, places     the start: ids of all padded rows, and where among them the table's rows are
+    FOLDER/blinded, evaluated-*  elements, sent to the servers and returned by each
+    FOLDER/tags                  what S1 gets; `told` says that it did
+    FOLDER/positions             the end; then only ids and places stay, so that the same persons can be brought again
+
+`caps.oprf` is imported where it is used: it unpacks a library, which only studies with such a join need.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from caps.errors import PeerViolation
+from caps.joinkey import ID_BYTES, Ids, padding_ids
+from caps.service.problems import Kind, Problem
+from caps.service.site import Site
+from caps.study import Holder, Manifest, Server
+from caps.uniform import Uniform
+from services.holder.errands import Errands
+from services.holder.files import erase, fsync_directory, write_private
+from services.holder.peers import PeerProblem, ask
+from services.holder.sharing import Entropy
+from services.holder.table import Rows
+
+ELEMENT_BYTES, TAG_BYTES, POSITION_BYTES = 32, 16, 4
+BATCH = 4096
+"""Elements of one request."""
+_TIMEOUT = 120.0
+_BYTES = {"content-type": "application/octet-stream"}
+_SEED, _IDS, _PLACES, _BLINDED, _TAGS, _TOLD, _POSITIONS = (
+    "seed",
+    "ids",
+    "places",
+    "blinded",
+    "tags",
+    "told",
+    "positions",
+)
+
+Problems = dict[str, dict[str, Any]]
+"""Why servers do not go on, by their names."""
+
+
+class Unmatched(Exception):
+    """Some servers did not do what they were asked."""
+
+    def __init__(self, problems: Problems) -> None:
+        super().__init__("the matching did not end")
+        self.problems = problems
+
+    @property
+    def retryable(self) -> bool:
+        """Whether going on may help: no server refused for good."""
+        return all(problem["retryable"] for problem in self.problems.values())
+
+
+def joins_by_tags(manifest: Manifest, holder: Holder) -> bool:
+    """Whether the positions of a holder's rows come from S1."""
+    return manifest.join is not None and manifest.join.protocol == "oprf" and holder.brings == "columns"
+
+
+def begin(manifest: Manifest, holder: Holder, rows: Rows, folder: Path, entropy: Entropy) -> None:
+    """Fix, durably, what is asked for: the ids of all padded rows, in random order, and the seed of their blinds."""
+    assert manifest.join is not None
+    assert holder.capacity is not None
+    assert rows.ids is not None
+    count, capacity = len(rows.ids), holder.capacity
+    padding = padding_ids(manifest.study_id, manifest.join.key.digest, capacity - count, decoys=manifest.join.decoys)
+    order = Uniform(entropy(32)).permutation(capacity)
+    shuffled = np.empty((capacity, ID_BYTES), np.uint8)
+    shuffled[order] = np.concatenate([rows.ids, padding])
+    folder.mkdir(mode=0o700)
+    write_private(folder / _SEED, entropy(32))
+    write_private(folder / _IDS, shuffled.tobytes())
+    write_private(folder / _PLACES, order[:count].astype("<u4").tobytes())
+    fsync_directory(folder)
+    fsync_directory(folder.parent)
+
+
+def places(folder: Path, rows: Rows, *, same_table: bool) -> npt.NDArray[np.int64]:
+    """Where among the shuffled ids the rows of a table are. Raises a problem if it has persons that are not there."""
+    if same_table:  # also rows without a key, whose ids are random and others each time
+        return np.frombuffer((folder / _PLACES).read_bytes(), "<u4").astype(np.int64)
+    assert rows.ids is not None
+    known, wanted = _words(_ids(folder)), _words(rows.ids)
+    order = np.argsort(known)
+    found = order[np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)]
+    if not np.array_equal(known[found], wanted):
+        detail = (
+            "positions in this study were asked for another table: only persons of that one can be brought, "
+            "for servers answer one query for each row"
+        )
+        raise Problem(Kind.CONFLICT, detail)
+    return found.astype(np.int64)
+
+
+def _words(ids: Ids) -> npt.NDArray[np.bytes_]:
+    """As keys that sort; the suffix keeps numpy from dropping zeros at the end."""
+    marked = np.concatenate([ids, np.ones((len(ids), 1), np.uint8)], axis=1)
+    return np.ascontiguousarray(marked).view(f"S{ID_BYTES + 1}").reshape(-1)
+
+
+def _ids(folder: Path) -> Ids:
+    return np.frombuffer((folder / _IDS).read_bytes(), np.uint8).reshape(-1, ID_BYTES)
+
+
+@dataclass(frozen=True)
+class _Growing:
+    """A file of `total` items, written in batches."""
+
+    path: Path
+    item: int
+    total: int
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def missing(self) -> Iterator[tuple[int, int]]:
+        """First item and end of each batch that is not there; a batch that was cut off is not."""
+        done = self.size // self.item
+        if done < self.total:
+            done -= done % BATCH
+        for first in range(done, self.total, BATCH):
+            yield first, min(first + BATCH, self.total)
+
+    def write(self, first: int, data: bytes) -> None:
+        """A batch, on the disk when this returns, in place of what stood there and behind."""
+        with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.truncate(first * self.item)
+            file.seek(first * self.item)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read(self, first: int, end: int) -> bytes:
+        """Some items."""
+        with self.path.open("rb") as file:
+            file.seek(first * self.item)
+            return file.read((end - first) * self.item)
+
+
+class Matcher:
+    """Goes through the stages, in an errand; what was done is not done again."""
+
+    def __init__(self, site: Site, errands: Errands) -> None:
+        self._site = site
+        self._errands = errands
+
+    def evaluated(self, folder: Path, server: str) -> int:
+        """Bytes of evaluations that are here from a server."""
+        path = folder / f"evaluated-{server}"
+        return path.stat().st_size if path.exists() else 0
+
+    def finished(self, folder: Path) -> bool:
+        """Whether the positions are here."""
+        return (folder / _POSITIONS).exists()
+
+    def positions(self, manifest: Manifest, holder: Holder, folder: Path) -> npt.NDArray[np.int64]:
+        """The position of every shuffled id. Raises Unmatched, to be repeated if that is retryable."""
+        assert holder.capacity is not None
+        path = folder / _POSITIONS
+        if not path.exists():
+            if not (folder / _TOLD).exists():
+                self._evaluate(manifest, folder, holder.capacity)
+                self._finalise(manifest, folder, holder.capacity)
+            found = self._matched(manifest, folder, holder.capacity)
+            _replace(path, found)
+        for name in (_SEED, _BLINDED, _TAGS, _TOLD, *(f"evaluated-{server.name}" for server in manifest.servers)):
+            erase(folder / name)
+        return np.frombuffer(path.read_bytes(), "<u4").astype(np.int64)
+
+    def _evaluate(self, manifest: Manifest, folder: Path, capacity: int) -> None:
+        from caps.oprf import Client
+
+        client, ids = Client((folder / _SEED).read_bytes()), _ids(folder)
+        blinded = _Growing(folder / _BLINDED, ELEMENT_BYTES, capacity)
+        for first, end in blinded.missing():
+            self._errands.check()
+            blinded.write(first, client.blind(ids[first:end], first=first))
+        with ThreadPoolExecutor(len(manifest.servers)) as pool:
+            asked = {
+                server.name: pool.submit(copy_context().run, self._ask, manifest.study_id, server, folder, blinded)
+                for server in manifest.servers
+            }
+        problems: Problems = {}
+        for name, done in asked.items():
+            try:
+                done.result()
+            except PeerProblem as problem:
+                problems[name] = problem.document
+        if problems:
+            raise Unmatched(problems)
+
+    def _ask(self, study: str, server: Server, folder: Path, blinded: _Growing) -> None:
+        """All evaluations of one server."""
+        evaluated = _Growing(folder / f"evaluated-{server.name}", ELEMENT_BYTES, blinded.total)
+        with self._site.calls(server, timeout=_TIMEOUT) as client:
+            for first, end in evaluated.missing():
+                self._errands.check()
+                batch = blinded.read(first, end)
+                answer = ask(
+                    client, server.name, "POST", f"/v1/studies/{study}/oprf", content=batch, headers=_BYTES
+                ).content
+                if len(answer) != len(batch):
+                    raise _wrong(server.name, "evaluated another number of elements than it was asked for")
+                evaluated.write(first, answer)
+
+    def _finalise(self, manifest: Manifest, folder: Path, capacity: int) -> None:
+        from caps.oprf import Client
+
+        client, ids = Client((folder / _SEED).read_bytes()), _ids(folder)
+        names = [server.name for server in manifest.servers]
+        parts = [_Growing(folder / f"evaluated-{name}", ELEMENT_BYTES, capacity) for name in names]
+        tags = _Growing(folder / _TAGS, TAG_BYTES, capacity)
+        for first, end in tags.missing():
+            self._errands.check()
+            evaluations = [part.read(first, end) for part in parts]
+            try:
+                found = client.finalise(ids[first:end], evaluations, first=first)
+            except PeerViolation as error:
+                erase(parts[error.party].path)
+                name = names[error.party]
+                problem = _wrong(name, "returned evaluations that are no elements")
+                raise Unmatched({name: problem.document}) from None
+            tags.write(first, found.tobytes())
+
+    def _matched(self, manifest: Manifest, folder: Path, capacity: int) -> bytes:
+        """Give S1 the tags, once, and ask for the positions."""
+        server, told = manifest.servers[0], folder / _TOLD
+        path = f"/v1/studies/{manifest.study_id}"
+        try:
+            with self._site.calls(server, timeout=_TIMEOUT) as client:
+                if not told.exists():
+                    tags = (folder / _TAGS).read_bytes()
+                    ask(client, server.name, "PUT", f"{path}/tags", content=tags, headers=_BYTES)
+                    write_private(told, b"")
+                found = ask(client, server.name, "GET", f"{path}/positions").content
+            positions = np.frombuffer(found[: capacity * POSITION_BYTES], "<u4")
+            assert manifest.slots is not None
+            if len(found) != capacity * POSITION_BYTES or len(np.unique(positions)) != capacity:
+                raise _wrong(server.name, "gave other positions than one for each row")
+            if int(positions.max()) >= manifest.slots:
+                raise _wrong(server.name, "gave positions outside the joint table")
+        except PeerProblem as problem:
+            raise Unmatched({server.name: problem.document}) from None
+        return found
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}")
+    erase(temporary)
+    write_private(temporary, data)
+    temporary.rename(path)
+    fsync_directory(path.parent)
+
+
+def _wrong(party: str, what: str) -> PeerProblem:
+    return PeerProblem.own(Kind.PEER_FAILED, f"{party} {what}", party=party, retryable=False)

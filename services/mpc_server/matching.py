@@ -1,0 +1,228 @@
+"""The light join at a server: its part of the pseudonyms' key, evaluated for holders; and at S1, the matching of tags.
+
+    evaluate (all servers) -> tags (S1) -> positions (S1), to each holder its own
+
+What protects persons here is that guesses are few and end: every holder has as many elements evaluated as it has
+padded rows, a repeated batch is free, and the study's key is forgotten when its inputs are sealed. What was stored is
+encrypted under a key that goes with it. The tags of a study are settled once positions were given to anybody: others
+would move everybody's rows. Who learns what is in docs/joining.md.
+
+`caps.oprf` is imported where it is used: it unpacks a library, which only studies with such a join need.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
+
+from caps.service import logs
+from caps.service.identity import Caller, machine
+from caps.service.problems import Kind, Problem
+from caps.service.site import Site, confirm
+from caps.study import Holder, Manifest
+from services.mpc_server import tables
+from services.mpc_server.store import KEY_BYTES, ShareStore, new_key
+from services.mpc_server.studies import Studies
+
+ELEMENT_BYTES, TAG_BYTES, POSITION_BYTES = 32, 16, 4
+MOST_ELEMENTS = 1 << 15
+"""Of one batch: some seconds of work."""
+MATCHING_SERVER = "S1"
+
+log = logging.getLogger("caps.matching")
+
+
+@dataclass(frozen=True, repr=False)
+class _Secrets:
+    """Of one study at one server: its part of the OPRF's key, the key of the order, the key of what is stored."""
+
+    scalar: bytes
+    order: bytes
+    data: bytes
+
+    @classmethod
+    def fresh(cls) -> _Secrets:
+        from caps.oprf import ServerKey
+
+        return cls(ServerKey.fresh().scalar, new_key(), new_key())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> _Secrets:
+        return cls(data[:KEY_BYTES], data[KEY_BYTES : 2 * KEY_BYTES], data[2 * KEY_BYTES :])
+
+    def to_bytes(self) -> bytes:
+        return self.scalar + self.order + self.data
+
+
+class Matching:
+    """All joins by tags of one server."""
+
+    def __init__(self, site: Site, studies: Studies, database: Engine, store: ShareStore) -> None:
+        self._site = site
+        self._studies = studies
+        self._database = database
+        self._store = store
+
+    def evaluate(self, study: str, elements: bytes, caller: Caller) -> bytes:
+        """This server's multiples of a batch of blinded elements; the same batch again is not counted again."""
+        from caps.oprf import ServerKey
+
+        _, holder = self._party(study, caller)
+        count = len(elements) // ELEMENT_BYTES
+        if not 0 < count <= MOST_ELEMENTS or len(elements) % ELEMENT_BYTES:
+            detail = f"a batch has 1 to {MOST_ELEMENTS} elements of {ELEMENT_BYTES} bytes"
+            raise Problem(Kind.INVALID, detail, study=study)
+        batch = sha256(elements).hexdigest()
+        with self._database.begin() as connection:
+            secrets = self._secrets(connection, study)
+            self._new(connection, study, holder, batch, count)
+        evaluated = ServerKey(secrets.scalar).evaluate(elements)  # before it is counted: what is invalid costs nothing
+        with self._database.begin() as connection:
+            self._studies.require_open(connection, study)
+            if self._new(connection, study, holder, batch, count):
+                row = {"study": study, "holder": holder.name, "batch": batch, "elements": count}
+                connection.execute(insert(tables.evaluations).values(**row))
+        logs.say(log, "evaluated", study=study, holder=holder.name, elements=count)
+        return evaluated
+
+    def _new(self, connection: Connection, study: str, holder: Holder, batch: str, count: int) -> bool:
+        """Whether a batch is a new one. Raises a problem if the holder may have no more of them."""
+        table = tables.evaluations
+        own = (table.c.study == study) & (table.c.holder == holder.name)
+        if connection.execute(select(table.c.batch).where(own, table.c.batch == batch)).first() is not None:
+            return False
+        assert holder.capacity is not None
+        left = holder.capacity - int(connection.execute(select(func.sum(table.c.elements)).where(own)).scalar() or 0)
+        if count > left:
+            logs.say(log, "refused to evaluate", study=study, holder=holder.name, elements=count, left=left)
+            detail = (
+                f"{holder.name} may have {holder.capacity} elements evaluated in this study, as many as it has rows; "
+                f"{left} of them are left"
+            )
+            raise Problem(Kind.FORBIDDEN, detail, study=study)
+        return True
+
+    def tags_length(self, study: str, caller: Caller) -> int:
+        """How many bytes the caller's tags have."""
+        _, holder = self._party(study, caller, matching=True)
+        assert holder.capacity is not None
+        return holder.capacity * TAG_BYTES
+
+    def put_tags(self, study: str, data: bytes, caller: Caller) -> None:
+        """Keep a holder's tags. Others may replace them until positions were given."""
+        _, holder = self._party(study, caller, matching=True)
+        expected = self.tags_length(study, caller)
+        if len(data) != expected:
+            detail = f"the tags of {holder.name} have {expected} bytes, padding included, not {len(data)}"
+            raise Problem(Kind.INVALID, detail, study=study)
+        repeats = len(data) // TAG_BYTES - len(np.unique(np.frombuffer(data, np.dtype((np.void, TAG_BYTES)))))
+        if repeats:
+            detail = f"{repeats} tags of {holder.name} repeat others of it: keys must be unique within a holder"
+            raise Problem(Kind.INVALID, detail, study=study)
+        digest = sha256(data).hexdigest()
+        with self._store.guard(_folder(study)):
+            with self._database.begin() as connection:
+                secrets = self._secrets(connection, study)
+                known = self._replaceable(connection, study, holder.name, digest)
+            if known == digest:
+                return
+            self._store.put(_tags_name(study, digest), secrets.data, data)
+            table = tables.tags
+            with self._database.begin() as connection:
+                self._studies.require_open(connection, study)
+                connection.execute(delete(table).where(table.c.study == study, table.c.holder == holder.name))
+                row = {"study": study, "holder": holder.name, "sha256": digest, "given": False}
+                connection.execute(insert(table).values(**row))
+            if known is not None:
+                self._store.erase(_tags_name(study, known))
+        logs.say(log, "tags received", study=study, holder=holder.name)
+
+    def _replaceable(self, connection: Connection, study: str, holder: str, digest: str) -> str | None:
+        """The digest of a holder's tags that are here. Raises a problem if others come too late."""
+        rows = self._tags(connection, study)
+        known = next((row.sha256 for row in rows if row.holder == holder), None)
+        if known != digest and any(row.given for row in rows):
+            raise Problem(Kind.CONFLICT, "positions were given for the tags that came before", study=study)
+        return known
+
+    def positions(self, study: str, caller: Caller) -> bytes:
+        """Where each row of the caller goes, in the order of its tags: 4 bytes each, little-endian."""
+        manifest, holder = self._party(study, caller, matching=True)
+        with self._store.guard(_folder(study)):
+            with self._database.begin() as connection:
+                secrets = self._secrets(connection, study)
+                rows = self._tags(connection, study)
+            present = {row.holder for row in rows}
+            absent = [one.name for one in manifest.holders if one.capacity is not None and one.name not in present]
+            if absent:
+                raise Problem(Kind.NOT_READY, "tags of some holders are not here yet", study=study, holders=absent)
+            if not all(row.given for row in rows):
+                self._match(manifest, rows, secrets)
+                with self._database.begin() as connection:
+                    self._studies.require_open(connection, study)
+                    connection.execute(update(tables.tags).where(tables.tags.c.study == study).values(given=True))
+                logs.say(log, "matched", study=study, holders=len(rows))
+            return self._store.get(_positions_name(study, holder.name), secrets.data)
+
+    def _match(self, manifest: Manifest, rows: list[Row[Any]], secrets: _Secrets) -> None:
+        from caps.oprf import positions
+
+        study, size = manifest.study_id, manifest.slots
+        assert size is not None
+        tags = {
+            row.holder: np.frombuffer(self._store.get(_tags_name(study, row.sha256), secrets.data), np.uint8).reshape(
+                -1, TAG_BYTES
+            )
+            for row in rows
+        }
+        match = positions(tags, secrets.order, size=size)
+        for name, found in match.positions.items():
+            self._store.put(_positions_name(study, name), secrets.data, found.astype("<u4").tobytes())
+
+    def _party(self, study: str, caller: Caller, *, matching: bool = False) -> tuple[Manifest, Holder]:
+        """The caller as a holder of a study that joins by tags, here. Raises a problem otherwise."""
+        manifest = self._studies.manifest(study)
+        name = machine(caller).name
+        holder = next((one for one in manifest.holders if one.name == name), None)
+        if holder is None:
+            raise Problem(Kind.FORBIDDEN, f"{caller} has no part in this study", study=study)
+        confirm(caller, holder)
+        if manifest.join is None or manifest.join.protocol != "oprf":
+            raise Problem(Kind.NOT_FOUND, "this study does not join by tags", study=study)
+        if holder.capacity is None:
+            raise Problem(Kind.FORBIDDEN, f"{name} brings nothing that is joined", study=study)
+        if matching and self._site.name != MATCHING_SERVER:
+            raise Problem(Kind.NOT_FOUND, f"tags are matched at {MATCHING_SERVER}", study=study)
+        return manifest, holder
+
+    def _secrets(self, connection: Connection, study: str) -> _Secrets:
+        """Within a transaction: the keys of a study that is open, made at their first use."""
+        self._studies.require_open(connection, study)
+        table, vault = tables.studies, self._store.vault
+        wrapped = connection.execute(select(table.c.join_key).where(table.c.study == study)).scalar()
+        if wrapped is not None:
+            return _Secrets.from_bytes(vault.unwrap(_folder(study), wrapped))
+        secrets = _Secrets.fresh()
+        wrapped = vault.wrap(_folder(study), secrets.to_bytes())
+        connection.execute(update(table).where(table.c.study == study).values(join_key=wrapped))
+        return secrets
+
+    def _tags(self, connection: Connection, study: str) -> list[Row[Any]]:
+        return list(connection.execute(select(tables.tags).where(tables.tags.c.study == study)).all())
+
+
+def _folder(study: str) -> str:
+    return f"{study}/join"
+
+
+def _tags_name(study: str, digest: str) -> str:
+    return f"{_folder(study)}/tags/{digest}"
+
+
+def _positions_name(study: str, holder: str) -> str:
+    return f"{_folder(study)}/positions/{holder}"

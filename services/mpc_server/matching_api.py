@@ -1,0 +1,63 @@
+"""Routes of the light join: evaluations, tags, positions. The work is in `matching`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from caps.service.identity import Allow, Caller
+from caps.service.problems import Kind, Problem
+from caps.study.manifest import MAX_SLOTS
+from services.mpc_server.matching import ELEMENT_BYTES, MOST_ELEMENTS, TAG_BYTES, Matching
+from services.mpc_server.studies_api import Id
+
+LIMITS = (
+    ("/v1/studies/[0-9a-f]{64}/oprf", MOST_ELEMENTS * ELEMENT_BYTES),
+    ("/v1/studies/[0-9a-f]{64}/tags", MAX_SLOTS * TAG_BYTES),
+)
+"""For `create_app`; each holder's own number of tags is enforced here."""
+
+ByHolder = Annotated[Caller, Depends(Allow(machines=["holder"]))]
+_BYTES = "application/octet-stream"
+_BINARY: dict[str, Any] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}}
+_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": _BINARY}}
+
+
+class Bytes(Response):
+    """An answer that is no document."""
+
+    media_type = _BYTES
+
+
+def router(matching: Matching) -> APIRouter:
+    """What holders of studies that join by tags call."""
+    api = APIRouter(prefix="/v1/studies/{study}", tags=["matching"])
+
+    def answers(what: str) -> dict[int | str, dict[str, Any]]:
+        return {200: {"description": what, "content": _BINARY}}
+
+    @api.post("/oprf", response_class=Bytes, responses=answers("Evaluated elements, in order"), openapi_extra=_BODY)
+    async def evaluate(study: Id, request: Request, caller: ByHolder) -> Response:
+        """This server's part of the pseudonyms of blinded elements, 32 bytes each; as many as the holder has rows."""
+        elements = await request.body()
+        return Bytes(await run_in_threadpool(matching.evaluate, study, elements, caller))
+
+    @api.put("/tags", status_code=204, openapi_extra=_BODY)
+    async def tags(study: Id, request: Request, caller: ByHolder) -> None:
+        """At S1: a holder's tags, 16 bytes each, as many as its padded rows. Sending them again changes nothing."""
+        length = await run_in_threadpool(matching.tags_length, study, caller)
+        data = bytearray()
+        async for part in request.stream():
+            data += part
+            if len(data) > length:
+                raise Problem(Kind.TOO_LARGE, f"the tags of this holder have {length} bytes", study=study)
+        await run_in_threadpool(matching.put_tags, study, bytes(data), caller)
+
+    @api.get("/positions", response_class=Bytes, responses=answers("Positions, 4 bytes each, little-endian"))
+    def positions(study: Id, caller: ByHolder) -> Response:
+        """At S1: where the caller's own rows go, in the order of its tags. Not ready until every holder's tags came."""
+        return Bytes(matching.positions(study, caller))
+
+    return api
