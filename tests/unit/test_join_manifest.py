@@ -286,7 +286,7 @@ def test_small_tables_are_objected_to_by_name(study: dict[str, Any], policy: dic
 
 
 def test_a_policy_may_refuse_the_light_protocol() -> None:
-    manifest = joined_manifest(capacity=100, protocol="oprf")
+    manifest = joined_manifest(capacity=100, join={"protocol": "oprf"})
     assert Policy(joins=("shuffle",)).judge(manifest) == ["joining by oprf is not allowed here"]
     assert Policy().judge(manifest) == []
 
