@@ -5,10 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup check test test-slow test-compose demo bench docs lock clean
+.PHONY: help setup check test test-slow test-exhaustive test-compose demo bench docs lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv with the locked dependencies
 
@@ -26,10 +26,13 @@ check: $(READY) ## lint, types, import contracts, generated docs up to date
 	@$(BIN)/python -m deploy.images.requirements --check
 
 test: check ## everything CI runs: check, then the tests
-	@deploy/scripts/postgres run $(BIN)/pytest -q -n 2 --dist worksteal -m "not slow"
+	@deploy/scripts/postgres run $(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not exhaustive"
 
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/pytest -q -m slow
+
+test-exhaustive: $(READY) ## a crash at every single point of a study, for hours
+	@$(BIN)/pytest -q -m exhaustive
 
 test-compose: $(READY) ## the federation in containers, with faults; needs root and Debian's packages
 	@deploy/scripts/test-compose

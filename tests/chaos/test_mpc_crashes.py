@@ -214,12 +214,17 @@ def all_points(federation: Federation) -> Counter[str]:
     return points(home)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("point", POINTS)
-def test_a_server_dies_at_every_point(federation: Federation, point: str) -> None:
-    """Every time it comes to the point, S1, S2 and S3 in turn. How often varies a little: noise is drawn when idle."""
+@pytest.mark.parametrize(
+    "runs", [pytest.param(3, marks=pytest.mark.slow), pytest.param(None, marks=pytest.mark.exhaustive)]
+)
+def test_a_server_dies_at_every_point(federation: Federation, point: str, runs: int | None) -> None:
+    """So many times, spread over the run, or every time it comes to the point; S1, S2 and S3 in turn.
+
+    How often it does varies a little, for noise is drawn when a server is idle.
+    """
     count = all_points(federation)[point]
     assert count > 0
-    for number in range(1, count + 1):
+    for number in range(1, count + 1, 1 if runs is None else -(-count // runs)):
         survives(federation, [(SERVERS[number % 3], point, number)], all_die=False)

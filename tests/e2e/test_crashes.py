@@ -180,18 +180,20 @@ def every_point(federation: Everybody, folder: Path) -> dict[str, list[Fault]]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(4 * 3600)
-def test_every_service_dies_at_every_point(frail: Everybody, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "studies", [pytest.param(12, marks=pytest.mark.slow), pytest.param(None, marks=pytest.mark.exhaustive)]
+)
+def test_every_service_dies_at_every_point(frail: Everybody, tmp_path: Path, studies: int | None) -> None:
     """In each study the coordinator, a holder and a server die once, holders and servers in turn.
 
-    How often each comes to a point varies with its peers' pace, so the last of them may live.
+    Points are spread over the whole study; all of them if no number of studies is given. How often each service comes
+    to a point varies with its peers' pace, so the last of them may live.
     """
     found = every_point(frail, tmp_path / "undisturbed")
     assert all(len(faults) > 20 for faults in found.values())
-    number = 0
-    while any(number < len(faults) for faults in found.values()):
+    most = max(map(len, found.values()))
+    for number in range(0, most, 1 if studies is None else -(-most // studies)):
         victims = (COORDINATOR, ("north", "south")[number % 2], SERVERS[number % 3])
         faults = [found[name][number] for name in victims if number < len(found[name])]
         survives(frail, tmp_path / str(number), faults, all_die=False)
-        number += 1

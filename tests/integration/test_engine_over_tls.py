@@ -38,7 +38,7 @@ def unpacked(parts):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_protocol_gives_the_same_over_tls(seed: int) -> None:
     names = sorted(CASES)
-    reports = run_task("tests.tls_tasks:run_cases", {"names": names, "seed": seed}, timeout=120)
+    reports = run_task("tests.tls_tasks:run_cases", {"names": names, "seed": seed}, timeout=280)
     for position, name in enumerate(names):
         parts = [report[position] for report in reports]
         call = CASES[name][1](source(seed))
