@@ -10,6 +10,7 @@ import compileall
 import importlib
 import os
 import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -42,7 +43,7 @@ def install(service: str, source: Path, target: Path) -> None:
 
 
 def trim(library: Path) -> None:
-    """Remove what no service reads: tests, headers, stubs, caches, scripts."""
+    """Remove what no service reads: tests, headers, stubs, caches, scripts; symbols, where binutils are at hand."""
     for folder in sorted(library.rglob("*"), reverse=True):
         name = folder.relative_to(library).as_posix()
         if folder.is_dir() and folder.name in _TESTS and name not in _KEPT:
@@ -50,6 +51,10 @@ def trim(library: Path) -> None:
     for file in library.rglob("*"):
         if file.is_file() and file.name.endswith(_SUFFIXES):
             file.unlink()
+    if strip := shutil.which("strip"):
+        # Libraries beside a package, in *.libs, were patched when the wheel was made: they are left alone.
+        libraries = [str(one) for one in library.rglob("*.so") if ".libs/" not in str(one)]
+        subprocess.run([strip, "--strip-unneeded", *libraries], check=True)
     shutil.rmtree(library / "bin", ignore_errors=True)
     for dialect in ("mssql", "mysql", "oracle"):
         shutil.rmtree(library / "sqlalchemy" / "dialects" / dialect, ignore_errors=True)

@@ -59,8 +59,8 @@ def documents() -> dict[str, str]:
     with (ROOT / "pyproject.toml").open("rb") as file:
         direct: list[str] = tomllib.load(file)["project"]["dependencies"]
     entries = locked((ROOT / "requirements.lock").read_text())
-    direct = [str(canonicalize_name(Requirement(one).name)) for one in direct]
-    common = closure(set(direct) - frozenset().union(*ALONE.values()))
+    alone = frozenset().union(*ALONE.values())
+    common = closure(one for one in direct if canonicalize_name(Requirement(one).name) not in alone)
     names = {COMMON: common} | {service: closure(own) - common for service, own in ALONE.items()}
     return {
         file: "".join(f"{entry}\n" for name in sorted(wanted) for entry in entries[name])
