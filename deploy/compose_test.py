@@ -454,7 +454,7 @@ class Test:
         federation.wait_ready(GUEST)
         files = self._with_guest()
         cards = self.cards() | {GUEST: json.loads((home / "card.json").read_text())}
-        brings = {"name": GUEST, "brings": "columns", "columns": list(example.MEDICAL)}
+        brings = {"name": GUEST, "brings": "columns", "columns": list(example.MEDICAL), "capacity": 1_000}
         run = self.begin("a guest", self.study("with a guest", [*example.HOLDERS, brings], cards), files)
         self.finish(run)
         touched = [one for one in SERVICES if federation.inspect(one)["State"]["StartedAt"] != before[one]]
