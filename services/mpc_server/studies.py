@@ -507,7 +507,8 @@ def _state(row: Row[Any]) -> StudyState:
 
 def _known(row: Row[Any] | None) -> Row[Any]:
     if row is None:
-        raise Problem(Kind.NOT_FOUND, "this server does not know the study")
+        # A holder may be ahead of the coordinator, which brings the study again when it or this server has restarted.
+        raise Problem(Kind.NOT_FOUND, "this server does not know the study", retryable=True)
     return row
 
 

@@ -202,7 +202,9 @@ def test_studies_are_shown_to_those_with_a_part_in_them(federation, desk):
     for who in ("S1", Scope.ANALYST, Scope.OWNER):
         refused(desk, desk.call(who, "GET"), Kind.FORBIDDEN)
         refused(desk, desk.call(who, "GET", "/v1/studies"), Kind.FORBIDDEN)
-    refused(desk, desk.call("coordinator", "GET", f"/v1/studies/{'0' * 64}"), Kind.NOT_FOUND)
+    unknown = desk.call("coordinator", "GET", f"/v1/studies/{'0' * 64}")
+    refused(desk, unknown, Kind.NOT_FOUND)
+    assert unknown.json()["retryable"], "a holder that is ahead of the coordinator asks again"
     refused(desk, desk.call("coordinator", "GET", "/v1/studies/nonsense"), Kind.INVALID)
 
 
