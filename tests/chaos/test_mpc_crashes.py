@@ -53,9 +53,10 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         yield found
 
 
-def begun(federation: Federation) -> tuple[Driver, np.ndarray]:
-    """A small AIM run on columns, before its first step."""
-    manifest = manifest_of(federation, SPLIT, schema=SCHEMA, slots=32, parameters={"rounds": 3})
+def begun(federation: Federation, algorithm: str = "aim") -> tuple[Driver, np.ndarray]:
+    """A small run on columns, before its first step."""
+    parameters = {"rounds": 3} if algorithm == "aim" else {}
+    manifest = manifest_of(federation, SPLIT, schema=SCHEMA, slots=32, algorithm=algorithm, parameters=parameters)
     codes = np.random.default_rng(3).integers(0, 2, (29, 2))
     columns = {}
     for name, position in (("north", 0), ("south", 1)):
@@ -88,9 +89,11 @@ def complete(federation: Federation, driver: Driver, codes: np.ndarray) -> None:
     assert len(documents[0]) == words[0].steps
 
 
-def survives(federation: Federation, faults: Sequence[tuple[str, str, int]], *, all_die: bool = True) -> list[str]:
+def survives(
+    federation: Federation, faults: Sequence[tuple[str, str, int]], *, all_die: bool = True, algorithm: str = "aim"
+) -> list[str]:
     """Run with servers that end at points; returns which ended. Answers written down before stay what they were."""
-    driver, codes = begun(federation)
+    driver, codes = begun(federation, algorithm)
     for victim, point, number in faults:
         arm(federation.places[victim].home, point, number)
     kept: list[tuple[str, dict[int, str]]] = []
@@ -158,6 +161,11 @@ def test_all_servers_die_at_once_and_two_while_they_attest(federation: Federatio
             arm(federation.places[victim].home, point, 1)
         complete(federation, driver, codes)
         assert sorted(died[-2:]) == ["S1", "S2"]
+
+
+def test_a_server_dies_before_it_wrote_its_last_answer(federation: Federation) -> None:
+    """The others have theirs, and are still there to repeat the step with it. MST on two columns has four steps."""
+    survives(federation, [("S1", "committing", 3 * (1 + 4))], algorithm="mst")
 
 
 @pytest.mark.slow

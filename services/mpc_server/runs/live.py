@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 from time import perf_counter
-from typing import Protocol, TypeAlias
+from typing import NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
@@ -132,10 +132,13 @@ class LiveRun:
         live = self._session.channel.traffic if self._session is not None else None
         return self._rounds + (live.rounds if live else 0), self._sent + (live.sent if live else 0)
 
-    async def live(self) -> None:
-        """Keep a session open until the run has ended."""
+    async def live(self) -> NoReturn:
+        """Keep a session open until cancelled, which is when this server attests the run.
+
+        Not only until its own last answer: a peer that fell just before it wrote that answer down needs both others.
+        """
         pause, said = _FIRST_PAUSE, ""
-        while not self.record.ended:
+        while True:
             try:
                 await self._live_once()
                 pause = _FIRST_PAUSE
@@ -214,7 +217,7 @@ class LiveRun:
             error = await channel.ended()
             if isinstance(error, PeerError):
                 raise error
-        except PeerError:
+        except (PeerError, asyncio.CancelledError):
             raise
         except BaseException as error:
             await channel.abort(type(error).__name__)
@@ -265,10 +268,7 @@ class _RunSession:
             if min(view[2] for view in everybody) < common:
                 await self._finish(self._record.steps[common - 1])
             self._idle = all(view[1] == common for view in everybody)
-        if self._record.ended:
-            await self.channel.close()
-        else:
-            self._draw_soon()
+        self._draw_soon()
 
     async def step(self, number: int, request: Request | None, digest: str) -> Recorded:
         """Do a step that the record has no answer for."""
@@ -281,10 +281,7 @@ class _RunSession:
         except BaseException as error:
             await self.channel.abort(type(error).__name__)
             raise
-        if self._record.ended:
-            await self.channel.close()
-        else:
-            self._draw_soon()
+        self._draw_soon()
         return done
 
     async def _do(self, number: int, request: Request | None, digest: str) -> Recorded:

@@ -258,6 +258,8 @@ class Runs:
             )
             signed = Signed[Attestation].by(document, self._site.name, self._site.signing_key)
             record.end(signed.model_dump_json(), self._now())
+            if found.task is not None:
+                found.task.cancel()
             found.material.erase()
             return signed
 
