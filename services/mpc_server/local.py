@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -87,15 +88,19 @@ class LocalServers:
 
     def wait(self, timeout: float) -> list[Report]:
         """Every server's report. Servers still running at the time-out are killed, which their report then shows."""
-        reports = []
-        deadline = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=timeout)
-        for party, process in enumerate(self.processes):
-            left = max(0.0, (deadline - dt.datetime.now(dt.UTC)).total_seconds())
+
+        def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
             try:
-                out, err = process.communicate(timeout=left)
+                return process.communicate(timeout=timeout)
             except subprocess.TimeoutExpired:
                 process.kill()
-                out, err = process.communicate()
+                return process.communicate()
+
+        # All at once: a long report needs a reader when it is written, not when its turn comes.
+        with ThreadPoolExecutor(len(self.processes)) as readers:
+            outputs = list(readers.map(finished, self.processes))
+        reports = []
+        for party, (process, (out, err)) in enumerate(zip(self.processes, outputs, strict=True)):
             report = json.loads(out.splitlines()[-1]) if out.strip() else {}
             reports.append(Report(party, process.returncode, report.get("result"), report.get("error"), err))
         return reports
