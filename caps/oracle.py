@@ -8,6 +8,7 @@ Scores are integers in units of 2^-UNIT_BITS of a person, so that their sensitiv
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -176,6 +177,9 @@ def _entry(step: str, mechanism: AnyMechanism, plan: Plan | DistributedPlan, dra
 
 
 Request: TypeAlias = Selection | Measurement
+COMPUTE: Mapping[str, str] = {"kind": "compute"}
+"""The request of a run's step 0, COMPUTE ANSWERS, as JSON; the steps after it are `Request`s."""
+COMPUTE_DIGEST = canonical.digest("request", COMPUTE)
 _MEMBERS = {
     "select": ("kind", "step", "candidates", "estimate", "bias", "weights", "mechanism", "draws"),
     "measure": ("kind", "step", "clique", "mechanism", "draws", "distributed"),

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from caps import canonical
 from caps.errors import DomainError, LocalError
 from caps.privacy.mechanisms import AnyMechanism, mechanism_from_json, mechanism_to_json
 from caps.privacy.neighbouring import Neighbouring
 from caps.privacy.rational import (
-    canonical_json,
     decode_ratio,
     encode_ratio,
     exact,
@@ -24,7 +24,6 @@ from caps.privacy.rational import (
     positive,
     read_count,
     read_flag,
-    read_json,
     read_object,
     read_text,
 )
@@ -159,6 +158,15 @@ class Filter:
 
     def charge(self, entry: Entry) -> None:
         """Add an entry. Raises BudgetExceeded, and changes nothing, if any budget would be exceeded."""
+        self._rho, self._eta, self._epsilon = self._with(entry)
+        self._entries.append(entry)
+
+    def check(self, entry: Entry) -> None:
+        """Raises BudgetExceeded if `charge` would. Changes nothing."""
+        self._with(entry)
+
+    def _with(self, entry: Entry) -> tuple[Fraction, Fraction, Fraction]:
+        """rho, eta and epsilon with one more entry."""
         rho = self._rho + entry.rho(self.neighbouring)
         eta = self._eta + entry.eta
         epsilon = self._epsilon
@@ -173,8 +181,7 @@ class Filter:
             epsilon += pure
             if epsilon > self.pure_epsilon:
                 raise BudgetExceeded(f"step {entry.step}: epsilon would exceed the budget")
-        self._rho, self._eta, self._epsilon = rho, eta, epsilon
-        self._entries.append(entry)
+        return rho, eta, epsilon
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Filter) and self.to_json() == other.to_json()
@@ -186,7 +193,7 @@ class Filter:
 
     def to_json(self) -> bytes:
         """Canonical JSON of the budgets and all entries."""
-        return canonical_json(
+        return canonical.dump(
             {
                 "budget": encode_ratio(self.budget),
                 "entries": [entry.to_json(self.neighbouring) for entry in self._entries],
@@ -201,7 +208,7 @@ class Filter:
     def from_json(cls, data: bytes) -> Filter:
         """Rebuild by charging every entry again. Raises BudgetExceeded if they do not fit."""
         names = ("budget", "entries", "eta_max", "neighbouring", "pure_epsilon", "version")
-        members = read_object(read_json(data), names)
+        members = read_object(canonical.load(data), names)
         entries, pure = members["entries"], members["pure_epsilon"]
         if read_count(members["version"]) != VERSION or not isinstance(entries, list):
             raise DomainError("not a filter of this version")

@@ -125,21 +125,11 @@ def decode_ratio(text: object) -> Fraction:
     return ratio
 
 
-def canonical_json(value: object) -> bytes:
-    """RFC 8785. Raises DomainError for a value that it cannot write."""
-    return canonical.dump(value)
-
-
 def read_object(value: object, names: Iterable[str]) -> dict[str, object]:
     """`value` as an object of exactly these members. Raises DomainError otherwise."""
     if not isinstance(value, dict) or value.keys() != set(names):
         raise DomainError(f"an object with members {', '.join(sorted(names))} is expected")
     return value
-
-
-def read_json(data: bytes) -> object:
-    """Decode what `canonical_json` wrote. Raises DomainError for any other encoding of the same value."""
-    return canonical.load(data)
 
 
 def read_text(value: object) -> str:

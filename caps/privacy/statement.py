@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 
+from caps import canonical
 from caps.errors import DomainError
 from caps.privacy.filter import Filter
 from caps.privacy.mechanisms import KINDS
 from caps.privacy.neighbouring import Neighbouring, Relation
 from caps.privacy.rational import (
-    canonical_json,
     decode_ratio,
     encode_ratio,
     exp_up,
     read_count,
     read_flag,
-    read_json,
     read_object,
     read_text,
 )
@@ -169,7 +168,7 @@ class PrivacyStatement:
 
     def to_json(self) -> bytes:
         """Canonical JSON."""
-        return canonical_json(
+        return canonical.dump(
             {
                 "assumptions": list(self.assumptions),
                 "certified": self.certified,
@@ -191,7 +190,7 @@ class PrivacyStatement:
     @classmethod
     def from_json(cls, data: bytes) -> PrivacyStatement:
         """The inverse of `to_json`. Raises DomainError for a statement that is not true of its own budgets."""
-        value = read_json(data)
+        value = canonical.load(data)
         ratios = ("epsilon", "delta", "rho", "rho_spent", "eta", "eta_max")
         others = (
             "assumptions",

@@ -18,9 +18,17 @@ import numpy as np
 from caps import canonical
 from caps.domain import Layout
 from caps.errors import CapsError, DomainError
-from caps.oracle import Integers, Measurement, Request, Selection, request_digest, request_to_json
+from caps.oracle import (
+    COMPUTE,
+    COMPUTE_DIGEST,
+    Integers,
+    Measurement,
+    Request,
+    Selection,
+    request_digest,
+    request_to_json,
+)
 from caps.privacy import PrivacyStatement
-from caps.privacy.rational import canonical_json
 from caps.service import logs
 from caps.service.metrics import Metrics
 from caps.study import (
@@ -38,8 +46,6 @@ from services.coordinator.generate import Model, create_estimator
 from services.coordinator.servers import Misbehaved, Servers, Unavailable, agree, signed
 from services.coordinator.store import Run, State, Store
 
-COMPUTE: Mapping[str, Any] = {"kind": "compute"}
-"""The request of step 0, COMPUTE ANSWERS."""
 _OWN_WORDS = frozenset({"server", "ledger", "at"})
 T = TypeVar("T")
 
@@ -276,7 +282,7 @@ class ServersOracle:
 
     def answers(self) -> None:
         """As Oracle.answers. Raises RunFailed if the servers refused a contribution."""
-        value = self._ask(COMPUTE, canonical.digest("request", COMPUTE).hex()).value
+        value = self._ask(COMPUTE, COMPUTE_DIGEST.hex()).value
         if not isinstance(value, tuple) or len(value) != len(self._sealed) or not {0, 1}.issuperset(value):
             raise RunFailed("the servers do not say of each contribution whether it is valid")
         refused = [one for one, valid in zip(self._sealed, value, strict=True) if not valid]
@@ -310,7 +316,7 @@ class ServersOracle:
 def _statement(manifest: Manifest, attestation: Attestation) -> PrivacyStatement:
     """What the servers say was spent, which must keep within the manifest."""
     try:
-        statement = PrivacyStatement.from_json(canonical_json(attestation.statement))
+        statement = PrivacyStatement.from_json(canonical.dump(attestation.statement))
     except DomainError as error:
         raise RunFailed(f"the servers' privacy statement does not hold: {error}") from None
     privacy = manifest.privacy

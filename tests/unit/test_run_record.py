@@ -13,14 +13,14 @@ from sqlalchemy import Engine, delete, insert, update
 
 from caps.clear import ClearOracle
 from caps.errors import DomainError, LocalError, NotDue
-from caps.oracle import Measurement, Request, Selection, request_digest
+from caps.oracle import COMPUTE_DIGEST, Measurement, Request, Selection, request_digest
 from caps.privacy import BudgetExceeded, Filter, Gaussian
 from caps.study import Answer, Manifest, Policy, Signed
 from services.coordinator.algorithms import algorithm
 from services.coordinator.generate import create_estimator
 from services.mpc_server import tables
 from services.mpc_server.ledger import Ledger, LedgerBroken
-from services.mpc_server.runs.record import COMPUTE, Record, RequestChanged, value_of
+from services.mpc_server.runs.record import Record, RequestChanged, value_of
 from tests.federation_kit import opened
 from tests.study_kit import AT, Keys, example_manifest
 
@@ -78,7 +78,7 @@ def record_of(database: Engine, manifest: Manifest, budget: Fraction | None = No
 
 
 def write(record: Record, number: int, request: Request | None) -> None:
-    record.write(number, request, COMPUTE if request is None else request_digest(request).hex(), AT)
+    record.write(number, request, (COMPUTE_DIGEST if request is None else request_digest(request)).hex(), AT)
 
 
 def answer(record: Record, keys: Keys, number: int, value: int | tuple[int, ...]) -> None:

@@ -39,12 +39,12 @@ from caps.service.metrics import Metrics
 from caps.study import Answer, Signed
 from services.mpc_server.channel import swap
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
-from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.context import Party
 from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.paper import VARIANTS
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.shuffle import RowShare
-from services.mpc_server.engine.steps import Steps, Wanted
+from services.mpc_server.engine.steps import Steps, Wanted, request_context
 from services.mpc_server.runs.record import Record, Recorded, value_of
 from services.mpc_server.transport.hello import Agreement
 from services.mpc_server.transport.keeper import MeshKeeper
@@ -288,8 +288,6 @@ class _RunSession:
         recorded = self._record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
             return recorded
-        if recorded is None and request is not None:
-            self._record.check(request)
         got = await swap(self.channel, f"step{number}/request", bytes.fromhex(digest))
         different = [party_name(peer) for peer, other in got.items() if other.hex() != digest]
         if different:
@@ -381,7 +379,7 @@ class _RunSession:
         """One of the paper's samplers, without a guarantee; rounded to integers once it is open."""
         assert self._steps is not None
         counts: AShare = self._steps.counts[self._record.manifest.layout.part(request.clique)]
-        context: Context = self._party.context.step("run").step(request.step).step("paper")
+        context = request_context(self._steps.run, request).step("paper")
         scale = float(getattr(request.mechanism, "sigma_squared", 0)) ** 0.5
         opened = await self._party.execute(VARIANTS[noise].function(context, counts, scale=scale, frac=_FRAC))
         return (np.asarray(opened).view(np.int64) + (1 << (_FRAC - 1))) >> _FRAC

@@ -23,9 +23,6 @@ from caps.study import Answer, Manifest, Signed, transcript_digest
 from services.mpc_server.ledger import Ledger
 from services.mpc_server.tables import runs, steps
 
-COMPUTE = canonical.digest("request", {"kind": "compute"}).hex()
-"""Digest of the request of step 0."""
-
 
 class RequestChanged(LocalError):
     """Another request than the one recorded for this step: a step's request never changes."""
@@ -60,7 +57,7 @@ class Record:
             for row in connection.execute(select(steps).where(steps.c.run == run).order_by(steps.c.step)):
                 request = None if row.step == 0 else request_from_json(json.loads(row.request))
                 if request is not None:
-                    self._admit(request)
+                    self._charge(self.check(request))
                 answer = None if row.answer is None else Signed[Answer].model_validate_json(row.answer)
                 self.steps.append(Recorded(row.step, request, row.digest, answer))
                 self._note(self.steps[-1])
@@ -107,14 +104,9 @@ class Record:
 
     def check(self, request: Request) -> Admitted:
         """What the next step would cost. Raises NotDue, DomainError or BudgetExceeded; changes nothing."""
-        admitted = self._enforcer.admit(request)
-        Filter(
-            self.filter.budget,
-            self.filter.neighbouring,
-            eta_max=self.filter.eta_max,
-            pure_epsilon=self.filter.pure_epsilon,
-            entries=(*self.filter.entries, self._entry(admitted.entry)),
-        )
+        found = self._enforcer.admit(request)
+        admitted = Admitted(self._entry(found.entry), found.enforcer)
+        self.filter.check(admitted.entry)
         return admitted
 
     def write(self, number: int, request: Request | None, digest: str, at: str) -> Recorded:
@@ -122,25 +114,25 @@ class Record:
         if number != len(self.steps) or (request is None) != (number == 0):
             raise DomainError(f"step {number} is not the next")
         text = "{}" if request is None else canonical.dump(request_to_json(request)).decode()
-        entry = None if request is None else self._entry(self.check(request).entry)
+        admitted = None if request is None else self.check(request)
         with self._database.begin() as transaction:
             # Here, not before: a run given up meanwhile may have had its reservation released.
             if transaction.execute(select(runs.c.state).where(runs.c.run == self.run)).scalar_one() != "going":
                 raise LocalError("the run has ended")
             transaction.execute(steps.insert().values(run=self.run, step=number, request=text, digest=digest))
-            if entry is not None:
+            if admitted is not None:
                 self._ledger.charge(
                     transaction,
                     self.run,
                     self.manifest.study_id,
                     number,
                     digest,
-                    entry,
+                    admitted.entry,
                     self.manifest.task.neighbouring,
                     at,
                 )
-        if request is not None:
-            self._admit(request)
+        if admitted is not None:
+            self._charge(admitted)
         self.steps.append(Recorded(number, request, digest, None))
         return self.steps[-1]
 
@@ -167,9 +159,8 @@ class Record:
             self._ledger.close(transaction, self.run, self.manifest.study_id, self.filter.spent, at)
             transaction.execute(ended.values(state="ended", attestation=attestation))
 
-    def _admit(self, request: Request) -> None:
-        admitted = self._enforcer.admit(request)
-        self.filter.charge(self._entry(admitted.entry))
+    def _charge(self, admitted: Admitted) -> None:
+        self.filter.charge(admitted.entry)
         self._enforcer = admitted.enforcer
 
     def _note(self, step: Recorded) -> None:

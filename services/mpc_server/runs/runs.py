@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillWorking
 from dataclasses import dataclass, field
-from fractions import Fraction
 from threading import Lock
 from typing import Any
 
@@ -17,7 +16,7 @@ from sqlalchemy import Connection, Engine, func, select, update
 
 from caps import __version__, canonical, signing
 from caps.errors import LocalError, party_name
-from caps.oracle import Request, request_digest, request_from_json
+from caps.oracle import COMPUTE, COMPUTE_DIGEST, Request, request_digest, request_from_json
 from caps.privacy import PrivacyStatement
 from caps.ring import Z64
 from caps.service import logs
@@ -30,7 +29,7 @@ from caps.study import Answer, Attestation, Manifest, Policy, RunRequest, RunSta
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.ledger import Ledger
 from services.mpc_server.runs.live import LiveRun, Seat, Share, Verdicts
-from services.mpc_server.runs.record import COMPUTE, Record, Recorded
+from services.mpc_server.runs.record import Record
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.store import ShareStore
 from services.mpc_server.studies import Sealed, Studies
@@ -210,9 +209,9 @@ class Runs:
         found = self._find(run)
         confirm(caller, found.record.manifest.coordinator)
         request, digest = _request(number, asked)
-        recorded = self._recorded(found, number, digest)
-        if recorded is not None:
-            return recorded
+        recorded = found.record.find(number, digest)
+        if recorded is not None and recorded.answer is not None:
+            return recorded.answer
         if self._row(run).state != "going":
             raise Problem(Kind.CONFLICT, "the run has ended")
         try:
@@ -295,7 +294,7 @@ class Runs:
         row = self._row(run)
         manifest = self._studies.manifest(row.study)
         sealed = self._sealed(row.study)
-        record = Record(self._database, self._ledger, manifest, run, row.inputs, self._budget(manifest))
+        record = Record(self._database, self._ledger, manifest, run, row.inputs, self._policy.rho_of(manifest))
         material = Material(manifest, run, sealed, self._studies, self._contributions, self._store)
         party = self._studies.party(row.study)
         seat = Seat(
@@ -328,13 +327,6 @@ class Runs:
             for peer, server in enumerate(manifest.servers)
             if peer != party
         }
-
-    def _recorded(self, found: _Run, number: int, digest: str) -> Signed[Answer] | None:
-        recorded: Recorded | None = found.record.find(number, digest)
-        return None if recorded is None else recorded.answer
-
-    def _budget(self, manifest: Manifest) -> Fraction:
-        return self._policy.rho_of(manifest)
 
     def _sealed(self, study: str) -> Sealed:
         sealed = self._studies.sealed(study)
@@ -378,8 +370,8 @@ def _charged(transaction: Connection, run: str) -> int:
 def _request(number: int, asked: dict[str, Any]) -> tuple[Request | None, str]:
     """The request of a step and its digest. Raises DomainError for one that is none."""
     if number == 0:
-        if asked != {"kind": "compute"}:
+        if asked != COMPUTE:
             raise Problem(Kind.NOT_DUE, "step 0 is to compute the answers")
-        return None, COMPUTE
+        return None, COMPUTE_DIGEST.hex()
     request = request_from_json(asked)
     return request, request_digest(request).hex()
