@@ -36,6 +36,7 @@ import httpx
 
 from caps import canonical
 from caps.errors import CapsError, DomainError
+from caps.files import digest_of
 from caps.tls import client_context
 
 if TYPE_CHECKING:
@@ -565,7 +566,7 @@ class _Fetch:
             except httpx.TransportError as error:
                 failures = 1 if self._held() > held else failures + 1
                 self._client._pause(failures, error)
-        digest = _digest_of(self._part)
+        digest = bytes.fromhex(digest_of(self._part))
         if not hmac.compare_digest(digest, stated):
             self._forget()
             raise AnswerRefused("the file that arrived has another digest than the service states; nothing was kept")
@@ -687,14 +688,6 @@ def _range_start(response: httpx.Response) -> int:
 def _total(response: httpx.Response, done: int) -> int | None:
     length = response.headers.get("content-length", "")
     return done + int(length) if length.isdigit() else None
-
-
-def _digest_of(path: Path) -> bytes:
-    digest = sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.digest()
 
 
 def _is_distrust(error: BaseException) -> bool:

@@ -27,6 +27,7 @@ from cryptography.x509.oid import NameOID
 
 from caps import pki, signing
 from caps.errors import DomainError
+from caps.files import write_private
 
 if TYPE_CHECKING:
     from caps.study.cards import Card
@@ -124,8 +125,7 @@ def request_party(home: Path, role: str, name: str, hosts: Sequence[str]) -> Nam
     if not (home / SIGNING_KEY).exists():
         signing.write_signing_key(home / SIGNING_KEY, signing.generate_signing_key())
     if role == "mpc-server" and not (home / STORAGE_KEY).exists():
-        with _create(home / STORAGE_KEY, 0o600) as file:
-            file.write(secrets.token_bytes(32))
+        write_private(home / STORAGE_KEY, secrets.token_bytes(32))
     key = pki.read_key(home / PRIVATE_KEY)
     asked = pki.request(key, subject=name, uris=[pki.role_uri(role, name)], hosts=hosts)
     pki.write_pem(home / REQUEST, asked)

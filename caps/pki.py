@@ -9,7 +9,6 @@ Time is an argument throughout, as timezone-aware datetimes.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from caps.errors import DomainError
+from caps.files import write_private
 
 PIN_BYTES = 32
 _ROLE = re.compile(r"[a-z][a-z-]*")
@@ -160,8 +160,7 @@ class Authority:
 def write_key(path: Path, key: PrivateKey) -> None:
     """Write a private key as PKCS #8 PEM that only its owner may read. An existing file is never overwritten."""
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(pem)
+    write_private(path, pem)
 
 
 def read_key(path: Path) -> PrivateKey:

@@ -6,7 +6,6 @@ on another. Signing keys are Ed25519; exchange keys, one pair for each server an
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from caps import canonical
 from caps.errors import DomainError, LocalError
+from caps.files import write_private
 
 SigningKey = Ed25519PrivateKey
 _PAIR_LABEL = b"caps/v1/run-pair-secret\0"
@@ -40,8 +40,7 @@ def public_hex(key: SigningKey) -> str:
 def write_signing_key(path: Path, key: SigningKey) -> None:
     """Write a signing key as PKCS #8 PEM that only its owner may read. An existing file is never overwritten."""
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(pem)
+    write_private(path, pem)
 
 
 def read_signing_key(path: Path) -> SigningKey:

@@ -21,6 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from caps.errors import DomainError
+from caps.files import sync_path, write_private
 
 _TOKEN = re.compile(r"caps_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 
@@ -123,14 +124,7 @@ class Tokens:
 
     def _write(self, records: dict[str, dict[str, object]]) -> None:
         temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(records, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
+        write_private(temporary, json.dumps(records, indent=1).encode())
         temporary.replace(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_path(self._path.parent)
         self._load()

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from caps import canonical
 from caps.errors import DomainError
+from caps.files import digest_of
 from caps.privacy import UNIT, PrivacyStatement, satisfies
 from caps.privacy.statement import shown
 from caps.signing import SignatureRefused
@@ -26,7 +27,6 @@ from caps.study.manifest import Party
 CLOCK_SKEW = timedelta(minutes=10)
 _OWN = ("server", "ledger", "at")
 """What is each server's own in an attestation; all else must be alike."""
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,11 +303,7 @@ def _same(what: str, found: str, expected: str) -> str:
 
 
 def _file_digest(path: Path) -> str:
-    digest = sha256()
     try:
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
+        return digest_of(path)
     except OSError as error:
         raise _Fails(f"{path} cannot be read: {error.strerror}") from None
-    return digest.hexdigest()

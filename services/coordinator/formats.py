@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from shutil import rmtree
 import polars as pl
 
 from caps.domain import Codes
+from caps.files import digest_of, sync_path
 from caps.schema import Schema
 from caps.service.problems import Kind, Problem
 from caps.uniform import Uniform
@@ -76,10 +76,10 @@ def appearing(folder: Path) -> Iterator[Path]:
     draft.mkdir(parents=True, mode=0o700)
     yield draft
     for path in (*draft.iterdir(), draft):
-        _sync(path)
+        sync_path(path)
     rmtree(folder, ignore_errors=True)
     draft.replace(folder)
-    _sync(folder.parent)
+    sync_path(folder.parent)
 
 
 def entries(folder: Path) -> dict[str, FileEntry]:
@@ -87,26 +87,9 @@ def entries(folder: Path) -> dict[str, FileEntry]:
     return {path.name: FileEntry(path.stat().st_size, digest_of(path)) for path in sorted(folder.iterdir())}
 
 
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    digest = sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def digest_of_bytes(text: bytes) -> str:
     """SHA-256 of a text, in hexadecimal."""
     return sha256(text).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def by_name(name: str) -> Format:

@@ -29,13 +29,13 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.errors import PeerViolation
+from caps.files import erase, sync_path, write_private
 from caps.joinkey import ID_BYTES, Ids, padding_ids
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest, Server
 from caps.uniform import Uniform
 from services.holder.errands import Errands
-from services.holder.files import erase, fsync_directory, write_private
 from services.holder.peers import PeerProblem, ask
 from services.holder.sharing import Entropy
 from services.holder.table import Rows
@@ -91,8 +91,8 @@ def begin(manifest: Manifest, holder: Holder, rows: Rows, folder: Path, entropy:
     write_private(folder / _SEED, entropy(32))
     write_private(folder / _IDS, shuffled.tobytes())
     write_private(folder / _PLACES, order[:count].astype("<u4").tobytes())
-    fsync_directory(folder)
-    fsync_directory(folder.parent)
+    sync_path(folder)
+    sync_path(folder.parent)
 
 
 def places(folder: Path, rows: Rows, *, same_table: bool) -> npt.NDArray[np.int64]:
@@ -271,7 +271,7 @@ def _replace(path: Path, data: bytes) -> None:
     erase(temporary)
     write_private(temporary, data)
     temporary.rename(path)
-    fsync_directory(path.parent)
+    sync_path(path.parent)
 
 
 def _wrong(party: str, what: str) -> PeerProblem:

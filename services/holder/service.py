@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from caps.files import erase, private_directory, sync_path
 from caps.schema import Limits
 from caps.service.metrics import Reading
 from caps.service.problems import Kind, Problem
@@ -29,7 +30,6 @@ from caps.service.site import Site
 from caps.study import Approval, Holder, Manifest, Signed
 from services.holder import matching, peers
 from services.holder.errands import Errands, TryLater
-from services.holder.files import erase, fsync_directory, private_directory
 from services.holder.matching import Matcher, Unmatched
 from services.holder.peers import PeerProblem
 from services.holder.preview import Preview, preview
@@ -163,7 +163,7 @@ class HolderService:
                 table = TableRecord(f"table-{secrets.token_hex(8)}", media_type, digest, upload.stat().st_size, report)
                 kept = upload.with_name(table.file)
                 upload.rename(kept)
-                fsync_directory(kept.parent)
+                sync_path(kept.parent)
                 old = self.store.load(study, table)
                 if old is not None:
                     erase(kept.with_name(old.file))

@@ -17,6 +17,7 @@ import numpy as np
 
 from caps.domain import MISSING, Domain
 from caps.errors import DomainError
+from caps.files import sync_path, write_private
 from caps.joinkey import padding_ids
 from caps.linkage import RowFormat
 from caps.prss import SEED_BYTES, expand_stream
@@ -25,7 +26,6 @@ from caps.service.site import Site
 from caps.sharing import COMPONENT_LABEL, Algebra
 from caps.study import Commitment, Contribution, Holder, Manifest, Offer, Opening, Signed, commitment
 from services.holder.counting import count_marginals
-from services.holder.files import fsync_directory, write_private
 from services.holder.table import Rows
 
 CHUNK_BYTES = 4 << 20
@@ -141,8 +141,8 @@ def prepare(
         pieces = iter([records(manifest, holder, rows)])
     last = write_vector(folder / _VECTOR, pieces, form, secrets)
     write_private(folder / _SECRETS, secrets.to_bytes())
-    fsync_directory(folder)
-    fsync_directory(folder.parent)
+    sync_path(folder)
+    sync_path(folder.parent)
     commitments = (*(commitment(secrets.nonces[i], secrets.seeds[i]) for i in range(2)), last)
     statement = form.statement(manifest.study_id, site.name, commitments, site.instant())
     statement.check(manifest)

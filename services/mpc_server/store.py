@@ -31,6 +31,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from caps.errors import DomainError, LocalError
+from caps.files import sync_path, write_private
 from caps.service.migrations import discard_backups
 from services.mpc_server import tables
 
@@ -92,17 +93,14 @@ def new_key() -> bytes:
 
 def _create_key(path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(new_key())
-        file.flush()
-        os.fsync(file.fileno())
+    write_private(temporary, new_key())
     try:
         os.link(temporary, path)  # unlike a rename, this never replaces the key of a process that was faster
     except (FileExistsError, FileNotFoundError):  # the faster one may have tidied up, too
         pass
     finally:
         temporary.unlink(missing_ok=True)
-    _sync(path.parent)
+    sync_path(path.parent)
 
 
 class ShareStore:
@@ -117,7 +115,7 @@ class ShareStore:
         shutil.rmtree(self._temporary, ignore_errors=True)
         for folder in (self._chunks, self._blobs, self._temporary):
             folder.mkdir(exist_ok=True, mode=0o700)
-        _sync(directory)
+        sync_path(directory)
         self._locks: dict[str, tuple[threading.RLock, list[None]]] = {}
         self._registry = threading.Lock()
 
@@ -189,17 +187,14 @@ class ShareStore:
         temporary = self._temporary / secrets.token_hex(16)
         self._before(f"write {path.name}")
         try:
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            write_private(temporary, content)
             self._before(f"rename {path.name}")
             temporary.replace(path)
         except OSError:  # a full disk must not fill up further
             temporary.unlink(missing_ok=True)
             raise
         self._before(f"sync {path.parent.name}")
-        _sync(path.parent)
+        sync_path(path.parent)
 
     def _make(self, folder: Path) -> None:
         if folder.exists():
@@ -207,12 +202,12 @@ class ShareStore:
         self._make(folder.parent)
         self._before(f"mkdir {folder.name}")
         folder.mkdir(exist_ok=True, mode=0o700)
-        _sync(folder.parent)
+        sync_path(folder.parent)
 
     def _remove(self, path: Path) -> None:
         if path.exists():
             self._unlink(path)
-            _sync(path.parent)
+            sync_path(path.parent)
 
     def _unlink(self, path: Path) -> None:
         if path.is_dir():
@@ -258,11 +253,3 @@ def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise DomainError("a stored object has a name of letters, digits and slashes")
     return name
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

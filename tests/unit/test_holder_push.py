@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from caps import files
 from caps.service.problems import Kind, Problem
 from caps.study import Receipt, Signed
-from services.holder import files, push, service, sharing
+from services.holder import push, service, sharing
 from services.holder.errands import Stopped
 from services.holder.service import HolderService
 from services.holder.state import Delivery, Goal, State
@@ -159,7 +160,7 @@ def _raising(error: BaseException) -> Callable[[str, str], None]:
 
 STEPS: list[tuple[Any, str]] = [
     (service, "read_table"),
-    (files, "fsync_directory"),
+    (files, "sync_path"),
     (Store, "load"),
     (service, "erase"),
     (service, "prepare"),

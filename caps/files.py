@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from hashlib import file_digest
 from pathlib import Path
 
 
@@ -26,13 +27,19 @@ def write_private(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def fsync_directory(path: Path) -> None:
-    """Make names that were added or removed durable."""
+def sync_path(path: Path) -> None:
+    """Make a file's content durable, or the names that were added to a directory or removed from it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def erase(path: Path) -> None:
@@ -41,4 +48,4 @@ def erase(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-    fsync_directory(path.parent)
+    sync_path(path.parent)
