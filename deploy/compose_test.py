@@ -11,13 +11,12 @@ import argparse
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +26,7 @@ from caps.client import Client
 from caps.study import Certificate, Manifest
 from caps.study.verification import verify
 from deploy import example
+from deploy.ports import free_ports
 
 ROOT = Path(__file__).parents[1]
 PROJECT = "caps-test"
@@ -532,14 +532,6 @@ def _links(federation: Federation, service: str) -> list[str]:
     return [one.name for one in interfaces if (one / "ifindex").read_text().strip() in numbers]
 
 
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 def main(arguments: list[str]) -> int:
     """Run the test; 1 if anything is not as it must be."""
     parser = argparse.ArgumentParser(prog="python -m deploy.compose_test", description=__doc__)
@@ -548,7 +540,7 @@ def main(arguments: list[str]) -> int:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="caps-compose-") as directory:
         names = (*PORTS, GUEST)
-        federation = Federation(Path(directory), dict(zip(names, _free_ports(len(names)), strict=True)))
+        federation = Federation(Path(directory), dict(zip(names, free_ports(len(names)), strict=True)))
         take_down(federation)
         try:
             Test(federation).run()

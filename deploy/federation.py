@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +23,7 @@ from caps import party
 from caps.service.tokens import Scope, Tokens
 from caps.study import Manifest
 from caps.tls import client_context
+from deploy.ports import free_ports
 
 ROOT = Path(__file__).parents[1]
 SERVERS = ("S1", "S2", "S3")
@@ -85,7 +84,7 @@ class Federation:
         self.directory = directory
         self.environment = dict(environment or {})
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        ports = iter(_free_ports(2 * len(SERVERS) + 1 + len(holders)))
+        ports = iter(free_ports(2 * len(SERVERS) + 1 + len(holders)))
         roles = [
             *(("mpc-server", name) for name in SERVERS),
             ("coordinator", COORDINATOR),
@@ -245,11 +244,3 @@ def approve_everywhere(federation: Federation, manifest: Manifest) -> None:
             person.post("/v1/studies", json=told).raise_for_status()
         with federation.client(holder.name, "owner") as owner:
             owner.post(f"/v1/studies/{manifest.study_id}/approval").raise_for_status()
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in sockets]

@@ -6,7 +6,6 @@ A repetition is timed from the first party's start to the last party's end, by t
 import json
 import os
 import queue
-import socket
 import statistics
 import subprocess
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any, Self
 
 from bench.peers.certificates import Credentials, make_credentials
 from bench.peers.tasks import Task
+from deploy.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTIES = 3
@@ -183,15 +183,3 @@ class Parties:
     def _check(self) -> None:
         if not all(reply["correct"] for reply in self.ask("verify")):
             raise PartyFailed("the result is wrong")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()

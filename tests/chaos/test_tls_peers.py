@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from caps import pki
+from deploy.ports import free_ports
 from tests.tls_kit import Kit
 
 ROOT = Path(__file__).parents[2]
@@ -72,8 +73,8 @@ class Town:
         self.kit = kit
         self.credentials = dict(enumerate(credentials))
         self._stack = stack
-        self._listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
-        self.ports = [listener.getsockname()[1] for listener in self._listeners]
+        self.ports = free_ports(2)
+        self._listeners = [stack.enter_context(socket.create_server(("127.0.0.1", port))) for port in self.ports]
 
     def start(
         self,

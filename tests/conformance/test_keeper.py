@@ -13,6 +13,7 @@ import pytest
 
 from caps.errors import LocalError, PeerError, PeerLost, PeerStalled, PeerUnreachable, SessionClosed
 from caps.pki import read_certificate, spki_pin
+from deploy.ports import free_ports
 from services.mpc_server.transport import tls
 from services.mpc_server.transport.keeper import MeshKeeper
 from tests.conformance.conftest import AGREEMENT, OUTER, run_bounded
@@ -28,11 +29,7 @@ def run_loop(request):
 
 def free_endpoints():
     """Ports that nobody listens on now."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return [tls.Endpoint("127.0.0.1", port) for port in [*ports, 9]]
+    return [tls.Endpoint("127.0.0.1", port) for port in [*free_ports(2), 9]]
 
 
 async def until(condition):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from caps.service.site import Site as Party
 from caps.service.tokens import Scope, Tokens
 from caps.study import Certificate, Manifest
 from caps.tls import Credentials, client_context, server_context
+from deploy.ports import free_ports
 from services.coordinator.service import Coordinator
 from services.coordinator.store import Judged
 from tests.integration.coordinator_servers import SMALL, Federation, serve_tls
@@ -48,8 +48,7 @@ class Site:
             server = serve_tls(lambda *call, name=name: self.federation.handle(name, *call), context)
             self.servers.append(server)
             urls[name] = f"https://127.0.0.1:{server.server_address[1]}"
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         self.keys, self.urls = keys, urls
         document, _ = example_json(keys=keys, urls=urls, algorithm=SMALL)
         self.manifest = Manifest.from_json(document)

@@ -22,6 +22,7 @@ from caps.service import serve as serving_module
 from caps.service.problems import MEDIA_TYPE, Kind
 from caps.service.tokens import Scope
 from caps.tls import NotTheParty, client_context, server_context
+from deploy.ports import free_ports
 from tests.service_kit import CANARY, HOUR, Authority, Sample, calling, pin_of, serving
 
 HOLDER, SERVICE = "caps:holder/clinic", "caps:mpc-server/S1"
@@ -378,8 +379,7 @@ def test_a_service_stops_when_told(tmp_path, busy):
     authority = Authority(tmp_path)
     authority.issue("service", SERVICE)
     holder = authority.issue("holder", HOLDER)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     root = Path(__file__).parents[2]
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path), str(port)], cwd=root, env=os.environ | {"PYTHONPATH": str(root)}

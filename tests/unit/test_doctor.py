@@ -17,6 +17,7 @@ from caps.cli.exits import Exit
 from caps.doctor import Blame, Doctor, Finding, Status, Subject
 from caps.study.cards import Card
 from caps.tls import Credentials
+from deploy.ports import free_ports
 from tests.service_kit import Sample, serving
 
 NOW = datetime.now(UTC)
@@ -168,8 +169,7 @@ def test_a_party_that_is_not_who_the_study_says(mine, service, change, check, bl
 
 
 def test_a_closed_port(mine, service):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    (port,) = free_ports(1)
     findings = examine(mine, replace(service, url=f"https://127.0.0.1:{port}"))
     assert failed(findings) == {"port"}
     assert "firewalls" in found(findings, "port").fix
@@ -237,8 +237,8 @@ def test_a_study_that_names_other_keys_of_this_party(mine):
 )
 def test_only_those_meshes_are_tried_that_this_server_connects_to(world, me, other, status):
     home = world.home("mpc-server", me)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    (port,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", port)):
         peer = Subject("mpc-server", other, "00" * 32, "00" * 32, None, f"127.0.0.1:{port}")
         if status is Status.FAILED:
             assert found(examine(home, peer), "mesh").status is Status.OK
