@@ -62,6 +62,7 @@ least_capacity: 100               # rows of a table that is joined by a key
 joins: [shuffle, oprf]            # oprf tells S1 more: docs/joining.md
 largest_domain: 4194304           # cells that are counted
 largest_slots: 2000000            # rows of a joint table
+largest_memory: 8000000000        # bytes that a study may need at its peak, besides the program's own
 algorithms: [aim, mwem, mst, gaussian]
 coordinators: []                  # names; anybody if empty
 """

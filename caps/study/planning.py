@@ -17,15 +17,12 @@ from caps.privacy import ETA_MAX, AnyMechanism, Gaussian, Laplace, Role
 from caps.privacy.statement import shown
 from caps.study.forecast import Stage
 from caps.study.manifest import Manifest
+from caps.study.memory import Memory, memory_of, size_shown
 
 COSTS = "caps.costs"
 """Group of entry points: functions from a manifest to `Costs`, by the name of the scheme."""
 OFFER_BYTES = 2048
 """Of an `Offer` as JSON, about: the signed contribution, two openings."""
-_DRAW_WORKSPACE = 64 << 20  # one chunk of draws: bit planes of both components
-_COLUMN_BYTES, _COUNT_BYTES = 2, 8
-_BLOCK_ROWS = 1024
-_JOINED_WORDS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +107,6 @@ class PlannedUpload:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes that a server needs at its peak, about, besides those of the program itself."""
-
-    inputs: int
-    working: int
-    counts: int
-    noise: int
-
-    @property
-    def total(self) -> int:
-        """All together."""
-        return self.inputs + self.working + self.counts + self.noise
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """What a run of a study costs, at most."""
 
@@ -200,19 +182,19 @@ class Plan:
 
     def _loads(self) -> Iterator[str]:
         for upload in self.uploads:
-            size = _size(max(upload.sent))
+            size = size_shown(max(upload.sent))
             shape = " x ".join(f"{extent:,}" for extent in upload.shape)
             yield (
                 f"{upload.holder} uploads {upload.form} ({shape}): {size} to each of S2 and S3; "
-                f"{_size(upload.sent[0])} to S1."
+                f"{size_shown(upload.sent[0])} to S1."
             )
-        yield f"Each server needs about {_size(self.memory.total)} of memory for {self.cells:,} counts."
+        yield f"Each server needs about {size_shown(self.memory.total)} of memory for {self.cells:,} counts."
         if self.costs is not None:
             total = self.costs.total
             yield (
                 f"Among themselves, the servers need {total.rounds:,} rounds at most, and send "
-                f"{', '.join(f'{_size(sent)} (S{i})' for i, sent in enumerate(total.sent, 1))}; of that, "
-                f"{self.costs.compute.rounds} rounds and {_size(max(self.costs.compute.sent))} each to count."
+                f"{', '.join(f'{size_shown(sent)} (S{i})' for i, sent in enumerate(total.sent, 1))}; of that, "
+                f"{self.costs.compute.rounds} rounds and {size_shown(max(self.costs.compute.sent))} each to count."
             )
         if self.costs is not None and any(upload.form == "records" for upload in self.uploads):
             yield "That is if all joined tables have the same persons; with fewer in common it is a little more."
@@ -263,7 +245,7 @@ def plan(manifest: Manifest, costs: Costs | None = None) -> Plan:
         eta_max=ETA_MAX,
         cells=manifest.layout.cells,
         uploads=tuple(_uploads(manifest)),
-        memory=_memory(manifest, forecast.stages),
+        memory=memory_of(manifest),
         costs=costs,
         leaks=manifest.leaks,
     )
@@ -307,27 +289,3 @@ def _uploads(manifest: Manifest) -> Iterator[PlannedUpload]:
 def _sent(vector: int) -> tuple[int, int, int]:
     """Components 0 and 1 are seeds; S2 and S3 hold component 2, which is not."""
     return OFFER_BYTES, OFFER_BYTES + vector, OFFER_BYTES + vector
-
-
-def _memory(manifest: Manifest, stages: Sequence[Stage]) -> Memory:
-    """Both components of everything: what came, the joint columns with a block of them as floats, counts and bits."""
-    cells, working = manifest.layout.cells, 0
-    inputs = sum(2 * manifest.form_of(holder).bytes for holder in manifest.holders)
-    if manifest.join is not None and manifest.slots is None:
-        # Rows are moved to new places, with masks; only so many joint rows are expanded at once.
-        width, rows = manifest.domain.width, sum(holder.capacity or 0 for holder in manifest.holders)
-        records = sum(manifest.form_of(holder).bytes for holder in manifest.holders if holder.capacity is not None)
-        working = 4 * records + 4 * _COLUMN_BYTES * min(rows * width, _JOINED_WORDS) + 3 * 8 * width * width
-    elif manifest.slots is not None:
-        slots, width = manifest.slots, manifest.domain.width
-        working = 2 * _COLUMN_BYTES * slots * width + 4 * 8 * min(slots, _BLOCK_ROWS) * width + 3 * 8 * width * width
-    counts = 2 * _COUNT_BYTES * cells + 2 * 32 * (cells // 8 + 8)
-    noise = 2 * _COUNT_BYTES * max((stage.draws // stage.releases for stage in stages), default=0) * 4
-    return Memory(inputs, working, counts, noise + _DRAW_WORKSPACE)
-
-
-def _size(octets: int) -> str:
-    size, units = float(octets), ["bytes", "kB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size, units = size / 1000, units[1:]
-    return f"{size:.3g} {units[0]}"

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 from caps.errors import DomainError
 from caps.privacy import calibrate, pure_rho
 from caps.study.manifest import Document, Manifest, Name
+from caps.study.memory import memory_of, size_shown
 
 Positive = Annotated[float, Field(gt=0, lt=1000)]
 
@@ -24,7 +25,8 @@ class Policy(Document):
 
     approval: whether a study within the limits is approved by itself, or waits for the operator. certified_only: refuse
     samplers without a proven law. populations: the largest epsilon over all studies of a population, at
-    `population_delta`; `default_population_epsilon` for those not named. coordinators: who may ask; anybody if empty.
+    `population_delta`; `default_population_epsilon` for those not named. largest_memory: bytes that a study may need
+    at its peak, besides the program's own. coordinators: who may ask; anybody if empty.
     """
 
     approval: Literal["automatic", "manual"] = "manual"
@@ -37,6 +39,7 @@ class Policy(Document):
     least_holders: Annotated[int, Field(ge=1)] = 2
     largest_domain: Annotated[int, Field(ge=1)] = 1 << 22
     largest_slots: Annotated[int, Field(ge=1)] = 2_000_000
+    largest_memory: Annotated[int, Field(ge=1)] = 8_000_000_000
     least_capacity: Annotated[int, Field(ge=1)] = 100
     joins: tuple[Literal["shuffle", "oprf"], ...] = ("shuffle", "oprf")
     algorithms: tuple[str, ...] = ("aim", "mwem", "mst", "gaussian")
@@ -71,6 +74,10 @@ class Policy(Document):
         if slots > self.largest_slots:
             what = "rows" if manifest.alignment is None else "slots"
             objections.append(f"{slots} {what} exceed this server's largest, {self.largest_slots}")
+        needed = memory_of(manifest).total
+        if needed > self.largest_memory:
+            limit = size_shown(self.largest_memory)
+            objections.append(f"about {size_shown(needed)} of memory exceed this server's largest, {limit}")
         for holder in manifest.holders:
             if holder.capacity is not None and holder.capacity < self.least_capacity:
                 objections.append(

@@ -21,13 +21,14 @@ from caps.linkage import ID_BYTES, RowFormat
 from caps.privacy import PrivacyStatement
 from caps.schema import Schema
 from caps.study import manifest as manifests
-from caps.study import planning
+from caps.study import memory
 from caps.study.authoring import check, load, template
 from caps.study.manifest import MAX_SLOTS, MAX_TABLES, PROBLEMS, Form, Join, Manifest
 from caps.study.planning import plan
 from caps.study.policy import Policy
 from caps.study.verification import verify
 from services.mpc_server.costs import costs_of
+from services.mpc_server.engine import compute
 from services.mpc_server.engine import join as engine
 from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
@@ -317,7 +318,8 @@ def test_plans_say_what_rows_cost() -> None:
     assert many.costs is not None
     assert found.costs is not None
     assert many.costs.compute.sent[0] > 50 * found.costs.compute.sent[0]
-    assert planning._JOINED_WORDS == engine.GROUP_WORDS
+    assert memory._JOINED_WORDS == engine.GROUP_WORDS
+    assert memory._GROUP_ROWS == compute.GROUP_ROWS
 
 
 @pytest.mark.parametrize("holders", [SHARED, COLUMNS, MIXED])

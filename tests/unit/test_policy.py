@@ -33,6 +33,11 @@ def test_a_careful_operators_defaults_accept_the_example() -> None:
         ({"holders": [("a", None)]}, {}, "1 holders are fewer than the 2 demanded"),
         ({}, {"largest_domain": 74}, "75 cells exceed this server's largest, 74"),
         ({"holders": COLUMNS}, {"largest_slots": 63}, "64 slots exceed this server's largest, 63"),
+        (
+            {"holders": COLUMNS, "slots": 1_000_000},
+            {"largest_memory": 100_000_000},
+            "memory exceed this server's largest",
+        ),
         ({}, {"algorithms": ["mst"]}, "algorithm aim is not allowed"),
         ({"algorithm": {"name": "aim", "noise": "paper:box-muller"}}, {}, "paper:box-muller carries no guarantee"),
         ({}, {"coordinators": ["other"]}, "coordinator coordinator is not one"),

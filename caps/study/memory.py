@@ -1,0 +1,80 @@
+"""How much memory a study takes at a server: for the plan, and for the limit of the server's policy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from caps.study.manifest import Manifest
+
+_COLUMN_BYTES, _COUNT_BYTES = 2, 8
+_GROUP_ROWS, _BLOCK_ROWS = 65_535, 1024
+_JOINED_WORDS = 1 << 22
+_PARTS = 2  # of every share, a server holds two components
+_LIFTED = 8  # words to a count while it is lifted, with its bits
+_DRAW_WORKSPACE = 64 << 20  # one chunk of draws: bit planes of both components
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a server needs at its peak, about, besides those of the program itself."""
+
+    inputs: int
+    working: int
+    counts: int
+    noise: int
+
+    @property
+    def total(self) -> int:
+        """All together."""
+        return self.inputs + self.working + self.counts + self.noise
+
+
+def memory_of(manifest: Manifest) -> Memory:
+    """What came; the rows that are worked on at once, some of them as floats; counts and their bits; noise."""
+    stages = manifest.forecast.stages
+    draws = max((stage.draws // stage.releases for stage in stages), default=0)
+    return Memory(
+        sum(_PARTS * manifest.form_of(holder).bytes for holder in manifest.holders),
+        _working(manifest),
+        _PARTS * (_COUNT_BYTES * manifest.layout.cells + 32 * (manifest.layout.cells // 8 + 8)),
+        _PARTS * _COUNT_BYTES * draws * 4 + _DRAW_WORKSPACE,
+    )
+
+
+def _working(manifest: Manifest) -> int:
+    width = manifest.domain.width
+    products = 3 * 8 * width * width
+    if manifest.slots is not None:
+        slots = manifest.slots
+        groups = -(-slots // _GROUP_ROWS)
+        # Columns lie side by side for one group of rows at a time, and as floats for one block.
+        side_by_side = _PARTS * _COLUMN_BYTES * min(slots, _GROUP_ROWS) * width
+        floats = 4 * 8 * min(slots, _BLOCK_ROWS) * width
+        lifted = _PARTS * _LIFTED * _COUNT_BYTES * groups * manifest.layout.cells
+        # Where several bring an attribute, all rows of it are merged: both factors, the product, masks.
+        merged = 4 * _PARTS * _COLUMN_BYTES * slots * _brought_again(manifest)
+        return side_by_side + floats + lifted + merged + products
+    if manifest.join is not None:
+        # Rows are moved to new places, with masks; only so many joint rows are expanded at once.
+        tables = [holder for holder in manifest.holders if holder.capacity is not None]
+        rows = sum(holder.capacity or 0 for holder in tables)
+        records = sum(manifest.form_of(holder).bytes for holder in tables)
+        return 4 * records + 4 * _COLUMN_BYTES * min(rows * width, _JOINED_WORDS) + products
+    return 0
+
+
+def _brought_again(manifest: Manifest) -> int:
+    """Columns of all attributes beyond their first holder."""
+    sizes = dict(zip(manifest.domain.names, manifest.domain.sizes, strict=True))
+    aligned = [holder for holder in manifest.holders if manifest.form_of(holder).form != "marginals"]
+    brought = Counter(name for holder in aligned for name in manifest.columns_of(holder).domain().names)
+    return sum((count - 1) * sizes[name] for name, count in brought.items())
+
+
+def size_shown(octets: int) -> str:
+    """For a person."""
+    size, units = float(octets), ["bytes", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}"
