@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,9 @@ from services.mpc_server.transport.keeper import MeshKeeper
 SOFTWARE = f"caps {__version__}"
 WAIT = 10.0
 """Seconds that a request for a step is held before the caller is told to ask again."""
+
+AGAIN = 3.0
+"""Seconds until a run is taken up again that an error of this server interrupted."""
 
 log = logging.getLogger("caps.runs")
 
@@ -312,11 +316,17 @@ class Runs:
         return found
 
     async def _keep_alive(self, live: LiveRun, run: str) -> None:
-        try:
-            with logs.bound(run=run, study=live.record.manifest.study_id, request_id=logs.new_id(run)):
-                await live.live()
-        except LocalError as error:
-            self._fail(run, str(error))
+        with logs.bound(run=run, study=live.record.manifest.study_id, request_id=logs.new_id(run)):
+            while True:
+                try:
+                    await live.live()
+                except LocalError as error:
+                    return self._fail(run, str(error))
+                except Exception as error:  # noqa: BLE001
+                    # A disk that is full, say: nothing of the run is wrong, and nobody else would ever hear of it.
+                    found = {"error": type(error).__name__, "frames": logs.frames(error)}
+                    logs.say(log, "interrupted", level=logging.ERROR, **found)
+                    await asyncio.sleep(AGAIN)
 
     def _secrets(self, manifest: Manifest, sealed: Sealed, run: str, party: int) -> dict[int, bytes]:
         """What this server shares with each peer in this run, and only in this run on these inputs."""

@@ -1,0 +1,34 @@
+"""An error of the server itself neither ends a run nor goes unheard."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from caps.errors import LocalError
+from services.mpc_server.runs import runs
+from services.mpc_server.runs.runs import Runs
+
+
+def test_an_interrupted_run_is_taken_up_again_and_the_log_says_where(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runs, "AGAIN", 0.0)
+    errors: list[Exception] = [OSError("no space for row 4711"), RuntimeError("4711"), LocalError("shares are gone")]
+    failed: list[tuple[str, str]] = []
+
+    async def live() -> None:
+        raise errors.pop(0)
+
+    alive: Any = SimpleNamespace(record=SimpleNamespace(manifest=SimpleNamespace(study_id="s")), live=live)
+    server: Any = SimpleNamespace(_fail=lambda run, reason: failed.append((run, reason)))
+    with caplog.at_level(logging.ERROR, "caps.runs"):
+        asyncio.run(Runs._keep_alive(server, alive, "a run"))
+    assert failed == [("a run", "shares are gone")]
+    said = [record.getMessage() for record in caplog.records]
+    assert ["OSError" in said[0], "RuntimeError" in said[1], len(said)] == [True, True, 2]
+    assert all("test_run_interrupted.py" in line and "4711" not in line for line in said)
