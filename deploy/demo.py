@@ -16,15 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from caps.client import Client
-from caps.domain import Layout
+from caps.quality import workload_error
 from caps.study import Manifest
 from caps.study.verification import verify
 from deploy import example
@@ -211,13 +209,6 @@ def wait_for_receipts(owner: Client, study: str) -> dict[str, Any]:
         if all(server["receipt"] for server in state["servers"]):
             return state
         time.sleep(0.05)
-
-
-def workload_error(layout: Layout, real: npt.NDArray[np.int64], synthetic: npt.NDArray[np.int64]) -> float:
-    """Half the mean L1 distance between normalised marginals. Only for invented data: it is not private."""
-    one, other = layout.marginals(real), layout.marginals(synthetic)
-    parts = [layout.part(clique) for clique in layout.cliques]
-    return float(np.mean([0.5 * np.abs(one[p] / one[p].sum() - other[p] / other[p].sum()).sum() for p in parts]))
 
 
 def quality(error: float) -> str:

@@ -15,6 +15,7 @@ from caps.domain import Attribute, Clique, Domain, Layout
 from caps.oracle import Measurement, Selection
 from caps.privacy import AimSchedule, Entry, Filter, Neighbouring, Role, Schedule
 from caps.prss import expand
+from caps.quality import marginals_error
 from caps.ring import Z64, plane_words
 from services.coordinator.algorithms import Algorithm, Measured, Outcome, Progress, Stage, Task, all_pairs
 
@@ -265,15 +266,11 @@ def run(algorithm: Algorithm, task: Task, oracle, estimator) -> Run:
     return Run(outcome, recorder.requests, recorder.results, events, estimator)
 
 
-def workload_error(task: Task, codes: np.ndarray, model) -> float:
-    """Mean total variation distance over the workload."""
-    layout = Layout(task.domain, task.workload.cliques)
-    counts = layout.marginals(codes)
-    errors = [
-        np.abs(np.ravel(model.marginal(c)) / model.total - counts[layout.part(c)] / len(codes)).sum() / 2
-        for c in layout.cliques
-    ]
-    return float(np.mean(errors))
+def model_error(task: Task, codes: np.ndarray, model) -> float:
+    """The workload error of a model itself, without a sample."""
+    layout = task.workload.layout(task.domain)
+    answered = np.concatenate([marginal.ravel() for marginal in model.marginals(layout.cliques)])
+    return marginals_error(layout, layout.marginals(codes), answered)
 
 
 def pairs_of(domain: Domain) -> list[Clique]:

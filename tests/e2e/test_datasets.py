@@ -13,11 +13,12 @@ import pytest
 
 from caps.clear import ClearOracle
 from caps.privacy import Filter
+from caps.quality import workload_error
 from caps.study import Manifest, Policy
 from services.coordinator.algorithms import algorithm
 from services.coordinator.generate import create_estimator
 from tests.e2e.kit import Everybody, Study, horizontal, mixed, vertical
-from tests.statistical.test_quality import DATA, REFERENCE, workload_error
+from tests.statistical.test_quality import DATA, REFERENCE
 
 NAMES = ("breast-cancer.caps", "compas-caps", "diabetes.caps")
 TWINS = 8

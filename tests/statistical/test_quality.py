@@ -12,6 +12,7 @@ import pytest
 from caps.clear import ClearOracle
 from caps.domain import Layout
 from caps.privacy import UNBOUNDED, Filter, calibrate
+from caps.quality import workload_error
 from caps.schema import Schema
 from caps.uniform import Uniform
 from services.coordinator.algorithms import Task, algorithm, all_pairs
@@ -39,11 +40,6 @@ def train_rows(name: str, seed: int) -> tuple[Schema, np.ndarray]:
     if name == "compas-caps":
         return schema, codes[:4120]
     return schema, codes[Uniform(seed).permutation(len(codes))[: round(0.8 * len(codes))]]
-
-
-def workload_error(layout: Layout, real: np.ndarray, synthetic: np.ndarray) -> float:
-    one, other = layout.marginals(real) / len(real), layout.marginals(synthetic) / len(synthetic)
-    return float(np.mean([0.5 * np.abs(one[layout.part(c)] - other[layout.part(c)]).sum() for c in layout.cliques]))
 
 
 @pytest.mark.slow

@@ -45,13 +45,13 @@ from tests.algorithms_kit import (
     clear_oracle,
     domain_of,
     inferred,
+    model_error,
     replay,
     rows_of,
     run,
     task_of,
     tree_bytes,
     whimsical,
-    workload_error,
 )
 
 DOMAIN = domain_of(4, 3, 3, 2)
@@ -601,7 +601,7 @@ def test_a_larger_budget_gives_a_smaller_error(case: str) -> None:
         task = task_of(DOMAIN, UNBOUNDED, **spend)
         codes = [rows_of(DOMAIN, seed, 1000) for seed in range(3)]
         done = [run(chosen, task, clear_oracle(chosen, task, c, i), BruteForce(DOMAIN)) for i, c in enumerate(codes)]
-        errors.append(np.mean([workload_error(task, c, d.outcome.model) for c, d in zip(codes, done, strict=True)]))
+        errors.append(np.mean([model_error(task, c, d.outcome.model) for c, d in zip(codes, done, strict=True)]))
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 0.03
 
