@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from os import PathLike
@@ -18,7 +17,7 @@ from caps import canonical
 from caps.domain import MISSING, Codes, Domain
 from caps.errors import DomainError
 from caps.schema.columns import Column, Draws, Fault, check_fields, fail
-from caps.schema.tables import POLARS_ERRORS, Limits, Table, lazy_frame
+from caps.schema.tables import Limits, Table, collected, lazy_frame
 
 VERSION = 1
 
@@ -170,7 +169,9 @@ class Schema:
 
     def _encode(self, table: Table, extra: str, separator: str, limits: Limits) -> tuple[Codes, Report]:
         lazy, rows = lazy_frame(table, self.columns, extra=extra, separator=separator, limits=limits)
-        prepared = _collected(lazy, rows, self.columns)
+        given = zip(self.columns, lazy.collect_schema().items(), strict=True)
+        chosen = lazy.select(column.prepare(pl.col(name), dtype).alias(name) for column, (name, dtype) in given)
+        prepared = collected(chosen, rows)
         codes = np.empty((prepared.height, len(self.columns)), np.int64, order="F")
         reports = []
         for position, column in enumerate(self.columns):
@@ -226,16 +227,6 @@ def _coded(column: Column, prepared: pl.Series) -> tuple[Codes, ColumnReport]:
             codes[codes == fault] = code
     refused = sum(number for fault, number in count.items() if fault not in column.remedies)
     return codes, ColumnReport(column.name, **{fault.name.lower(): count[fault] for fault in Fault}, refused=refused)
-
-
-def _collected(lazy: pl.LazyFrame, rows: int, columns: tuple[Column, ...]) -> pl.DataFrame:
-    given = zip(columns, lazy.collect_schema().items(), strict=True)
-    prepared = lazy.select(column.prepare(pl.col(name), dtype).alias(name) for column, (name, dtype) in given)
-    with suppress(*POLARS_ERRORS):
-        frame = prepared.collect(engine="streaming")
-        if frame.height == rows:
-            return frame
-    raise DomainError("the table could not be read")
 
 
 def _array(column: Column, values: pl.Series) -> npt.NDArray[Any]:

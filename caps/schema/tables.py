@@ -26,7 +26,7 @@ from caps.schema.columns import Column
 Table: TypeAlias = Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | bytes | BinaryIO
 """Arrays by column name, a frame, or a CSV or Parquet file: its path, its bytes, or a binary stream of them."""
 
-POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What polars raises over a file: its messages may quote data. It panics over some that are damaged."""
 
 _PARQUET = b"PAR1"
@@ -77,6 +77,15 @@ def lazy_frame(
     if len(series[0]) > limits.rows:
         raise DomainError(f"the table has more than {limits.rows} rows")
     return pl.LazyFrame([one.alias(str(position)) for position, one in enumerate(series)]), len(series[0])
+
+
+def collected(lazy: pl.LazyFrame, rows: int) -> pl.DataFrame:
+    """The rows of a lazy frame. Raises DomainError unless they can be read and are as many as they should be."""
+    with suppress(*_POLARS_ERRORS):
+        frame = lazy.collect(engine="streaming")
+        if frame.height == rows:
+            return frame
+    raise DomainError("the table could not be read")
 
 
 def _check_header(header: Sequence[object], columns: Sequence[Column], extra: str) -> None:
@@ -268,7 +277,7 @@ def _parquet(
     """Checked by its own figures first: what a compressed file unfolds to is known before a page of it is unpacked."""
     rows = _check_parquet(data, limits)
     lazy = pl.scan_parquet(source, glob=False)
-    with suppress(*POLARS_ERRORS):
+    with suppress(*_POLARS_ERRORS):
         schema = lazy.collect_schema()
         header = schema.names()
         _check_header(header, columns, extra)

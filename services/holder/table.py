@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,29 +14,17 @@ from pydantic import BaseModel
 from caps.domain import Codes
 from caps.errors import DomainError
 from caps.joinkey import Ids, KeyRefused
-from caps.schema import Limits, Numeric, Schema, TableRefused
+from caps.schema import ColumnReport, Limits, Numeric, Report, Schema, TableRefused
 from caps.schema.columns import Fault
-from caps.schema.tables import POLARS_ERRORS, is_parquet, lazy_frame
+from caps.schema.tables import collected, is_parquet, lazy_frame
 from caps.service.problems import Kind, Problem
 from caps.study import Alignment, Holder, Manifest
 
 CSV, PARQUET = "text/csv", "application/vnd.apache.parquet"
 
 
-class ColumnCounts(BaseModel):
-    """How many values of a column were unusual, and how many of them make the table unfit."""
-
-    name: str
-    missing: int
-    low: int
-    high: int
-    unknown: int
-    unparsable: int
-    refused: int
-
-
 class SlotCounts(BaseModel):
-    """The same for the column with the numbers of slots."""
+    """The `ColumnReport` of the column with the numbers of slots."""
 
     name: str
     missing: int
@@ -51,7 +38,7 @@ class TableReport(BaseModel):
     """What was found in a table. The counts are exact, hence for its owner alone."""
 
     rows: int
-    columns: list[ColumnCounts]
+    columns: list[ColumnReport]
     alignment: SlotCounts | None = None
     join: dict[str, Any] | None = None
     """`caps.joinkey.KeyReport`, where rows are joined by a key."""
@@ -79,21 +66,14 @@ def read_table(
     slots, found = None, None
     if alignment is not None and alignment.column is not None:
         slots, found = _slots(path, schema, alignment, limits)
-    try:
-        codes, report = schema.encode(path, extra="refuse" if found is None else "ignore", limits=limits)
-    except TableRefused as error:
-        told = TableReport.model_validate(error.report.to_json() | {"alignment": found})
-        raise Problem(Kind.TABLE_REFUSED, str(error), report=told.model_dump()) from None
-    told = TableReport.model_validate(report.to_json() | {"alignment": found})
+    codes, report = _encoded(path, schema, "refuse" if found is None else "ignore", limits, found)
     if found is not None and found.refused:
-        detail = f"slot numbers that the study does not admit: {found.refused} in column {found.name}"
-        raise Problem(Kind.TABLE_REFUSED, detail, report=told.model_dump())
+        raise _refusal(f"slot numbers that the study does not admit: {found.refused} in column {found.name}", report)
     if alignment is not None and len(codes) > alignment.slots:
-        detail = f"the table has more rows than the {alignment.slots} slots of the study"
-        raise Problem(Kind.TABLE_REFUSED, detail, report=told.model_dump())
+        raise _refusal(f"the table has more rows than the {alignment.slots} slots of the study", report)
     if not len(codes):
         raise DomainError("the table has no rows")
-    return Rows(codes, slots), told
+    return Rows(codes, slots), report
 
 
 def _joined(path: Path, schema: Schema, manifest: Manifest, holder: Holder, limits: Limits) -> tuple[Rows, TableReport]:
@@ -106,34 +86,41 @@ def _joined(path: Path, schema: Schema, manifest: Manifest, holder: Holder, limi
     # Only the names count here: the key reads its columns as they stand in the file.
     asked = [*schema.columns, *(Numeric(name=name, bin_edges=(0, 1)) for name in extra)]
     lazy, rows = lazy_frame(path, asked, extra="refuse", separator=",", limits=limits, days=extra)
-    places = {name: str(place) for place, name in enumerate([*names, *extra])}
+    codes, report = _encoded(path, schema, "ignore", limits)
+    numbers = {name: str(number) for number, name in enumerate([*names, *extra])}
+    places = {column.name: numbers[column.name] for column in key.columns}
+    frame = collected(lazy.select(list(places.values())), rows)
     try:
-        codes, report = schema.encode(path, extra="ignore", limits=limits)
-    except TableRefused as error:
-        told = TableReport.model_validate(error.report.to_json())
-        raise Problem(Kind.TABLE_REFUSED, str(error), report=told.model_dump()) from None
-    values = _raw(lazy, {column.name: places[column.name] for column in key.columns}, rows)
-    try:
-        keys, found = key.normalise(values)
+        keys, found = key.normalise({name: frame[place] for name, place in places.items()})
     except KeyRefused as error:
-        told = TableReport.model_validate(report.to_json() | {"join": error.report.to_json()})
-        raise Problem(Kind.TABLE_REFUSED, str(error), report=told.model_dump()) from None
-    told = TableReport.model_validate(report.to_json() | {"join": found.to_json()})
+        report.join = error.report.to_json()
+        raise _refusal(str(error), report) from None
+    report.join = found.to_json()
     room = holder.capacity - manifest.join.decoys
     if len(keys) > room:
-        detail = f"the table has more rows than the {room} that the study has room for"
-        raise Problem(Kind.TABLE_REFUSED, detail, report=told.model_dump())
+        raise _refusal(f"the table has more rows than the {room} that the study has room for", report)
     if not len(keys):
         raise DomainError("the table has no rows")
-    return Rows(codes[keys.rows], ids=keys.ids(manifest.study_id, key.digest)), told
+    return Rows(codes[keys.rows], ids=keys.ids(manifest.study_id, key.digest)), report
 
 
-def _raw(lazy: pl.LazyFrame, places: dict[str, str], rows: int) -> dict[str, pl.Series]:
-    with suppress(*POLARS_ERRORS):
-        frame = lazy.select(list(places.values())).collect(engine="streaming")
-        if frame.height == rows:
-            return {name: frame[place] for name, place in places.items()}
-    raise DomainError("the table could not be read")
+def _encoded(
+    path: Path, schema: Schema, extra: str, limits: Limits, slots: SlotCounts | None = None
+) -> tuple[Codes, TableReport]:
+    """The codes of the rows, and a report; `slots` goes into it. Raises a Problem with the report."""
+
+    def told(report: Report) -> TableReport:
+        return TableReport(rows=report.rows, columns=list(report.columns), alignment=slots)
+
+    try:
+        codes, report = schema.encode(path, extra=extra, limits=limits)
+    except TableRefused as error:
+        raise _refusal(str(error), told(error.report)) from None
+    return codes, told(report)
+
+
+def _refusal(detail: str, report: TableReport) -> Problem:
+    return Problem(Kind.TABLE_REFUSED, detail, report=report.model_dump())
 
 
 def _check_format(path: Path, media_type: str) -> None:
@@ -150,7 +137,9 @@ def _slots(
     assert alignment.column is not None
     column = Numeric(name=alignment.column, bin_edges=(0, alignment.slots), integer=True, outside="refuse")
     lazy, rows = lazy_frame(path, [*schema.columns, column], extra="refuse", separator=",", limits=limits)
-    values = _collected(lazy, column, str(len(schema.columns)), rows)
+    place = str(len(schema.columns))
+    prepared = lazy.select(column.prepare(pl.col(place), lazy.collect_schema()[place]))
+    values = collected(prepared, rows).to_series().cast(pl.Float64)
     kinds = column.classify(values)
     fit = kinds >= 0
     numbers = np.zeros(rows, np.int64)
@@ -165,12 +154,3 @@ def _slots(
         duplicate=duplicate,
         refused=rows - int(fit.sum()) + duplicate,
     )
-
-
-def _collected(lazy: pl.LazyFrame, column: Numeric, name: str, rows: int) -> pl.Series:
-    with suppress(*POLARS_ERRORS):
-        dtype = lazy.collect_schema()[name]
-        values = lazy.select(column.prepare(pl.col(name), dtype)).collect(engine="streaming").to_series()
-        if len(values) == rows:
-            return values.cast(pl.Float64)
-    raise DomainError("the table could not be read")
