@@ -17,22 +17,19 @@ CAPS_HOME/crash with the number 0 lists the points come to, one a line, in CAPS_
 from __future__ import annotations
 
 import os
-import runpy
 import signal
-import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
 from sqlalchemy import Engine, event
 from sqlalchemy.engine.default import DefaultDialect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import caps.service.serve
 import services.mpc_server.store
 import services.mpc_server.transport.session
+from tests.wrapping import add_middleware, run
 
 POINTS = ("committing", "committed", "storing", "stored", "exchange", "waiting", "answering")
 FILE, LIST = "crash", "points"
@@ -54,12 +51,15 @@ def points(home: Path) -> Counter[str]:
     return found
 
 
-class _Fuse:
+class Fuse:
+    """Ends the process at the point and the number that a file says, or lists the points."""
+
     def __init__(self, home: Path) -> None:
         self._file, self._list = home / FILE, home / LIST
         self._seen: Counter[str] = Counter()
 
     def reach(self, point: str) -> None:
+        """Come to a point."""
         try:
             wanted, number = self._file.read_text().split()
         except FileNotFoundError:
@@ -75,37 +75,38 @@ class _Fuse:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def install(fuse: _Fuse) -> None:
+def install(fuse: Fuse) -> None:
     """Wrap what the service does at every point."""
-    _install_commits(fuse)
+    install_commits(fuse, _WRITES)
     _install_store(fuse)
-    _install_exchanges(fuse)
-    _install_answers(fuse)
+    install_exchanges(fuse)
+    install_answers(fuse, lambda scope, start: start["status"] == 200 and "/steps/" in scope["path"])
 
 
-def _install_commits(fuse: _Fuse) -> None:
+def install_commits(fuse: Fuse, writes: tuple[str, ...]) -> None:
+    """Come to points before and after a commit, if a statement of it begins with one of these."""
     wrote: set[int] = set()
 
     def note(_: object, cursor: Any, statement: str, *__: object) -> None:
-        if statement.startswith(_WRITES):
+        if statement.startswith(writes):
             wrote.add(id(cursor.connection))
 
     event.listen(Engine, "before_cursor_execute", note)
     commit = DefaultDialect.do_commit
 
     def do_commit(self: DefaultDialect, connection: Any) -> None:
-        writes = id(connection.dbapi_connection) in wrote
+        counts = id(connection.dbapi_connection) in wrote
         wrote.discard(id(connection.dbapi_connection))
-        if writes:
+        if counts:
             fuse.reach("committing")
         commit(self, connection)
-        if writes:
+        if counts:
             fuse.reach("committed")
 
     DefaultDialect.do_commit = do_commit
 
 
-def _install_store(fuse: _Fuse) -> None:
+def _install_store(fuse: Fuse) -> None:
     store = services.mpc_server.store.ShareStore
     put = store.put
 
@@ -117,7 +118,8 @@ def _install_store(fuse: _Fuse) -> None:
     store.put = wrapped
 
 
-def _install_exchanges(fuse: _Fuse) -> None:
+def install_exchanges(fuse: Fuse) -> None:
+    """Come to points in the middle of a round with the peers."""
     session = services.mpc_server.transport.session.Session
     exchange, settled = session.exchange, session._settled
 
@@ -132,32 +134,24 @@ def _install_exchanges(fuse: _Fuse) -> None:
     session.exchange, session._settled = wrapped, waiting
 
 
-def _install_answers(fuse: _Fuse) -> None:
-    serve = caps.service.serve.serve
+def install_answers(fuse: Fuse, counts: Callable[[Scope, Message], bool]) -> None:
+    """Come to a point before an answer leaves, if its request and its head are such that it counts."""
+    add_middleware(_Answering, fuse=fuse, counts=counts)
 
-    class Answering:
-        """Counts the answers to steps, just before they leave."""
 
-        def __init__(self, app: ASGIApp) -> None:
-            self.app = app
+class _Answering:
+    def __init__(self, app: ASGIApp, fuse: Fuse, counts: Callable[[Scope, Message], bool]) -> None:
+        self.app, self.fuse, self.counts = app, fuse, counts
 
-        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            async def sending(message: Message) -> None:
-                if message["type"] == "http.response.start" and message["status"] == 200 and "/steps/" in scope["path"]:
-                    fuse.reach("answering")
-                await send(message)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start" and self.counts(scope, message):
+                self.fuse.reach("answering")
+            await send(message)
 
-            await self.app(scope, receive, sending)
-
-    def wrapped(app: FastAPI, *arguments: Any, **keywords: Any) -> None:
-        app.add_middleware(Answering)
-        serve(app, *arguments, **keywords)
-
-    caps.service.serve.serve = wrapped
+        await self.app(scope, receive, sending)
 
 
 if __name__ == "__main__":
-    install(_Fuse(Path(os.environ["CAPS_HOME"])))
-    module = sys.argv[1]
-    sys.argv = sys.argv[1:]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    install(Fuse(Path(os.environ["CAPS_HOME"])))
+    run()

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
-from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import caps.service.serve
 import services.mpc_server.transport.session
+from tests.wrapping import add_middleware, notes, run
 
 FILE = "received"
 
@@ -61,12 +58,7 @@ def forget(home: Path) -> None:
 
 def install(path: Path) -> None:
     """Wrap the two entrances of a service."""
-    lock = Lock()
-
-    def note(**members: Any) -> None:
-        with lock, path.open("a") as out:
-            out.write(json.dumps(members) + "\n")
-
+    note = notes(path)
     session = services.mpc_server.transport.session.Session
     receive = session.receive
 
@@ -76,36 +68,29 @@ def install(path: Path) -> None:
         receive(self, source, frame)
 
     session.receive = receiving
-    serve = caps.service.serve.serve
+    add_middleware(_Hearing, note=note)
 
-    class Hearing:
-        """Notes every request's head and body, before anything else sees them."""
 
-        def __init__(self, app: ASGIApp) -> None:
-            self.app = app
+class _Hearing:
+    """Notes every request's head and body, before anything else sees them."""
 
-        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "http":
-                headers = b"\n".join(name + b": " + value for name, value in scope["headers"])
-                note(verb=scope["method"].encode().hex(), path=scope["path"].encode().hex(), headers=headers.hex())
+    def __init__(self, app: ASGIApp, note: Callable[..., None]) -> None:
+        self.app, self.note = app, note
 
-            async def heard() -> Message:
-                message = await receive()
-                if message.get("body"):
-                    note(body=message["body"].hex())
-                return message
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = b"\n".join(name + b": " + value for name, value in scope["headers"])
+            self.note(verb=scope["method"].encode().hex(), path=scope["path"].encode().hex(), headers=headers.hex())
 
-            await self.app(scope, heard, send)
+        async def heard() -> Message:
+            message = await receive()
+            if message.get("body"):
+                self.note(body=message["body"].hex())
+            return message
 
-    def serving(app: FastAPI, *arguments: Any, **keywords: Any) -> None:
-        app.add_middleware(Hearing)
-        serve(app, *arguments, **keywords)
-
-    caps.service.serve.serve = serving
+        await self.app(scope, heard, send)
 
 
 if __name__ == "__main__":
     install(Path(os.environ["CAPS_HOME"]) / FILE)
-    module = sys.argv[1]
-    sys.argv = sys.argv[1:]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    run()

@@ -12,55 +12,27 @@ The points are those at which something lasting happens, of whatever kind, so th
 from __future__ import annotations
 
 import os
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
-from sqlalchemy import Engine, event
-from sqlalchemy.engine.default import DefaultDialect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import caps.service.serve
-from tests.crashing import _Fuse, _install_exchanges
+from tests.crashing import Fuse, install_answers, install_commits, install_exchanges
+from tests.wrapping import run
 
 POINTS = ("committing", "committed", "calling", "called", "renaming", "renamed", "answering")
-_WRITES = ("INSERT", "UPDATE", "DELETE")
 
 
-def install(fuse: _Fuse) -> None:
+def install(fuse: Fuse) -> None:
     """Wrap what a service does at every point."""
-    _install_commits(fuse)
+    install_commits(fuse, ("INSERT", "UPDATE", "DELETE"))
     _install_calls(fuse)
     _install_renames(fuse)
-    _install_answers(fuse)
+    install_answers(fuse, lambda scope, _: scope["method"] not in ("GET", "HEAD"))
 
 
-def _install_commits(fuse: _Fuse) -> None:
-    wrote: set[int] = set()
-
-    def note(_: object, cursor: Any, statement: str, *__: object) -> None:
-        if statement.startswith(_WRITES):
-            wrote.add(id(cursor.connection))
-
-    event.listen(Engine, "before_cursor_execute", note)
-    commit = DefaultDialect.do_commit
-
-    def do_commit(self: DefaultDialect, connection: Any) -> None:
-        writes = id(connection.dbapi_connection) in wrote
-        wrote.discard(id(connection.dbapi_connection))
-        if writes:
-            fuse.reach("committing")
-        commit(self, connection)
-        if writes:
-            fuse.reach("committed")
-
-    DefaultDialect.do_commit = do_commit
-
-
-def _install_calls(fuse: _Fuse) -> None:
+def _install_calls(fuse: Fuse) -> None:
     send = httpx.Client.send
 
     def wrapped(self: httpx.Client, request: httpx.Request, **keywords: Any) -> httpx.Response:
@@ -72,7 +44,7 @@ def _install_calls(fuse: _Fuse) -> None:
     httpx.Client.send = wrapped
 
 
-def _install_renames(fuse: _Fuse) -> None:
+def _install_renames(fuse: Fuse) -> None:
     for name in ("rename", "replace"):
         original = getattr(os, name)
 
@@ -84,33 +56,9 @@ def _install_renames(fuse: _Fuse) -> None:
         setattr(os, name, wrapped)
 
 
-def _install_answers(fuse: _Fuse) -> None:
-    serve = caps.service.serve.serve
-
-    class Answering:
-        def __init__(self, app: ASGIApp) -> None:
-            self.app = app
-
-        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            async def sending(message: Message) -> None:
-                if message["type"] == "http.response.start" and scope["method"] not in ("GET", "HEAD"):
-                    fuse.reach("answering")
-                await send(message)
-
-            await self.app(scope, receive, sending)
-
-    def wrapped(app: FastAPI, *arguments: Any, **keywords: Any) -> None:
-        app.add_middleware(Answering)
-        serve(app, *arguments, **keywords)
-
-    caps.service.serve.serve = wrapped
-
-
 if __name__ == "__main__":
-    module = sys.argv[1]
-    fuse = _Fuse(Path(os.environ["CAPS_HOME"]))
+    fuse = Fuse(Path(os.environ["CAPS_HOME"]))
     install(fuse)
-    if module == "services.mpc_server":
-        _install_exchanges(fuse)
-    sys.argv = sys.argv[1:]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if sys.argv[1] == "services.mpc_server":
+        install_exchanges(fuse)
+    run()

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import caps.service.serve
+from tests.wrapping import add_middleware, notes, run
 
 FILE = "recorded"
-_lock = Lock()
 
 
 def recorded(home: Path) -> list[dict[str, Any]]:
@@ -29,17 +25,11 @@ def recorded(home: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (home / FILE).read_text().splitlines()]
 
 
-def note(**entry: Any) -> None:
-    """Write one line down."""
-    with _lock, (Path(os.environ["CAPS_HOME"]) / FILE).open("a") as out:
-        out.write(json.dumps(entry) + "\n")
-
-
 class Hearing:
     """Notes what others ask of the service; not their tokens, which are the service's own matter."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, note: Callable[..., None]) -> None:
+        self.app, self.note = app, note
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = bytearray()
@@ -53,12 +43,12 @@ class Hearing:
         if scope["type"] == "http":
             headers = {key.decode(): value.decode() for key, value in scope["headers"] if key != b"authorization"}
             text = bytes(body).decode("latin-1")
-            note(kind="request", method=scope["method"], path=scope["path"], headers=headers, body=text)
+            self.note(kind="request", method=scope["method"], path=scope["path"], headers=headers, body=text)
 
 
-def install() -> None:
+def install(path: Path) -> None:
     """Wrap the two ways in: calls that others make, and answers to our own."""
-    send, serve = httpx.Client.send, caps.service.serve.serve
+    note, send = notes(path), httpx.Client.send
 
     def sending(self: httpx.Client, request: httpx.Request, **keywords: Any) -> httpx.Response:
         response = send(self, request, **keywords)
@@ -74,14 +64,10 @@ def install() -> None:
         )
         return response
 
-    def serving(app: FastAPI, *arguments: Any, **keywords: Any) -> None:
-        app.add_middleware(Hearing)
-        serve(app, *arguments, **keywords)
-
-    httpx.Client.send, caps.service.serve.serve = sending, serving
+    httpx.Client.send = sending
+    add_middleware(Hearing, note=note)
 
 
 if __name__ == "__main__":
-    install()
-    sys.argv = sys.argv[1:]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    install(Path(os.environ["CAPS_HOME"]) / FILE)
+    run()
