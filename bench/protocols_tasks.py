@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import combinations
@@ -57,6 +58,11 @@ def selection(layout: Layout, counts: npt.NDArray[np.int64], kind: str) -> Selec
     return Selection("select", layout.cliques, estimate, bias, weights, NoisyMax.of_star(EPSILON))
 
 
+async def counted(ctx: Context, columns: Sequence[AShare], layout: Layout) -> AShare:
+    """`count`, with its columns by name."""
+    return await count(ctx, *columns, layout=layout)
+
+
 async def measure(party: Party, repeats: int, queries: list[int], rows: list[int]) -> dict[str, Any]:
     """Every measurement, at this party."""
     report: dict[str, Any] = {}
@@ -65,7 +71,7 @@ async def measure(party: Party, repeats: int, queries: list[int], rows: list[int
         codes = codes_of(nine, n)
         columns = shared(party, nine.domain.one_hot(codes), f"columns {n}")
         report[f"compute_vertical_n{n}"] = await timed(
-            party, f"compute{n}", partial(count, columns=columns, layout=nine), repeats
+            party, f"compute{n}", partial(counted, columns=[columns], layout=nine), repeats
         )
         if n <= 1000:
             raw = shared(party, codes.astype(np.uint64), f"codes {n}")

@@ -423,6 +423,3 @@ def _(s: Source) -> Call:
     expected = np.asarray(shifted & np.uint64((1 << len(offsets)) - 1))
     flags = Bits(np.asarray(np.uint64(1) << where), width)
     return Call((flags, bits), {"n": bits.words.size, "w": len(offsets)}, expected, {"offsets": offsets})
-
-
-from tests import cases_compute, cases_join, cases_paper, cases_release, cases_sampling  # noqa: E402, F401  (they register)

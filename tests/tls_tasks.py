@@ -13,7 +13,8 @@ from caps.ring import Z64
 from services.mpc_server.engine.arithmetic import multiply
 from services.mpc_server.engine.context import Context, Party
 from services.mpc_server.engine.shares import AShare, BShare, Owner
-from tests.cases import CASES, Source
+from tests.all_cases import CASES
+from tests.cases import Source
 from tests.world import World
 
 

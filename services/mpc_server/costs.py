@@ -46,9 +46,7 @@ def _compute(manifest: Manifest) -> StepCost:
     rows = len(manifest.holders) - len(tables)
     if not rows:
         return joined
-    counted = compute.combinations_of_totals([manifest.layout], MARGINAL_BITS)
-    sizes = {"v": rows, "e": rows * manifest.layout.cells, "k": MARGINAL_BITS, "j": counted}
-    added = _declared("add_marginals", **sizes)
+    added = _declared("add_marginals", **compute.marginals_sizes([manifest.layout] * rows, MARGINAL_BITS))
     return StepCost(max(joined.rounds, added.rounds), (joined + added).sent)
 
 
@@ -59,9 +57,7 @@ def answers_sizes_of(manifest: Manifest) -> dict[str, int]:
     columns = [holder for holder in manifest.holders if holder.brings == "columns"]
     sizes = dict.fromkeys("nmcqlvejugh", 0) | {"k": 16, "p": 1}
     if rows:
-        cells = len(rows) * layout.cells
-        combinations = compute.combinations_of_totals([layout], MARGINAL_BITS)
-        sizes |= {"v": len(rows), "e": cells, "k": MARGINAL_BITS, "j": combinations}
+        sizes |= compute.marginals_sizes([layout] * len(rows), MARGINAL_BITS)
     if columns:
         assert manifest.slots is not None
         brought = Counter(name for holder in columns for name in holder.columns or layout.domain.names)

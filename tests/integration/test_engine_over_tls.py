@@ -12,7 +12,7 @@ from caps.ring import planes_to_words
 from caps.sharing import Algebra, reconstruct
 from services.mpc_server.engine.registry import REGISTRY
 from services.mpc_server.local import local_servers, run_task
-from tests.cases import CASES
+from tests.all_cases import CASES
 from tests.property.test_registry import assert_equal
 from tests.tls_tasks import source
 

@@ -280,14 +280,14 @@ def test_a_contribution_that_is_wrong_in_a_matching_way_is_found() -> None:
 
 
 def one_combination_finds(columns_: np.ndarray, sizes: tuple[int, ...], seeds: int) -> float:
-    """How often one random combination is not zero, over COMBINATIONS of them for each seed."""
+    """How often one random combination is not zero, over all combinations of rows and columns for each seed."""
     shares = [AShare(Owner(party, STUDY), *parts) for party, parts in enumerate(dealt(columns_))]
     found = 0
     for seed in range(seeds):
         coins = uniform_words(seed, (4,), Z64).tobytes()
         summands = [compute._one_hot_summand(share, sizes, coins, b"/0") for share in shares]
         found += int(np.count_nonzero(sum(summands[1:], start=summands[0])))
-    return found / (seeds * COMBINATIONS)
+    return found / (seeds * COMBINATIONS**2)
 
 
 def dealt(words: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -306,7 +306,7 @@ def test_one_combination_finds_the_least_error_in_a_quarter_of_cases() -> None:
     assert one_combination_finds(two_ones, domain.sizes, 100) == pytest.approx(1 / 4, abs=0.02)
     half = np.where(good == 1, 1 << 15, 0).astype(np.uint16)
     assert one_combination_finds(half, domain.sizes, 100) == pytest.approx(1 / 2, abs=0.02)
-    assert (3 / 4) ** COMBINATIONS < 2.0**-43
+    assert 2 * 2.0**-COMBINATIONS < 2.0**-compute.SOUNDNESS_BITS
 
 
 def test_one_coin_of_a_row_or_column_is_as_good_as_another() -> None:
@@ -411,6 +411,28 @@ def test_the_check_works_in_blocks_of_bounded_memory() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < rows * width * 2 * 2
+
+
+def test_columns_of_several_holders_are_never_copied_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    domain = Domain(tuple(Attribute(f"a{i}", 3) for i in range(6)))
+    layout = Layout(domain, domain.downward_closure([("a0", "a5"), ("a2", "a3")]))
+    codes = random_codes(1, domain, 1000)
+    joined: list[tuple[int, int]] = []
+    concatenate = compute.concatenate
+
+    def watched(shares: Any, axis: int = 0) -> Any:
+        joined.append((axis, shares[0].shape[0]))
+        return concatenate(shares, axis)
+
+    monkeypatch.setattr(compute, "concatenate", watched)
+    monkeypatch.setattr(compute, "GROUP_ROWS", 300)
+    halves = (domain.names[:3], domain.names[3:])
+    arguments = [domain.project(half).one_hot(codes[:, [domain.position(name) for name in half]]) for half in halves]
+    inputs = [columns("A", halves[0]), columns("B", halves[1])]
+    marginals, accepted = World(1).run(answers, *arguments, inputs=inputs, layout=layout).value
+    assert accepted.all()
+    assert np.array_equal(marginals, layout.marginals(codes))
+    assert {rows for axis, rows in joined if axis == 1} == {300, 100, 4}
 
 
 def test_a_refused_contribution_of_columns_counts_as_missing_and_the_others_survive() -> None:

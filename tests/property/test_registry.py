@@ -11,7 +11,8 @@ from caps.errors import PeerViolation
 from caps.ring import Z64
 from services.mpc_server.engine.arithmetic import multiply, reveal
 from services.mpc_server.engine.registry import REGISTRY
-from tests.cases import CASES, Call, Source, sources
+from tests.all_cases import CASES
+from tests.cases import Call, Source, sources
 from tests.world import Failed, Recorder, World
 
 NAMES = sorted(CASES)

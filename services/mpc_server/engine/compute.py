@@ -46,8 +46,8 @@ Part: TypeAlias = tuple[int, ...]
 
 SOUNDNESS_BITS = 40
 """A contribution that is not valid passes its check with probability at most 2^-40."""
-COMBINATIONS = 104
-"""Random combinations per contribution in `check_one_hot`: (3/4)^104 < 2^-43, and 104 coins are whole bytes."""
+COMBINATIONS = 48
+"""Random combinations of rows, and of columns, in `check_one_hot`: 2 * 2^-48 < 2^-40, and 48 coins are whole bytes."""
 GROUP_ROWS = 65_535
 """Rows that are counted in Z_2^16 together: no count of them can wrap."""
 BLOCK_WORDS = 1 << 22
@@ -58,7 +58,7 @@ _COINS = b"caps/v1/compute/coins"
 _LIFTED = "(1+first)*{e}*8 + ((1+first)*{k} + carry_ands({k}))*plane({e})"
 _ADD_ROUNDS = "7 + log2(k)"
 _ADD_SENT = _LIFTED.format(e="e", k="k") + " + 64 + 16*v*j"
-_CHECK_SENT = f"64 + u*{6 * COMBINATIONS}"
+_CHECK_SENT = f"64 + u*{6 * COMBINATIONS**2}"
 _COUNT_ROUNDS = "l*row_blocks(n, p) + min(c, 1) + 8"
 _COUNT_SENT = "2*n*q + 2*row_groups(n)*c + " + _LIFTED.format(e="row_groups(n)*m", k="16")
 
@@ -213,14 +213,13 @@ async def check_one_hot(ctx: Context, contributions: Sequence[AShare], *, blocks
     An entry x must satisfy x(x-1) = 0, and so must the sum over each block of a row. This is enough: modulo 2^16,
     x(x-1) = 0 only for 0 and 1, since of two consecutive numbers one is odd and the other must be 0; entries of 0 and
     1 in at most 65,535 columns have a sum that does not wrap. Let V have one row per row of the table and in it x(x-1)
-    of all entries and block sums. A combination is r V c modulo 2^16 with public random bits r and c, tossed after the
-    contributions were fixed. If some row v of V is not zero then v c is zero with probability at most 1/2, for a
-    non-zero entry of v is added or not; so V c is not zero with probability at least 1/2, and then r (V c) is not with
-    probability at least 1/2 again. An invalid contribution passes one combination with probability at most 3/4, and
-    all 104 with less than 2^-43.
+    of all entries and block sums. Opened is R V C modulo 2^16, with 48 rows of public random bits R and 48 columns C,
+    tossed after the contributions were fixed. If some column v of V is not zero then r v is zero with probability at
+    most 1/2 for each row r of R, for a non-zero entry of v is added or not; so R V is zero with probability at most
+    2^-48. If it is not zero then R V C is with probability at most 2^-48 again, by the same argument on its rows.
 
-    Squares are local in replicated sharing: (x_i + x_{i+1})^2 - x_{i+1}^2 is a summand of x^2. With a coin for each
-    entry of V, 40 combinations would do; but that is 40 coins to an entry, where now there are 104 to a row.
+    Squares are local in replicated sharing: (x_i + x_{i+1})^2 - x_{i+1}^2 is a summand of x^2. Rows are combined first:
+    their number is what costs time, and 48 combinations of them are all that is left to combine by columns.
 
     Pre-conditions: contributions are matrices over Z_2^16.
     Leaks: which contributions are accepted; of those nothing else. Of a refused one, the power of two that divides
@@ -242,14 +241,13 @@ async def check_one_hot(ctx: Context, contributions: Sequence[AShare], *, blocks
     )
     products = ctx.step("combinations")
     combinations_ = await reshare(products, local + products.zeros(local.shape, Z16))
-    return await _all_zero(ctx, combinations_)
+    return await _all_zero(ctx, combinations_.reshape(len(contributions), -1))
 
 
 def _one_hot_summand(x: AShare, sizes: Sequence[int], seed: bytes, label: bytes) -> Words:
-    """This party's summand of all combinations r V c, by row blocks: neither V nor the coins are ever held whole."""
+    """This party's summand of R V C, by row blocks: neither V nor the coins of rows are ever held whole."""
     starts = np.cumsum([0, *sizes])[:-1]
-    column_coins = _coins(seed, label + b"/columns", x.shape[1] + len(starts))
-    total = np.zeros(COMBINATIONS, Z16.dtype)
+    combined = np.zeros((COMBINATIONS, x.shape[1] + len(starts)), Z16.dtype)
 
     def with_sums(part: Words) -> Words:
         return np.concatenate([part, np.add.reduceat(part, starts, axis=1, dtype=part.dtype)], axis=1)
@@ -260,8 +258,8 @@ def _one_hot_summand(x: AShare, sizes: Sequence[int], seed: bytes, label: bytes)
         both = mine + next_
         excess = both * both - next_ * next_ - mine
         row_coins = _coins(seed, b"%b/rows/%d" % (label, start), len(excess))
-        total += (matmul_mod(excess, column_coins) * row_coins).sum(axis=0, dtype=Z16.dtype)
-    return total
+        combined += matmul_mod(row_coins.T, excess)
+    return matmul_mod(combined, _coins(seed, label + b"/columns", combined.shape[1]))
 
 
 @protocol("CaPS App. B, common data: pi_JOIN with a fixed precedence", rounds="log2(h)", sent="2*n*g")
@@ -518,8 +516,8 @@ def _joined(parts: Sequence[Indices]) -> Indices:
     rounds=_COUNT_ROUNDS,
     sent=_COUNT_SENT,
 )
-async def count(ctx: Context, columns: AShare, *, layout: Layout) -> AShare:
-    """[[all marginals]] of a layout over Z_2^64, from the one-hot columns of its whole domain.
+async def count(ctx: Context, *columns: AShare, layout: Layout) -> AShare:
+    """[[all marginals]] of a layout over Z_2^64, from the one-hot columns of its whole domain, which may come in parts.
 
     Marginals of one attribute are sums of columns; of two, entries of the Gram matrix; of more, products of two sets of
     columns, at least one of which are products themselves. Only these last have rows to send: n q words, in blocks of
@@ -531,12 +529,17 @@ async def count(ctx: Context, columns: AShare, *, layout: Layout) -> AShare:
     Pre-conditions: blocks of every row are one-hot or zero (check_one_hot); at most 8 attributes to a marginal.
     Leaks: nothing.
     """
-    ctx.own(columns)
-    _check_columns(columns, layout.domain.width)
+    ctx.own(*columns)
+    for part in columns:
+        _check_columns(part, part.shape[-1])
+    if len({part.shape[0] for part in columns}) != 1 or sum(part.shape[1] for part in columns) != layout.domain.width:
+        raise ShareError(f"{list(columns)!r} are not the {layout.domain.width} columns of the layout's domain")
     recipe = recipe_of(layout)
     sums, summands = [], []
-    for start in range(0, columns.shape[0], GROUP_ROWS):
-        group = columns[start : start + GROUP_ROWS]
+    for start in range(0, columns[0].shape[0], GROUP_ROWS):
+        # Parts are put side by side group by group: never a second copy of the whole table.
+        parts = [part[start : start + GROUP_ROWS] for part in columns]
+        group = parts[0] if len(parts) == 1 else concatenate(parts, axis=1)
         sums.append(group.sum(axis=0)[recipe.singles].reshape(1, -1))
         summands.append(await _product_summand(ctx.step(f"rows{start}"), group, recipe))
     cells = concatenate(sums)
@@ -772,13 +775,18 @@ async def _count_joined(
     )
     valid = [one for one, flag in zip(inputs, accepted, strict=True) if flag]
     rows = inputs[0].columns.shape[0]
-    stacks = [
-        [one.columns[:, domain.project(one.attributes).columns(name)] for one in valid if name in one.attributes]
-        or [_zeros(ctx, (rows, size))]
-        for name, size in zip(used.names, used.sizes, strict=True)
-    ]
-    joined = concatenate(await coalesce(ctx.step("join"), stacks), axis=1)
-    counts = await count(ctx.step("count"), joined, layout=wanted)
+    stacks: list[list[AShare]] = []
+    last: tuple[ColumnsInput, slice] | None = None
+    for name, size in zip(used.names, used.sizes, strict=True):
+        found = [(one, domain.project(one.attributes).columns(name)) for one in valid if name in one.attributes]
+        if last is not None and len(found) == 1 and found[0][0] is last[0] and found[0][1].start == last[1].stop:
+            # Neighbours that nobody else brings stay one block: narrow blocks are slow to put side by side.
+            found = [(last[0], slice(last[1].start, found[0][1].stop))]
+            stacks.pop()
+        last = found[0] if len(found) == 1 else None
+        stacks.append([one.columns[:, where] for one, where in found] or [_zeros(ctx, (rows, size))])
+    joined = await coalesce(ctx.step("join"), stacks)
+    counts = await count(ctx.step("count"), *joined, layout=wanted)
     mine, next_ = np.zeros(layout.cells, Z64.dtype), np.zeros(layout.cells, Z64.dtype)
     positions = layout.positions(cliques)
     mine[positions], next_[positions] = counts.mine, counts.next
@@ -789,6 +797,12 @@ def _zeros(ctx: Context, shape: Shape) -> AShare:
     return ctx.share(np.zeros(shape, Z16.dtype), np.zeros(shape, Z16.dtype))
 
 
+def marginals_sizes(layouts: Sequence[Layout], bits: int) -> dict[str, int]:
+    """The sizes that the declared cost of `add_marginals` is a formula of: a layout for each contribution."""
+    cells = sum(layout.cells for layout in layouts)
+    return {"v": len(layouts), "e": cells, "k": bits, "j": combinations_of_totals(layouts, bits)}
+
+
 def answers_sizes(
     inputs: Sequence[HorizontalInput | ColumnsInput], layout: Layout, counted: Sequence[Clique] | None = None
 ) -> dict[str, int]:
@@ -797,10 +811,7 @@ def answers_sizes(
     columns = [one for one in inputs if isinstance(one, ColumnsInput)]
     sizes = dict.fromkeys("nmcqlvejugh", 0) | {"k": 16, "p": 1}
     if marginals:
-        layouts = [one.layout(layout) for one in marginals]
-        bits = marginals[0].marginals.ring.bits
-        cells = sum(own.cells for own in layouts)
-        sizes |= {"v": len(marginals), "e": cells, "k": bits, "j": combinations_of_totals(layouts, bits)}
+        sizes |= marginals_sizes([one.layout(layout) for one in marginals], marginals[0].marginals.ring.bits)
     if columns:
         brought = Counter(name for one in columns for name in one.attributes)
         cliques = [q for q in layout.cliques if all(name in brought for name in q)] if counted is None else counted

@@ -39,9 +39,9 @@ from services.mpc_server.engine.compute import (
     _check_marginals,
     add_marginals,
     coalesce,
-    combinations_of_totals,
     count,
     count_sizes,
+    marginals_sizes,
     recipe_of,
     row_blocks,
 )
@@ -465,10 +465,7 @@ def joined_sizes(
     tables = [one for one in inputs if isinstance(one, JoinInput)]
     sizes = dict.fromkeys("nsagzbxwymcqlvuej", 0) | {"k": 16, "p": 1}
     if marginals:
-        layouts = [one.layout(layout) for one in marginals]
-        bits = marginals[0].marginals.ring.bits
-        cells = sum(own.cells for own in layouts)
-        sizes |= {"v": len(marginals), "e": cells, "k": bits, "j": combinations_of_totals(layouts, bits)}
+        sizes |= marginals_sizes([one.layout(layout) for one in marginals], marginals[0].marginals.ring.bits)
     if matching is not None:
         brought = {name for one in tables for name in one.attributes}
         chosen = [clique for clique in layout.cliques if brought.issuperset(clique)] if counted is None else counted
