@@ -40,11 +40,11 @@ test-compose: $(READY) ## the federation in containers, with faults; needs root 
 demo: $(READY) ## two hospitals, an insurer, three MPC servers: one private synthetic dataset; KEEP=1 leaves it up
 	@$(BIN)/python -m deploy.demo $(if $(KEEP),--keep)
 
-bench: $(READY) ## measure protocols and engine beside the paper's, spu, mpyc, bare TLS, mbi; peers go to .venv-peers
-	@$(BIN)/python -m bench protocols
-	@$(BIN)/python -m bench engine
-	@$(BIN)/python -m bench join --large
-	@$(BIN)/python -m bench generate
+bench: $(READY) ## measure everything, for hours, and write docs/benchmarks.md; peers go to .venv-peers
+	@for subject in protocols engine "join --large" generate noise network scaling runtime utility; do \
+		echo "== $$subject"; $(BIN)/python -m bench $$subject --save || exit 1; \
+	done
+	@$(BIN)/python -m bench report
 
 docs: $(READY) ## write what is generated from the code: docs/protocols.md, docs/cli.md, proto/
 	@$(BIN)/python -m services.mpc_server.protocol_docs docs/protocols.md
@@ -58,4 +58,4 @@ lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
 	@$(MAKE) -s setup && $(BIN)/python -m deploy.images.requirements
 
 clean: ## remove what the targets made
-	@rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .lint-imports.log
+	@rm -rf .venv .venv-peers .data .mypy_cache .ruff_cache .pytest_cache .hypothesis .lint-imports.log

@@ -1,4 +1,4 @@
-"""The tables of ../shared/data as codes: bins and categories by their schema."""
+"""The benchmarks' tables as codes: bins and categories by their schema."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from bench.fetch import fetch
 from caps.domain import Domain
 from caps.schema import Schema
 from caps.uniform import Uniform
 
 NAMES = ("breast-cancer.caps", "compas-caps", "diabetes.caps", "adult")
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared" / "data"
+FETCHED = ROOT / ".data"
 
 
 @dataclass(frozen=True)
@@ -28,17 +32,29 @@ class Dataset:
 
 
 def folder() -> Path:
-    """CAPS_DATA, or the shared folder beside the repository."""
-    path = Path(os.environ.get("CAPS_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-    if not path.is_dir():
-        raise SystemExit(f"no datasets in {path}: set CAPS_DATA to a folder with NAME.csv and NAME.schema.json")
-    return path
+    """CAPS_DATA; else the shared folder beside the repository; else `.data`, into which tables are downloaded."""
+    if given := os.environ.get("CAPS_DATA"):
+        return Path(given)
+    return SHARED if SHARED.is_dir() else FETCHED
+
+
+def files(name: str) -> tuple[Path, Path]:
+    """A dataset's schema and its table, which two schemas may share."""
+    where, table = folder(), name.removesuffix(".caps")
+    if where == FETCHED:
+        fetch(table, where)
+    found = where / f"{name}.schema.json", where / f"{table}.csv"
+    for path in found:
+        if not path.is_file():
+            raise SystemExit(f"no {path.name} in {where}: set CAPS_DATA to a folder with NAME.csv and NAME.schema.json")
+    return found
 
 
 def load(name: str) -> Dataset:
-    """One dataset: `NAME.schema.json` and its table. Split as the authors did, or 80/20 by a fixed seed."""
-    schema = Schema.from_json((folder() / f"{name}.schema.json").read_text())
-    codes, _ = schema.encode(folder() / f"{name.removesuffix('.caps')}.csv", extra="ignore")
+    """One dataset. Split as the authors did, or 80/20 by a fixed seed."""
+    description, table = files(name)
+    schema = Schema.from_json(description.read_text())
+    codes, _ = schema.encode(table, extra="ignore")
     order = np.arange(len(codes)) if name == "compas-caps" else Uniform(name).permutation(len(codes))
     count = 4120 if name == "compas-caps" else round(0.8 * len(codes))
     return Dataset(name, schema.domain(), codes, order[:count], order[count:])

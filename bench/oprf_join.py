@@ -23,6 +23,7 @@ LARGE_ROWS = 1_000_000
 _COLUMNS = {"north": ("a", "b"), "south": ("c", "d", "e")}
 _CATEGORIES = 5
 _POLL = 0.05
+_PATIENCE = 3600
 _ANSWERED = 3 * 32 + 4
 """Bytes that a holder receives for each row."""
 
@@ -59,6 +60,8 @@ def _once(federation: Federation, directory: Path, rows: int, number: int) -> di
         owner.put(f"{path}/contribution").raise_for_status()
     reached: dict[str, float] = {}
     while "complete" not in reached:
+        if time.perf_counter() - started > _PATIENCE:
+            raise TimeoutError(f"the join of {rows:,} rows at each holder is not complete after {_PATIENCE} s")
         time.sleep(_POLL)
         states = [owner.get(f"{path}/contribution").raise_for_status().json()["state"] for owner in owners.values()]
         if "matching" not in states:

@@ -44,24 +44,29 @@ def memory_of(manifest: Manifest) -> Memory:
 
 def _working(manifest: Manifest) -> int:
     width = manifest.domain.width
-    products = 3 * 8 * width * width
     if manifest.slots is not None:
-        slots = manifest.slots
-        groups = -(-slots // _GROUP_ROWS)
-        # Columns lie side by side for one group of rows at a time, and as floats for one block.
-        side_by_side = _PARTS * _COLUMN_BYTES * min(slots, _GROUP_ROWS) * width
-        floats = 4 * 8 * min(slots, _BLOCK_ROWS) * width
-        lifted = _PARTS * _LIFTED * _COUNT_BYTES * groups * manifest.layout.cells
         # Where several bring an attribute, all rows of it are merged: both factors, the product, masks.
-        merged = 4 * _PARTS * _COLUMN_BYTES * slots * _brought_again(manifest)
-        return side_by_side + floats + lifted + merged + products
+        merged = 4 * _PARTS * _COLUMN_BYTES * manifest.slots * _brought_again(manifest)
+        return merged + counting_memory(manifest.slots, width, manifest.layout.cells)
     if manifest.join is not None:
         # Rows are moved to new places, with masks; only so many joint rows are expanded at once.
         tables = [holder for holder in manifest.holders if holder.capacity is not None]
         rows = sum(holder.capacity or 0 for holder in tables)
         records = sum(manifest.form_of(holder).bytes for holder in tables)
-        return 4 * records + 4 * _COLUMN_BYTES * min(rows * width, _JOINED_WORDS) + products
+        return 4 * records + 4 * _COLUMN_BYTES * min(rows * width, _JOINED_WORDS) + _products(width)
     return 0
+
+
+def counting_memory(rows: int, width: int, cells: int) -> int:
+    """Bytes that counting needs besides the columns: a group of rows side by side, a block as floats, lifted counts."""
+    side_by_side = _PARTS * _COLUMN_BYTES * min(rows, _GROUP_ROWS) * width
+    floats = 4 * 8 * min(rows, _BLOCK_ROWS) * width
+    lifted = _PARTS * _LIFTED * _COUNT_BYTES * -(-rows // _GROUP_ROWS) * cells
+    return side_by_side + floats + lifted + _products(width)
+
+
+def _products(width: int) -> int:
+    return 3 * 8 * width * width
 
 
 def _brought_again(manifest: Manifest) -> int:

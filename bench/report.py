@@ -1,0 +1,669 @@
+"""docs/benchmarks.md and its plots, from bench/results/*.json alone: nothing is measured here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import results, runtime, utility
+from bench.quality import METRICS
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+TITLES = {"breast-cancer.caps": "breast-cancer", "compas-caps": "COMPAS", "diabetes.caps": "diabetes"}
+ALGORITHMS = {"aim": "AIM", "mwem": "MWEM+PGM"}
+SETTINGS = {"central": "CDP", "horizontal": "CaPS(H)", "vertical": "CaPS(V)", "mixed": "mixed"}
+COLUMNS = {"lr_auc": "LR AUC", "rf_auc": "RF AUC", "lr_f1": "LR F1", "rf_f1": "RF F1", "error": "workload error"}
+JOINED = 20_000
+"""Rows a second that the default join is to align."""
+Lines = list[str]
+Verdict = tuple[str, str, str]
+"""A goal, what was measured, and whether it is met."""
+
+
+def docs() -> Path:
+    """CAPS_BENCH_DOCS, or `docs`."""
+    return Path(os.environ.get("CAPS_BENCH_DOCS", DOCS))
+
+
+def write() -> Path:
+    """Write everything; where the page is."""
+    (docs() / "benchmarks").mkdir(parents=True, exist_ok=True)
+    body: Lines = []
+    verdicts: list[Verdict] = []
+    for subject, (title, section, judge) in SECTIONS.items():
+        found = results.load(subject)
+        body += [f"## {title}", ""]
+        if found is None:
+            body += [f"Not run: `python -m bench {subject} --save`.", ""]
+            verdicts += [(title, "", _mark(None))] if judge else []
+            continue
+        body += [_origin(found), "", *section(found["report"]), ""]
+        verdicts += judge(found["report"]) if judge else []
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `python -m bench report` from `bench/results/*.json`; do not edit. Every section names the command",
+        "that measured it (`make bench` runs them all), the machine and the date. All parties ran on one host.",
+        "",
+        "## Goals",
+        "",
+        *_table(["goal", "measured", "verdict"], verdicts),
+        "",
+        *body,
+    ]
+    page = docs() / "benchmarks.md"
+    page.write_text("\n".join(lines).rstrip() + "\n")
+    return page
+
+
+def _origin(found: Mapping[str, Any]) -> str:
+    at = found["machine"]
+    commands = ", ".join(f"`{command}`" for command in found["commands"])
+    return (
+        f"{commands}, {found['date'][:16].replace('T', ' ')} UTC, {at['processor']}, {at['cores']} cores, "
+        f"{at['memory_gb']:g} GB, {at['system']}, Python {at['python']}, NumPy {at['numpy']}; "
+        f"load average at the end {at['load']:g}."
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Lines:
+    if not rows:
+        return ["Nothing was measured."]
+    return [
+        "| " + " | ".join(head) + " |",
+        "|" + "---|" * len(head),
+        *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows),
+    ]
+
+
+def _mark(met: bool | None) -> str:
+    return "not run" if met is None else "met" if met else "**missed**"
+
+
+def _title(name: str) -> str:
+    return TITLES.get(name, name)
+
+
+def _utility(report: Mapping[str, Any]) -> Lines:
+    lines = [
+        "Mean +- spread (standard deviation over seeds), in brackets the paper's. Trained on synthetic rows, tested on",
+        "real ones; F1 is macro; LR one-hot, RF on codes. CDP is the clear twin; CaPS runs are whole studies through",
+        "the services. *d* is the difference of mean workload errors to CDP in spreads of CDP, with its 90 % interval:",
+        "two one-sided Welch tests at 5 % call it equivalent within a spread if the interval lies in [-1, 1].",
+        "",
+    ]
+    summary = sorted(utility.summarise(report), key=_place)
+    for epsilon in sorted({row["epsilon"] for row in summary}, key=float):
+        rows = []
+        for row in summary:
+            if row["epsilon"] != epsilon:
+                continue
+            published = utility.PAPER.get((row["dataset"], row["algorithm"]), {}).get(row["setting"])
+            cells = []
+            for i, metric in enumerate(METRICS):
+                digits = 3 if metric == "error" else 2
+                text = f"{row[metric]['mean']:.{digits}f} +- {row[metric]['spread']:.{digits}f}"
+                cells.append(f"{text} ({published[i]:g})" if published and epsilon == "1" else text)
+            compared = row["error"]
+            d = "" if "interval" not in compared else f"{compared['difference']:+.2f} {_interval(compared)}"
+            rows.append([_case(row), SETTINGS[row["setting"]], row["runs"], *cells, d])
+        lines += [f"### epsilon = {epsilon}", ""]
+        lines += [*_table(["dataset", "data", "runs", *(COLUMNS[m] for m in METRICS), "d"], rows), ""]
+    rows = []
+    for setting in ("horizontal", "vertical", "mixed"):
+        for metric in METRICS:
+            found = utility.pooled(report, setting, metric)
+            if found:
+                verdict = "equivalent" if found["equivalent"] else "not shown"
+                rows.append(
+                    [SETTINGS[setting], COLUMNS[metric], f"{found['difference']:+.2f}", _interval(found), verdict]
+                )
+    lines += ["### Equivalence, all datasets and algorithms together (epsilon = 1)", ""]
+    lines += ["Each run in units of its own dataset's and algorithm's CDP spread; equivalent: within one spread.", ""]
+    lines += _table(["data", "metric", "difference / spread", "90 % interval", "verdict"], rows)
+    _plot_utility(summary)
+    return [*lines, "", "![workload error](benchmarks/utility.svg)"]
+
+
+def _place(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Rows as the paper has them, adult last."""
+    dataset, setting = (*utility.NAMES, utility.ADULT).index(row["dataset"]), list(SETTINGS).index(row["setting"])
+    return dataset, utility.ALGORITHMS.index(row["algorithm"]), setting
+
+
+def _case(row: Mapping[str, Any]) -> str:
+    return f"{_title(row['dataset'])}, {ALGORITHMS[row['algorithm']]}"
+
+
+def _interval(found: Mapping[str, Any]) -> str:
+    return f"[{found['interval'][0]:+.2f}, {found['interval'][1]:+.2f}]"
+
+
+def _utility_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
+    """On the paper's tables at epsilon 1."""
+    summary = sorted(utility.summarise(report), key=_place)
+    rows = [row for row in summary if row["epsilon"] == "1" and row["dataset"] in utility.NAMES]
+    found = []
+    for setting in ("horizontal", "vertical", "mixed"):
+        those = [row for row in rows if row["setting"] == setting]
+        for what, metrics in (("workload error", ("error",)), ("AUC and F1", METRICS[:-1])):
+            found.append(_within_spread(those, f"{SETTINGS[setting]} within the spread of CDP: {what}", metrics))
+        found.append(_equivalence(report, setting))
+    return [*found, *(_against_paper(rows, setting) for setting in ("horizontal", "vertical"))]
+
+
+def _within_spread(rows: Sequence[Mapping[str, Any]], goal: str, metrics: Sequence[str]) -> Verdict:
+    cases = [(row, metric) for row in rows for metric in metrics if "within" in row[metric]]
+    if not cases:
+        return goal, "", _mark(None)
+    outside = [f"{_case(row)}, {COLUMNS[m]} {row[m]['difference']:+.2f}" for row, m in cases if not row[m]["within"]]
+    runs = min(row["runs"] for row, _ in cases)
+    text = f"mean in {len(cases) - len(outside)} of {len(cases)} cases, {runs} runs or more each"
+    return goal, _but(text, "outside, in spreads", outside), _mark(not outside)
+
+
+def _equivalence(report: Mapping[str, Any], setting: str) -> Verdict:
+    """By the pooled tests."""
+    pooled = {metric: utility.pooled(report, setting, metric) for metric in METRICS}
+    known = {metric: found for metric, found in pooled.items() if found}
+    goal = f"{SETTINGS[setting]} equivalent to CDP within one spread, all cases together"
+    if not known:
+        return goal, "", _mark(None)
+    open_ = [f"{COLUMNS[metric]} {_interval(found)}" for metric, found in known.items() if not found["equivalent"]]
+    text = f"shown for {len(known) - len(open_)} of {len(known)} metrics"
+    return goal, _but(text, "not shown for", open_), _mark(not open_)
+
+
+def _against_paper(rows: Sequence[Mapping[str, Any]], setting: str) -> Verdict:
+    """Workload errors beside the published ones, to as many digits as those have."""
+    goal = f"{SETTINGS[setting]} workload error at or below the paper's"
+    above, count = [], 0
+    for row in rows:
+        if row["setting"] == setting:
+            published = utility.PAPER[row["dataset"], row["algorithm"]][setting][-1]
+            mean, count = row["error"]["mean"], count + 1
+            if round(mean, 2 if published >= 0.1 else 3) > published:
+                above.append(f"{_case(row)} {mean:.3f} +- {row['error']['spread']:.3f} ({published:g})")
+    text = f"{count - len(above)} of {count} cases"
+    return (goal, _but(text, "above", above), _mark(not above)) if count else (goal, "", _mark(None))
+
+
+def _but(text: str, what: str, exceptions: Sequence[str]) -> str:
+    return f"{text}; {what}: {'; '.join(exceptions)}" if exceptions else text
+
+
+def _runtime(report: Mapping[str, Any]) -> Lines:
+    lines = [
+        "Seconds of whole studies over TLS on loopback, from the proposal to the release, beside central runs in the",
+        "same command. In brackets the paper's (8 vCPUs, MP-SPDZ simulated on one machine).",
+        "",
+    ]
+    rows, split = [], []
+    for key, entry in report.items():
+        name, _, chosen = key.partition("/")
+        label = _case({"dataset": name, "algorithm": chosen})
+        paper = runtime.PAPER.get((name, chosen), (0.0, 0.0, 0.0))
+        cells = [f"{entry['central']['seconds']:.2f} ({paper[0]:.0f})"]
+        cells.append(f"{entry['mbi']['seconds']:.1f}" if "mbi" in entry else "not run")
+        cells += [
+            f"{entry[s]['seconds']:.2f} ({p:.0f})" for s, p in zip(("horizontal", "vertical"), paper[1:], strict=True)
+        ]
+        cells += [_mark(met) for met in runtime.goals(entry).values()]
+        rows.append([label, *cells])
+        for kind in ("central", "mbi", "horizontal", "vertical"):
+            if kind in entry:
+                flat = {**entry[kind], **entry[kind]["parts"]}
+                title = {"central": "CDP, ours", "mbi": "CDP, mbi"}.get(kind) or SETTINGS[kind]
+                times = [f"{flat[part]:.2f}" if part in flat else "" for part in runtime.PARTS]
+                split.append([label, title, entry[kind]["rounds"], *times])
+    head = ["", "CDP, our estimator", "CDP, mbi 2", "CaPS(H)", "CaPS(V)"]
+    head += ["H faster than mbi", "H <= 2 CDP + 3 s", "V faster than mbi", "V <= 2 CDP + 3 s"]
+    lines += [*_table(head, rows), "", "### Where the time goes", ""]
+    lines += [
+        "Seconds. compute, select, measure: at the slowest server; waiting: between coordinator and servers beyond",
+        "that; generate: fits and estimates between steps; begin: seal and session; publish: last fit, attestations,",
+        "rows.",
+        "",
+        *_table(["", "", "rounds", *runtime.PARTS], split),
+    ]
+    _plot_runtime(report)
+    return [*lines, "", "![run time](benchmarks/runtime.svg)"]
+
+
+def _runtime_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
+    aim = {key.partition("/")[0]: entry for key, entry in report.items() if key.endswith("/aim")}
+    return [
+        _in_time(aim, setting, goal, f"{SETTINGS[setting]} AIM {text}")
+        for goal, text in (("beats mbi", "faster than central AIM with mbi 2"), ("within 2x + 3 s", "<= 2 CDP + 3 s"))
+        for setting in ("horizontal", "vertical")
+    ]
+
+
+def _in_time(aim: Mapping[str, Any], setting: str, goal: str, text: str) -> Verdict:
+    known = {name: entry for name, entry in aim.items() if runtime.allowed(entry)[goal] is not None}
+    if not known:
+        return text, "", _mark(None)
+    late = [
+        f"{_title(name)} {entry[setting]['seconds']:.2f} s, allowed {runtime.allowed(entry)[goal]:.2f} s, of it "
+        + _profile({**entry[setting], **entry[setting]["parts"]}, runtime.PARTS)
+        for name, entry in known.items()
+        if not runtime.goals(entry)[f"{setting} {goal}"]
+    ]
+    return text, _but(f"{len(known) - len(late)} of {len(known)} datasets", "late", late), _mark(not late)
+
+
+def _profile(seconds: Mapping[str, float], parts: Sequence[str]) -> str:
+    """Where most of the time goes."""
+    longest = sorted((part for part in parts if part in seconds), key=lambda part: -seconds[part])[:3]
+    return ", ".join(f"{part} {seconds[part]:.2f}" for part in longest)
+
+
+def _protocols(report: Mapping[str, Any]) -> Lines:
+    rows = []
+    for name, ours in report.items():
+        rows.append([name, f"{ours['seconds']:.4f}", f"{ours['bytes'] / 1e3:,.1f}", ours["rounds"], "", ""])
+        extras = {"noise drawn beforehand": ours["offline"]} if "offline" in ours else {}
+        for label, entry in {**extras, **ours["beside"]}.items():
+            ratios = [f"{entry[f'{k}_ratio']:.1f}" if f"{k}_ratio" in entry else "" for k in ("seconds", "bytes")]
+            cells = [f"{entry['seconds']:.4f}", f"{entry['bytes'] / 1e3:,.1f}", entry.get("rounds", "")]
+            rows.append([f"&nbsp;&nbsp;{label}", *cells, *ratios])
+    head = ["protocol", "seconds", "kB sent by all", "rounds", "times our seconds", "times our bytes"]
+    return [
+        "Ours online, with the noise drawn beforehand; then the drawing; the paper's variants on our engine; and what",
+        "the paper published (MP-SPDZ on its authors' machines). spu beside us, primitive by primitive: see Engine.",
+        "",
+        *_table(head, rows),
+    ]
+
+
+def _scaling(report: Mapping[str, Any]) -> Lines:
+    titles = {
+        "rows": "Rows, vertical, W = 200 columns (40 attributes of 5)",
+        "holders": "Holders, horizontal, nine attributes",
+        "queries": "Queries: a selection and a measurement, attributes of 5 categories",
+        "domains": "Categories of each of nine attributes: a selection and a measurement",
+    }
+    lines: Lines = []
+    for part, found in report.items():
+        rows = []
+        for size, entry in found["sizes"].items():
+            row = [f"{int(size):,}", f"{entry['seconds']:.3f}", f"{entry['cpu_seconds']:.3f}"]
+            row += [f"{entry['bytes'] / 1e6:.3f}", str(entry["rounds"])]
+            if part == "rows":
+                row += [
+                    f"{entry['gemm']['seconds']:.3f}",
+                    f"{entry['gemm_ratio']:.2f}",
+                    f"{entry['gemm_cpu_ratio']:.2f}",
+                ]
+                row += [f"{entry[p]['cpu_seconds']:.2f}" if p in entry else "" for p in ("check", "count")]
+                row += [f"{entry['share_bytes'] / 1e6:.0f}", f"{entry['working_memory'] / 1e6:.0f}"]
+            if "offline" in entry:
+                row += [f"{entry['offline']['seconds']:.3f}", f"{entry['cells']:,}"]
+            rows.append(row)
+        head = [part, "seconds", "CPU s of all servers", "MB sent by all", "rounds"]
+        if part == "rows":
+            head += [
+                "float64 products, s",
+                "ratio",
+                "ratio of CPU",
+                "check, CPU s",
+                "count, CPU s",
+                "shares, MB",
+                "memory beside them, MB",
+            ]
+        if part in ("queries", "domains"):
+            head += ["noise beforehand, s", "cells"]
+        lines += [f"### {titles[part]}", "", *_table(head, rows), ""]
+        lines += _rows_profile(found["sizes"]) if part == "rows" else []
+        if found["law"]:
+            law, unit = found["law"], "cell" if part in ("queries", "domains") else part[:-1]
+            lines += [
+                f"Fitted: {law['fixed']:.3g} s + {law['each'] * 1e6:.3g} µs per {unit}; exponent between the two "
+                f"largest {law['exponent']:.2f}.",
+                "",
+            ]
+    _plot_scaling(report)
+    return [*lines, "![scaling](benchmarks/scaling.svg)"]
+
+
+def _rows_profile(sizes: Mapping[str, Any]) -> Lines:
+    """Where the processor time of COMPUTE ANSWERS goes, at the largest size for which that is known."""
+    known = [size for size, entry in sizes.items() if "check" in entry]
+    if not known:
+        return []
+    entry = sizes[max(known, key=int)]
+    check, counting = (entry[part]["cpu_seconds"] / entry["cpu_seconds"] for part in ("check", "count"))
+    return [
+        f"Of the processor time at n = {int(max(known, key=int)):,}, {check:.0%} checks the columns, "
+        f"{counting:.0%} counts ({entry['count']['cpu_seconds'] / entry['gemm']['cpu_seconds']:.2f} x the "
+        f"float64 products), the other {1 - check - counting:.0%} puts columns side by side and lifts counts.",
+        "",
+    ]
+
+
+def _scaling_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
+    sizes = report.get("rows", {}).get("sizes", {})
+    name = "COMP vertical, n = 1,000,000, W = 200"
+    if "1000000" not in sizes:
+        return [(name, "", _mark(None))]
+    million, smallest = sizes["1000000"], min(sizes, key=int)
+    few, many = sizes[smallest]["bytes"] / 1e6, million["bytes"] / 1e6
+    working, shares, estimate = (million[key] / 1e6 for key in ("working_memory", "share_bytes", "estimate"))
+    ratio = f"{million['gemm_ratio']:.2f} x in wall time, {million['gemm_cpu_ratio']:.2f} x in processor time"
+    if "check" in million:
+        parts = {name: million[name]["cpu_seconds"] / million["cpu_seconds"] for name in ("check", "count")}
+        ratio += f" ({parts['check']:.0%} checking inputs, {parts['count']:.0%} counting)"
+    sent = f"{few:.2f} MB at n = {int(smallest):,}, {many:.2f} MB: {1e6 * (many - few) / 1e6:.0f} bytes a row"
+    return [
+        (f"{name}: server time <= 3 x float64 products", ratio, _mark(million["gemm_cpu_ratio"] <= 3)),
+        (f"{name}: bytes independent of n", sent, _mark(few == many)),
+        (
+            f"{name}: memory bounded by a server's policy (`largest_memory`, on this estimate)",
+            f"{working:.0f} MB beside {shares:.0f} MB of shares; estimated {estimate:.0f} MB",
+            _mark(working <= estimate),
+        ),
+    ]
+
+
+_ROUND = ("select", "measure", "waiting", "generate")
+"""Parts of an AIM round."""
+
+
+def _network(report: Mapping[str, Any]) -> Lines:
+    first = next(iter(report.values()))
+    lines = [
+        f"AIM on {_title(first['dataset'])}, {SETTINGS[first['setting']]}, through the services. The servers' lines",
+        "pass relays that hold every byte back (`bench/delays.py`; not netem: no TCP slow start, no loss). A line's",
+        "rate is of each direction of each of the three connections. The goal for a round: 1.3 x MPC rounds x round",
+        "trip, plus the time on loopback.",
+        "",
+    ]
+    rows = []
+    for name, entry in report.items():
+        per = entry["mpc_bytes"] / entry["rounds"] / 1e3
+        times = [f"{entry['parts'][part] / entry['rounds']:.3f}" for part in _ROUND]
+        rows.append(
+            [
+                name,
+                f"{entry['seconds_per_round']:.3f}",
+                f"{entry['mpc_rounds_per_round']:.1f}",
+                f"{entry['mpc_rounds_per_round'] * entry['round_trip']:.3f}",
+                f"{per:.0f}",
+                f"{entry.get('goal', float('nan')):.3f}",
+                _mark(entry.get("met")),
+                *times,
+                f"{entry['seconds']:.1f}",
+            ]
+        )
+    head = ["line", "s per AIM round", "MPC rounds", "rounds x RTT, s", "kB per server", "goal, s", "verdict"]
+    head += [*_ROUND, "whole study, s"]
+    _plot_network(report)
+    return [*lines, *_table(head, rows), "", "![network](benchmarks/network.svg)"]
+
+
+def _network_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
+    entry = report.get("80 ms")
+    name = "80 ms: an AIM round <= 1.3 x rounds x RTT + LAN time"
+    if entry is None:
+        return [(name, "", _mark(None))]
+    text = f"{entry['seconds_per_round']:.2f} s, allowed {entry.get('goal', float('nan')):.2f} s"
+    if entry.get("met") is False:
+        each = {part: seconds / entry["rounds"] for part, seconds in entry["parts"].items()}
+        text += f", of it {_profile(each, _ROUND)}"
+    return [(name, text, _mark(entry.get("met")))]
+
+
+def _noise(report: Mapping[str, Any]) -> Lines:
+    sigma = report["sigma"]
+    rows = [
+        [
+            name,
+            f"{entry['variance']:.0f}",
+            f"{entry['ratio']:.3f} +- {entry['error']:.3f}",
+            f"{entry['kurtosis']:.2f}",
+            f"{entry['largest'] / sigma:.2f}",
+            f"{1e6 * entry['seconds'] / report['cells']:.1f}",
+            f"{entry['bytes'] / report['cells']:.0f}",
+            "no" if name.startswith("paper:") else "yes",
+        ]
+        for name, entry in report["variance"].items()
+    ]
+    lines = [
+        f"{report['cells']:,} cells opened by three servers, sigma = {sigma:g}; noise drawn within the time. The ratio",
+        "is to the central mechanism's variance: sigma^2, or 2 sigma^2 of Laplace noise.",
+        "",
+        *_table(
+            [
+                "sampler",
+                "variance",
+                "of the central one",
+                "kurtosis",
+                "largest / sigma",
+                "µs a cell",
+                "bytes a cell",
+                "DP",
+            ],
+            rows,
+        ),
+        "",
+        "Workload error of AIM at epsilon = 1, and its difference to central noise in float64, in spreads:",
+        "",
+    ]
+    found = []
+    for name, samplers in report["utility"].items():
+        for sampler, entry in samplers.items():
+            d = "" if "interval" not in entry else f"{entry['difference']:+.2f} {_interval(entry)}"
+            text = f"{entry['mean']:.4f} +- {entry['spread']:.4f}"
+            found.append([_title(name), sampler, len(entry["errors"]), text, d])
+    return [*lines, *_table(["dataset", "noise", "runs", "workload error", "d"], found)]
+
+
+def _noise_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
+    default = report["variance"]["default"]
+    met = abs(default["ratio"] - 1) <= 3 * default["error"]
+    return [("the default sampler's variance is the central mechanism's", f"{default['ratio']:.3f} x", _mark(met))]
+
+
+def _join(report: Mapping[str, Any]) -> Lines:
+    default = [
+        [
+            _size(name),
+            f"{entry['seconds']:.2f}",
+            f"{entry['rows_per_second']:,.0f}",
+            f"{entry['bytes_per_row']:.0f}",
+            entry["rounds"],
+            f"{entry['peak_memory'] / 1e6:.0f}",
+            ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in entry["phases"].items()),
+        ]
+        for name, entry in report.items()
+        if name != "light"
+    ]
+    light = [
+        [
+            _size(name),
+            f"{entry['matching']:.2f}",
+            f"{entry['rows_per_second']:,.0f}",
+            f"{entry['sent_per_row']:.0f}",
+            f"{entry['received_per_row']:.0f}",
+            f"{entry['seconds']:.2f}",
+        ]
+        for name, entry in report.get("light", {}).items()
+    ]
+    rows = ["rows at each of two holders", "seconds", "rows per second"]
+    return [
+        "Rows per second are those of both holders, half of them of the same persons.",
+        "",
+        "### Default: shuffled and matched by the servers",
+        "",
+        *_table([*rows, "bytes a row between servers", "rounds", "MB peak", "seconds by phase"], default),
+        "",
+        "### Light: tags by an oblivious PRF, with the holders' help",
+        "",
+        *_table([*rows, "bytes a row sent by a holder", "received", "seconds to the last receipt"], light),
+    ]
+
+
+def _size(name: str) -> str:
+    return f"{int(name.rpartition('_n')[2]):,}"
+
+
+def _join_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
+    goal, linear = f"default join >= {JOINED:,} rows per second", "default join linear in rows"
+    sizes = sorted((name for name in report if name != "light"), key=lambda name: int(name.rpartition("_n")[2]))
+    if not sizes:
+        return [(goal, "", _mark(None)), (linear, "", _mark(None))]
+    last, met = report[sizes[-1]], report[sizes[-1]]["rows_per_second"] >= JOINED
+    text = f"{last['rows_per_second']:,.0f} with {_size(sizes[-1])} rows at each holder"
+    text += "" if met else f", of {last['seconds']:.2f} s {_profile(last['phases'], list(last['phases']))}"
+    if len(sizes) < 2:
+        return [(goal, text, _mark(met)), (linear, "", _mark(None))]
+    growth = last["seconds"] / report[sizes[-2]]["seconds"]
+    more = int(sizes[-1].rpartition("_n")[2]) / int(sizes[-2].rpartition("_n")[2])
+    return [
+        (goal, text, _mark(met)),
+        (linear, f"{growth:.1f} x the time for {more:.1f} x the rows", _mark(growth <= 1.25 * more)),
+    ]
+
+
+def _generate(report: Mapping[str, Any]) -> Lines:
+    rows = []
+    for name, ours in report.items():
+        theirs = ours.get("beside", {}).get("mbi")
+        cells = [f"{theirs['cpu_seconds']:.1f}", f"{theirs['cpu_ratio']:.0f}"] if theirs else ["not run", ""]
+        rows.append(
+            [_title(name), ours["rounds"], f"{ours['cpu_seconds']:.2f}", *cells, f"{ours['workload_error']:.4f}"]
+        )
+    return _table(["dataset", "rounds", "CPU s, ours", "CPU s, mbi 2", "times ours", "workload error"], rows)
+
+
+def _engine(report: Mapping[str, Any]) -> Lines:
+    rows = []
+    for name, ours in report.items():
+        rows.append([name, f"{ours['seconds']:.4f}", f"{ours['bytes'] / 1e6:.2f}", ours["rounds"], ""])
+        for peer, entry in ours["beside"].items():
+            rows.append(_peer(peer, entry))
+            if "to_ring" in entry:
+                rows.append(_peer(f"{peer}, result as ring shares", entry["to_ring"]))
+    return _table(["task", "seconds", "MB sent by all", "rounds", "times our seconds"], rows)
+
+
+def _peer(name: str, entry: Mapping[str, Any]) -> list[Any]:
+    seconds = entry.get("seconds_scaled", entry.get("seconds"))
+    if seconds is None:
+        reason = next((f"{why}: {entry[why]}" for why in ("skipped", "failed") if why in entry), "not measured")
+        return [f"&nbsp;&nbsp;{name}", reason, "", "", ""]
+    sent = entry.get("bytes_scaled", entry.get("bytes"))
+    ratio = f"{entry['seconds_ratio']:.2f}" if "seconds_ratio" in entry else ""
+    scaled = f" (scaled from {entry['measured_rows']:,} rows)" if "seconds_scaled" in entry else ""
+    megabytes = f"{sent / 1e6:.2f}" if sent is not None else ""
+    return [f"&nbsp;&nbsp;{name}{scaled}", f"{seconds:.4f}", megabytes, entry.get("rounds", ""), ratio]
+
+
+Section = Callable[[Mapping[str, Any]], Lines]
+Judge = Callable[[Mapping[str, Any]], list[Verdict]]
+SECTIONS: dict[str, tuple[str, Section, Judge | None]] = {
+    "utility": ("Utility (the paper's Table 1)", _utility, _utility_verdicts),
+    "runtime": ("Run time (the paper's Table 2)", _runtime, _runtime_verdicts),
+    "protocols": ("MPC protocols (the paper's Table 3)", _protocols, None),
+    "scaling": ("Scaling (the paper's Figure 2)", _scaling, _scaling_verdicts),
+    "network": ("Network", _network, _network_verdicts),
+    "noise": ("Noise", _noise, _noise_verdicts),
+    "join": ("Record alignment", _join, _join_verdicts),
+    "generate": ("Estimator", _generate, None),
+    "engine": ("Engine", _engine, None),
+}
+"""In the order of the page: title, tables and plots, goals."""
+
+
+def _figure(width: float, height: float, panels: int = 1) -> tuple[Any, Any]:
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "caps"  # the same bytes from the same results
+    mpl.rcParams["font.size"] = 8
+    from matplotlib import pyplot
+
+    return pyplot.subplots(1, panels, figsize=(width, height), squeeze=False, layout="constrained")
+
+
+def _save(figure: Any, name: str) -> None:
+    from matplotlib import pyplot
+
+    figure.savefig(docs() / "benchmarks" / f"{name}.svg", metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def _plot_utility(summary: Sequence[Mapping[str, Any]]) -> None:
+    rows = [row for row in summary if row["epsilon"] == "1"]
+    cases = list(dict.fromkeys((row["dataset"], row["algorithm"]) for row in rows))
+    figure, ((axes,),) = _figure(7, 3)
+    for i, setting in enumerate(SETTINGS):
+        found = {(row["dataset"], row["algorithm"]): row["error"] for row in rows if row["setting"] == setting}
+        chosen = [case for case in cases if case in found]
+        axes.errorbar(
+            [cases.index(case) + 0.15 * (i - 1.5) for case in chosen],
+            [found[case]["mean"] for case in chosen],
+            yerr=[found[case]["spread"] for case in chosen],
+            fmt="o",
+            capsize=3,
+            markersize=3,
+            label=SETTINGS[setting],
+        )
+    axes.set_xticks(range(len(cases)), [f"{_title(name)}\n{ALGORITHMS[chosen]}" for name, chosen in cases])
+    axes.set_yscale("log")
+    axes.set_ylabel("workload error, mean and spread")
+    axes.legend()
+    _save(figure, "utility")
+
+
+def _plot_runtime(report: Mapping[str, Any]) -> None:
+    figure, ((axes,),) = _figure(7, 3.2)
+    kinds = {"central": "CDP, ours", "horizontal": "CaPS(H)", "vertical": "CaPS(V)", "mbi": "CDP, mbi 2"}
+    for i, (kind, label) in enumerate(kinds.items()):
+        places = [k for k, entry in enumerate(report.values()) if kind in entry]
+        seconds = [entry[kind]["seconds"] for entry in report.values() if kind in entry]
+        axes.bar([place + 0.2 * (i - 1.5) for place in places], seconds, 0.2, label=label)
+    names = [key.partition("/") for key in report]
+    axes.set_xticks(range(len(names)), [f"{_title(name)}\n{ALGORITHMS[chosen]}" for name, _, chosen in names])
+    axes.set_yscale("log")
+    axes.set_ylabel("seconds")
+    axes.legend()
+    _save(figure, "runtime")
+
+
+def _plot_scaling(report: Mapping[str, Any]) -> None:
+    figure, (panels,) = _figure(9, 2.6, max(len(report), 1))
+    for axes, (part, found) in zip(panels, report.items(), strict=True):
+        sizes = [int(size) for size in found["sizes"]]
+        axes.loglog(sizes, [entry["seconds"] for entry in found["sizes"].values()], "o-", label="CaPS")
+        if part == "rows":
+            products = [entry["gemm"]["seconds"] for entry in found["sizes"].values()]
+            axes.loglog(sizes, products, "s--", label="float64 products")
+            axes.legend()
+        axes.set_xticks(sizes, [_short(size) for size in sizes])
+        axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        axes.set_xlabel(part)
+        axes.set_ylabel("seconds")
+    _save(figure, "scaling")
+
+
+def _short(number: int) -> str:
+    """As on an axis: 300k, 1M."""
+    for unit, letter in ((1_000_000, "M"), (1_000, "k")):
+        if number >= unit:
+            return f"{number / unit:g}{letter}"
+    return str(number)
+
+
+def _plot_network(report: Mapping[str, Any]) -> None:
+    figure, ((axes,),) = _figure(6, 2.8)
+    names = list(report)
+    axes.bar(names, [entry["seconds_per_round"] for entry in report.values()], 0.5, label="an AIM round")
+    goals = [entry.get("goal", 0.0) for entry in report.values()]
+    axes.plot(names, goals, "k_", markersize=24, label="goal")
+    axes.set_ylabel("seconds")
+    axes.tick_params(axis="x", labelsize=6)
+    axes.legend()
+    _save(figure, "network")

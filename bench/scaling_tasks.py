@@ -1,0 +1,156 @@
+"""What each server does for `python -m bench scaling`: one protocol at many sizes, each timed after a barrier."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import time
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.protocols_tasks import NEIGHBOURING, SIGMA2, counted, layout_of, selection
+from bench.timing import barrier, shared, timed, timed_after, values
+from caps.domain import Attribute, Clique, Domain, Layout
+from caps.oracle import Measurement
+from caps.privacy.mechanisms import Gaussian
+from caps.prss import expand
+from caps.ring import Z16, Z64
+from caps.study.memory import counting_memory
+from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, check_one_hot, compute_answers
+from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.shares import AShare
+from services.mpc_server.engine.steps import Steps, Wanted
+
+CATEGORIES = 5
+BLOCK = 65_536
+
+
+def pairs(attributes: int, categories: int = CATEGORIES) -> Layout:
+    """All one- and two-way marginals of attributes of one size."""
+    domain = Domain(tuple(Attribute(f"a{i}", categories) for i in range(attributes)))
+    cliques: list[Clique] = [(name,) for name in domain.names]
+    return Layout(domain, (*cliques, *combinations(domain.names, 2)))
+
+
+def columns(party: Party, domain: Domain, rows: int, label: str) -> AShare:
+    """This party's share of `rows` rows, made block by block so that nothing but the share is ever held."""
+    shape, own = (rows, domain.width), party.context.party
+    kept = {c: np.empty(shape, Z16.dtype) for c in (own, (own + 1) % 3)}
+    for start in range(0, rows, BLOCK):
+        here = slice(start, min(start + BLOCK, rows))
+        size = (here.stop - start, domain.width)
+        parts = {c: _random(f"{label}/{start}/{c}", size) for c in (0, 1)}
+        if 2 in kept:
+            codes = values(f"{label} {start}", (size[0], len(domain.names)), Z64) % np.uint64(CATEGORIES)
+            parts[2] = domain.one_hot(codes.astype(np.int64)).astype(Z16.dtype) - parts[0] - parts[1]
+        for c, words in kept.items():
+            words[here] = parts[c]
+    return party.context.share(kept[own], kept[(own + 1) % 3])
+
+
+def _random(label: str, size: tuple[int, int]) -> npt.NDArray[Any]:
+    return expand(hashlib.sha256(label.encode()).digest(), b"bench", size, Z16)
+
+
+async def rows(party: Party, sizes: list[int], attributes: int, repeats: int) -> dict[str, Any]:
+    """COMPUTE ANSWERS of two holders with half of the attributes each; and the float64 products, on the same cores."""
+    layout = pairs(attributes)
+    names = layout.domain.names
+    halves = (names[: attributes // 2], names[attributes // 2 :])
+    report: dict[str, Any] = {}
+    for n in sizes:
+        inputs = [
+            ColumnsInput(f"H{i}", half, columns(party, layout.domain.project(half), n, f"{n} H{i}"))
+            for i, half in enumerate(halves)
+        ]
+        before = _peak()
+        entry = await timed(party, f"rows{n}", partial(compute_answers, inputs=inputs, layout=layout), repeats)
+        entry["share_bytes"] = sum(one.columns.mine.nbytes + one.columns.next.nbytes for one in inputs)
+        entry["estimate"] = counting_memory(n, layout.domain.width, layout.cells)
+        entry["peak_before"], entry["peak"] = before, _peak()
+        shares = [one.columns for one in inputs]
+        blocks = [layout.domain.project(half).sizes for half in halves]
+        entry["check"] = await timed(party, f"check{n}", partial(check_one_hot, contributions=shares, blocks=blocks), 1)
+        entry["count"] = await timed(party, f"count{n}", partial(counted, columns=shares, layout=layout), 1)
+        del inputs, shares
+        for name, same in (("gram", True), ("gemm", False)):
+            await barrier(party, party.context.step(f"{name}{n}"))
+            entry[name] = products(n, layout.domain.width, same=same)
+        report[str(n)] = entry
+    return report
+
+
+def products(rows: int, width: int, *, same: bool) -> dict[str, float]:
+    """Seconds of the two float64 products of this size that replicated counting needs: A.T @ A, or A.T @ B."""
+    a = values("float", (BLOCK, width), Z16).astype(np.float64)
+    b = a if same else a.copy()
+    wall, processor = time.perf_counter(), time.process_time()
+    for start in range(0, rows, BLOCK):
+        here = slice(0, min(BLOCK, rows - start))
+        _ = a[here].T @ b[here], a[here].T @ b[here]
+    return {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - processor}
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+async def holders(party: Party, sizes: list[int], repeats: int) -> dict[str, Any]:
+    """COMPUTE ANSWERS of N holders that counted their own rows."""
+    layout = pairs(9)
+    report = {}
+    for n in sizes:
+        inputs = []
+        for i in range(n):
+            codes = (values(f"rows {i}", (20, 9), Z64) % np.uint64(CATEGORIES)).astype(np.int64)
+            counts = layout.marginals(codes).astype(np.uint32)
+            inputs.append(HorizontalInput(f"H{i}", shared(party, counts, f"holder {i}")))
+        report[str(n)] = await timed(
+            party, f"holders{n}", partial(compute_answers, inputs=inputs, layout=layout), repeats
+        )
+    return report
+
+
+async def queries(party: Party, sizes: list[int], repeats: int) -> dict[str, Any]:
+    """One selection by AIM's scores among |Q| candidates, and one measurement, with the noise drawn beforehand."""
+    return {str(q): await _round(party, layout_of(q), f"q{q}", repeats) for q in sizes}
+
+
+async def domains(party: Party, sizes: list[int], repeats: int) -> dict[str, Any]:
+    """The same for nine attributes with more and more categories."""
+    return {str(size): await _round(party, pairs(9, size), f"d{size}", repeats) for size in sizes}
+
+
+async def _round(party: Party, layout: Layout, name: str, repeats: int) -> dict[str, Any]:
+    codes = values(f"codes {name}", (614, len(layout.domain.names)), Z64) % np.array(layout.domain.sizes, np.uint64)
+    counts = layout.marginals(codes.astype(np.int64))
+    answers = shared(party, counts.astype(np.uint64), f"counts {name}")
+    chosen = selection(layout, counts, "aim")
+    clique = max(layout.cliques, key=layout.domain.cells)
+    measured = Measurement("measure", clique, Gaussian(SIGMA2))
+    wanted = [
+        Wanted("select", chosen.plan(NEIGHBOURING), len(layout.cliques)),
+        Wanted("measure", measured.plan(), layout.domain.cells(clique)),  # type: ignore[arg-type]
+    ]
+
+    async def ready(ctx: Context) -> Steps:
+        steps = Steps(ctx, layout, NEIGHBOURING, answers)
+        await party.execute(steps.prepare())
+        await party.execute(steps.pool.fill(ctx, wanted))
+        return steps
+
+    async def step(steps: Steps) -> None:
+        await steps.select(chosen)
+        await steps.measure(measured)
+
+    async def fill(ctx: Context) -> None:
+        await Steps(ctx, layout, NEIGHBOURING, answers).pool.fill(ctx, wanted)
+
+    entry = await timed_after(party, name, ready, lambda _, steps: step(steps), repeats)
+    entry["offline"] = await timed(party, f"{name}-offline", fill, repeats)
+    entry["cells"] = layout.cells
+    return entry

@@ -1,0 +1,233 @@
+"""The page of benchmarks from invented results: verdicts as they are, and what was not run."""
+
+import pytest
+
+from bench import report, results, utility
+from bench.quality import METRICS
+
+PARTS = dict.fromkeys(("begin", "compute", "select", "measure", "waiting", "generate", "publish"), 0.1)
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """Save reports by subject; the page's text."""
+    monkeypatch.setenv("CAPS_BENCH_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("CAPS_BENCH_DOCS", str(tmp_path / "docs"))
+
+    def render(**reports):
+        for subject, found in reports.items():
+            results.save(subject, found, arguments=[subject, "--save"])
+        path = report.write()
+        assert path == tmp_path / "docs" / "benchmarks.md"
+        return path.read_text()
+
+    return render
+
+
+def verdict(text, goal):
+    """What is measured and the verdict, in the one line of the goals that begins so."""
+    goals = text.partition("## Goals")[2].partition("\n## ")[0]
+    (line,) = [line for line in goals.splitlines() if line.startswith(f"| {goal}")]
+    _, _, measured, found, _ = (cell.strip() for cell in line.split("|"))
+    return measured, found
+
+
+def section(text, title):
+    return text.partition(f"## {title}")[2].partition("\n## ")[0]
+
+
+def test_nothing_run_says_so_everywhere(page):
+    text = page()
+    for subject, (title, _, judge) in report.SECTIONS.items():
+        assert f"Not run: `python -m bench {subject} --save`." in section(text, title)
+        if judge:
+            assert verdict(text, title) == ("", "not run")
+    assert "met" not in text.replace("metric", "")
+
+
+def entry(seconds, **parts):
+    return {"seconds": seconds, "agree": 0.1, "upload": 0.1, "rounds": 5, "parts": {**PARTS, **parts}}
+
+
+def runtime(horizontal, vertical, *, mbi=20.0):
+    found = {"central": entry(1.0), "horizontal": horizontal, "vertical": vertical}
+    return found | ({"mbi": entry(mbi)} if mbi else {})
+
+
+def test_a_met_goal_reads_met_and_a_missed_one_missed_with_its_profile(page):
+    slow = entry(6.0, waiting=3.0, select=1.5, measure=0.7)
+    text = page(runtime={"compas-caps/aim": runtime(entry(4.9), slow), "diabetes.caps/aim": runtime(*[entry(5.0)] * 2)})
+    assert verdict(text, "CaPS(H) AIM <= 2 CDP + 3 s") == ("2 of 2 datasets", "met")
+    measured, found = verdict(text, "CaPS(V) AIM <= 2 CDP + 3 s")
+    assert found == "**missed**"
+    assert measured == (
+        "1 of 2 datasets; late: COMPAS 6.00 s, allowed 5.00 s, of it waiting 3.00, select 1.50, measure 0.70"
+    )
+    assert verdict(text, "CaPS(V) AIM faster than central AIM with mbi 2") == ("2 of 2 datasets", "met")
+    origin = section(text, "Run time").splitlines()[2]
+    machine = results.machine()
+    for part in ("`python -m bench runtime --save`", " UTC", machine["processor"], f"{machine['cores']} cores"):
+        assert part in origin
+    assert "301" in section(text, "Run time")  # the paper's CaPS(V) on COMPAS
+    assert "![run time](benchmarks/runtime.svg)" in text
+
+
+def test_a_run_without_mbi_leaves_its_goal_not_run(page):
+    text = page(runtime={"compas-caps/aim": runtime(entry(4.0), entry(4.0), mbi=None)})
+    assert verdict(text, "CaPS(H) AIM faster than central AIM with mbi 2") == ("", "not run")
+    assert verdict(text, "CaPS(H) AIM <= 2 CDP + 3 s")[1] == "met"
+
+
+def line(seconds, goal, *, round_trip=0.08):
+    return {
+        **entry(20.0, select=10.0, measure=5.0),
+        "dataset": "diabetes.caps",
+        "setting": "vertical",
+        "round_trip": round_trip,
+        "mpc_bytes": 5000,
+        "seconds_per_round": seconds,
+        "mpc_rounds_per_round": 20.0,
+        "goal": goal,
+        "met": seconds <= goal,
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "found"), [(2.0, ("2.00 s, allowed 2.50 s", "met")), (3.0, ("3.00 s, allowed 2.50 s", "**missed**"))]
+)
+def test_the_network_goal(page, seconds, found):
+    text = page(network={"loopback": line(0.4, 0.4, round_trip=0.0), "80 ms": line(seconds, 2.5)})
+    measured, mark = verdict(text, "80 ms: an AIM round")
+    assert (measured.partition(", of it")[0], mark) == found
+    assert ("select 2.00, measure 1.00" in measured) == (mark != "met")
+
+
+def rows(cpu_ratio, sent, memory):
+    return {
+        "seconds": 3.0,
+        "cpu_seconds": 6.0,
+        "bytes": sent,
+        "rounds": 9,
+        "gemm": {"seconds": 1.5, "cpu_seconds": 2.0},
+        "gemm_ratio": 2.0,
+        "gemm_cpu_ratio": cpu_ratio,
+        "share_bytes": 8e8,
+        "estimate": 2e8,
+        "working_memory": memory,
+        "check": {"cpu_seconds": 2.4},
+        "count": {"cpu_seconds": 3.0},
+    }
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_the_goals_of_scaling(page, good):
+    million = rows(2.9, 1e6, 2e8) if good else rows(3.1, 2e6, 3e8)
+    law = {"fixed": 0.1, "each": 3e-6, "exponent": 1.02}
+    text = page(scaling={"rows": {"sizes": {"10000": rows(2.0, 1e6, 1e6), "1000000": million}, "law": law}})
+    for goal in ("server time <= 3 x float64 products", "bytes independent of n", "memory bounded"):
+        found = verdict(text, f"COMP vertical, n = 1,000,000, W = 200: {goal}")
+        assert found[1] == ("met" if good else "**missed**")
+    assert "40% checking inputs, 50% counting" in verdict(text, "COMP vertical, n = 1,000,000, W = 200: server")[0]
+    assert "Fitted: 0.1 s + 3 µs per row; exponent between the two largest 1.02." in text
+
+
+def join(seconds, count):
+    return {
+        "seconds": seconds,
+        "rows_per_second": 2 * count / seconds,
+        "bytes_per_row": 500.0,
+        "rounds": 40,
+        "peak_memory": 1e8,
+        "phases": {"shuffle": 0.6 * seconds, "match": 0.4 * seconds},
+    }
+
+
+def light(seconds, count):
+    rate = 2 * count / seconds
+    found = {"matching": seconds, "seconds": seconds + 1, "rows_per_second": rate}
+    return found | {"sent_per_row": 112.0, "received_per_row": 100.0}
+
+
+def test_both_joins_at_every_size(page):
+    sizes = (10_000, 100_000, 1_000_000)
+    found = {f"join_n{n}": join(n / 20_000, n) for n in sizes}
+    text = page(join={**found, "light": {f"oprf_join_n{n}": light(n / 7_000, n) for n in sizes}})
+    default, _, tags = section(text, "Record alignment").partition("### Light")
+    for size in ("10,000", "100,000", "1,000,000"):
+        assert f"| {size} | " in default
+        assert f"| {size} | " in tags
+    assert "| 40,000 |" in default
+    assert "| 14,000 |" in tags
+    assert verdict(text, "default join >= 20,000")[1] == "met"
+    assert verdict(text, "default join linear") == ("10.0 x the time for 10.0 x the rows", "met")
+
+
+def test_a_slow_join_that_grows_faster_than_its_rows_misses_both_goals(page):
+    text = page(join={"join_n10000": join(0.5, 10_000), "join_n100000": join(20.0, 100_000), "light": {}})
+    measured, found = verdict(text, "default join >= 20,000")
+    assert (measured, found) == (
+        "10,000 with 100,000 rows at each holder, of 20.00 s shuffle 12.00, match 8.00",
+        "**missed**",
+    )
+    assert verdict(text, "default join linear")[1] == "**missed**"
+
+
+def run(name, chosen, setting, seed, shift=0.0, epsilon="1"):
+    wobble = 0.01 * (seed - 4.5) + shift
+    paper = utility.PAPER.get((name, chosen), {}).get("horizontal", (0.5,) * 5)
+    values = {metric: value + wobble for metric, value in zip(METRICS, paper, strict=True)}
+    return {**utility.Case(name, chosen, epsilon, setting, seed)._asdict(), **values}
+
+
+def all_runs(shift):
+    kinds = [(name, chosen) for name in utility.NAMES for chosen in utility.ALGORITHMS]
+    settings = {"central": 0.0, "horizontal": 0.0, "vertical": shift, "mixed": 0.0}
+    return [run(*kind, where, seed, by) for kind in kinds for where, by in settings.items() for seed in range(10)]
+
+
+def test_utility_within_the_spread_and_beyond(page):
+    runs = all_runs(shift=0.1) + [run("adult", "aim", "central", seed, epsilon="1") for seed in range(2)]
+    text = page(utility={"runs": [*runs, run("compas-caps", "aim", "central", 0, epsilon="0.1")]})
+    assert verdict(text, "CaPS(H) within the spread of CDP: workload") == (
+        "mean in 6 of 6 cases, 10 runs or more each",
+        "met",
+    )
+    assert verdict(text, "CaPS(H) equivalent")[1] == "met"
+    assert verdict(text, "CaPS(H) workload error at or below the paper's") == ("6 of 6 cases", "met")
+    measured, found = verdict(text, "CaPS(V) within the spread of CDP: AUC")
+    assert measured.startswith("mean in 0 of 24 cases")
+    assert "COMPAS, AIM, LR AUC +3.30" in measured
+    assert found == "**missed**"
+    assert verdict(text, "CaPS(V) equivalent")[1] == "**missed**"
+    measured, found = verdict(text, "CaPS(V) workload error at or below the paper's")
+    assert "COMPAS, AIM 0.119 +- 0.030 (0.015)" in measured
+    assert found == "**missed**"
+    body = section(text, "Utility")
+    assert "0.019 +- 0.030 (0.019)" in body  # the paper's beside ours
+    assert body.index("### epsilon = 0.1\n") < body.index("### epsilon = 1\n")
+    assert "| adult, AIM | CDP | 2 |" in body
+
+
+def test_noise_that_is_too_wide_misses(page):
+    def sampler(ratio):
+        figures = {"variance": ratio * 100, "ratio": ratio, "error": 0.01, "kurtosis": 3.0, "largest": 40.0}
+        return {**figures, "seconds": 1.0, "bytes": 1e6}
+
+    for ratio, found in ((1.02, "met"), (1.05, "**missed**")):
+        noise = {"sigma": 10.0, "cells": 1000, "variance": {"default": sampler(ratio)}, "utility": {}}
+        assert verdict(page(noise=noise), "the default sampler's variance") == (f"{ratio:.3f} x", found)
+
+
+def test_tables_without_goals(page):
+    ours = {"seconds": 0.5, "cpu_seconds": 0.4, "bytes": 2e6, "rounds": 3}
+    paper = {"seconds": 1.5, "bytes": 4e6, "rounds": 9, "seconds_ratio": 3.0, "bytes_ratio": 2.0}
+    scaled = {"seconds_scaled": 5.0, "measured_rows": 10, "seconds_ratio": 10.0}
+    text = page(
+        protocols={"select_aim_q45": {**ours, "offline": ours, "beside": {"paper, our engine": paper}}},
+        engine={"product": {**ours, "beside": {"spu": {"failed": "no wheel"}, "mpyc": scaled}}},
+        generate={"adult": {"rounds": 4, "cpu_seconds": 2.0, "workload_error": 0.05}},
+    )
+    assert "| &nbsp;&nbsp;paper, our engine | 1.5000 | 4,000.0 | 9 | 3.0 | 2.0 |" in text
+    assert "| &nbsp;&nbsp;spu | failed: no wheel |" in text
+    assert "| &nbsp;&nbsp;mpyc (scaled from 10 rows) | 5.0000 |  |  | 10.00 |" in text
+    assert "| adult | 4 | 2.00 | not run |  | 0.0500 |" in text
