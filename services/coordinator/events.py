@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from time import monotonic
 
 from starlette.concurrency import run_in_threadpool
 
 from services.coordinator.store import ENDED, Event, Store
 
 LOOK_EVERY = 0.5
+"""Seconds until the store is looked at though nobody said that it changed, for the sake of `stopping`."""
 HEARTBEAT_EVERY = 15.0
 """A comment, so that proxies do not take a quiet run for a dead connection."""
 
@@ -36,17 +39,19 @@ async def stream(
     heartbeat_every: float = HEARTBEAT_EVERY,
 ) -> AsyncIterator[bytes]:
     """What happened after event number `after` and what happens from now on, to the run's end."""
-    quiet = 0.0
     yield b"retry: 2000\n\n"
-    while not stopping():
-        found = await run_in_threadpool(store.events, run, after=after)
-        for event in found:
-            after, quiet = event.number, 0.0
-            yield encoded(event)
-            if is_last(event):
-                return
-        await asyncio.sleep(look_every)
-        quiet += look_every
-        if quiet >= heartbeat_every:
-            quiet = 0.0
-            yield b": still here\n\n"
+    with store.written.listening() as written:
+        told = monotonic()
+        while not stopping():
+            written.clear()
+            found = await run_in_threadpool(store.events, run, after=after)
+            for event in found:
+                after, told = event.number, monotonic()
+                yield encoded(event)
+                if is_last(event):
+                    return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(written.wait(), look_every)
+            if monotonic() - told >= heartbeat_every:
+                told = monotonic()
+                yield b": still here\n\n"

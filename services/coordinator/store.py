@@ -21,6 +21,7 @@ from caps.service.app import instant
 from caps.service.database import reading
 from caps.study import Answer, Approval, Attestation, Certificate, Manifest, SealRequest, Signed
 from services.coordinator import tables
+from services.coordinator.bell import Bell
 
 log = logging.getLogger("caps.coordinator")
 
@@ -136,11 +137,12 @@ class Sample:
 
 
 class Store:
-    """Reads and writes the tables."""
+    """Reads and writes the tables. `written` rings after every write."""
 
     def __init__(self, engine: Engine, clock: Callable[[], datetime]) -> None:
         self._engine = engine
         self._clock = clock
+        self.written = Bell()
 
     def now(self) -> str:
         """The time as documents spell it."""
@@ -150,6 +152,7 @@ class Store:
     def _write(self) -> Iterator[Connection]:
         with self._engine.begin() as connection:
             yield connection
+        self.written.ring()
 
     def _all(self, statement: Any) -> Sequence[RowMapping]:
         with reading(self._engine) as connection:

@@ -19,6 +19,7 @@ from caps.service.identity import CERTIFICATE
 from caps.service.tokens import Scope
 from caps.study import Certificate
 from services.coordinator.events import stream
+from services.coordinator.store import State
 from tests.integration.coordinator_servers import Bench
 from tests.study_kit import NOW, certificate_of, make_keys
 
@@ -353,6 +354,23 @@ def test_a_quiet_run_is_heard_of_and_a_stop_ends_the_stream(tmp_path):
     assert heard[0].startswith(b"retry:")
     assert parsed(heard[1].decode())[0][2]["state"] == "queued"
     assert heard[2:] == [b": still here\n\n"] * 3
+
+
+def test_what_is_written_is_told_at_once(tmp_path):
+    """The store is looked at because it changed, not because a minute is over."""
+    coordinator, run = Bench(tmp_path).started()
+
+    async def listen() -> list[str]:
+        heard = []
+        pace = {"look_every": 60.0, "heartbeat_every": 60.0}
+        async with asyncio.timeout(20):
+            async for piece in stream(coordinator.store, run, 0, stopping=lambda: False, **pace):
+                heard += [body["state"] for _, _, body in parsed(piece.decode())]
+                if after := {"queued": State.RUNNING, "running": State.FAILED}.get(heard[-1] if heard else ""):
+                    await asyncio.to_thread(coordinator.store.change_state, run, after)
+        return heard
+
+    assert asyncio.run(listen()) == ["queued", "running", "failed"]
 
 
 def test_the_interface_can_be_described(analyst):
