@@ -1,7 +1,8 @@
-"""The CaPS protocols over TLS between three processes: ours, the paper's own on our engine, and the paper's figures.
+"""The CaPS protocols over TLS between three processes: ours, the paper's own on our engine, SPU, the paper's figures.
 
 Parameters of the paper's Table 3: two holders, n = 614, nine attributes, |Q| = 45, at most 25 cells a query; and more.
-`seconds` of a selection or measurement is online, with the noise drawn beforehand; `offline` is the drawing.
+`seconds` of a selection or measurement is online, with the noise drawn beforehand; `offline` is the drawing. SPU does
+what it can of them: the products, without lifting counts; scores and their maximum, without bias, weights and noise.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bench.peers.measure import measure_spu
+from bench.peers.tasks import PROTOCOL_TASKS
 from bench.timing import summary
 from services.mpc_server.local import run_task
 
@@ -36,9 +39,13 @@ def measure(*, repeats: int, peers: bool) -> dict[str, Any]:
         report[name]["beside"] = {f"{key}, our engine" if key == "paper" else key: e for key, e in extras.items()}
         if name in PUBLISHED:
             report[name]["beside"]["published"] = PUBLISHED[name]
-        for other in report[name]["beside"].values():
+    for name, entry in (measure_spu(PROTOCOL_TASKS) if peers else {}).items():
+        report[name]["beside"]["spu"] = entry
+    for ours in report.values():
+        for other in ours["beside"].values():
             for key in ("seconds", "bytes"):
-                other[f"{key}_ratio"] = other[key] / report[name][key]
+                if key in other:
+                    other[f"{key}_ratio"] = other[key] / ours[key]
     return report
 
 
@@ -58,6 +65,8 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def _line(label: str, entry: Mapping[str, Any]) -> str:
+    if "seconds" not in entry:
+        return f"{label:<40}{entry.get('skipped') or entry.get('failed')}"
     text = f"{label:<40}{entry['seconds']:>10.4f}{entry['bytes'] / 1e3:>12,.1f}{entry.get('rounds', ''):>8}"
     if "seconds_ratio" in entry:
         text += f"   {entry['seconds_ratio']:9.1f} {entry['bytes_ratio']:9.1f}"

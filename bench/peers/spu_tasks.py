@@ -68,8 +68,51 @@ def program(task: Task) -> str:
                 f"    %z = pphlo.dot %t, %x : ({turned}, {matrix}) -> {square}"
             )
             return _main(f"%x: {matrix}", square, body)
+        case "select":
+            return _select(task.rows, task.columns)
         case other:
             raise ValueError(f"SPU is not measured on {other}")
+
+
+def _select(rows: int, columns: int) -> str:
+    """Sums of absolute differences, then a tournament of pairs, as SPU's compiler makes of an argmax."""
+
+    def secret(n: int, width: int = 1, kind: str = "i64") -> str:
+        return f"tensor<{n}x{width}x!pphlo.secret<{kind}>>"
+
+    matrix, padded = secret(rows, columns), 1 << (rows - 1).bit_length()
+    numbers = ", ".join(f"[{i}]" for i in range(padded))
+    lines = [
+        f"%zero = pphlo.constant dense<0> : tensor<{rows}x{columns}xi64>",
+        f"%d = pphlo.subtract %x, %y : {matrix}",
+        f"%below = pphlo.less %d, %zero : ({matrix}, tensor<{rows}x{columns}xi64>) -> {secret(rows, columns, 'i1')}",
+        f"%minus = pphlo.negate %d : {matrix}",
+        f"%size = pphlo.select %below, %minus, %d : ({secret(rows, columns, 'i1')}, {matrix}, {matrix}) -> {matrix}",
+        f"%ones = pphlo.constant dense<1> : tensor<{columns}x1xi64>",
+        f"%sum = pphlo.dot %size, %ones : ({matrix}, tensor<{columns}x1xi64>) -> {secret(rows)}",
+        "%least = pphlo.constant dense<-1> : tensor<i64>",
+        "%filling = pphlo.convert %least : (tensor<i64>) -> tensor<!pphlo.secret<i64>>",
+        f"%s{padded} = pphlo.pad %sum, %filling, low = [0, 0], high = [{padded - rows}, 0], interior = [0, 0] : "
+        f"({secret(rows)}, tensor<!pphlo.secret<i64>>) -> {secret(padded)}",
+        f"%numbers = pphlo.constant dense<[{numbers}]> : tensor<{padded}x1xi64>",
+        f"%i{padded} = pphlo.convert %numbers : (tensor<{padded}x1xi64>) -> {secret(padded)}",
+    ]
+    size = padded
+    while size > 1:
+        half = size // 2
+        for what in "si":
+            for name, start in (("a", 0), ("b", half)):
+                part = f"%{what}{name}{half} = pphlo.slice %{what}{size} [{start}:1:{start + half}, 0:1:1]"
+                lines.append(f"{part} : ({secret(size)}) -> {secret(half)}")
+        less = f"({secret(half)}, {secret(half)}) -> {secret(half, 1, 'i1')}"
+        lines.append(f"%c{half} = pphlo.less %sa{half}, %sb{half} : {less}")
+        for what in "si":
+            chosen = f"%{what}{half} = pphlo.select %c{half}, %{what}b{half}, %{what}a{half}"
+            kinds = f"({secret(half, 1, 'i1')}, {secret(half)}, {secret(half)}) -> {secret(half)}"
+            lines.append(f"{chosen} : {kinds}")
+        size = half
+    body = "\n    ".join(lines).replace("%i1 = ", "%z = ")
+    return _main(f"%x: {matrix}, %y: {matrix}", secret(1), body)
 
 
 def _main(arguments: str, result: str, body: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Kind = Literal[
-    "mul", "less_than", "equal", "less_than_ring", "equal_ring", "sequential_mul", "gram", "ping_pong", "ring"
+    "mul", "less_than", "equal", "less_than_ring", "equal_ring", "sequential_mul", "gram", "select", "ping_pong", "ring"
 ]
 
 
@@ -18,6 +18,7 @@ class Task:
 
     The kinds `..._ring` ask for the comparison's bit added to the first operand, which no engine can do while the bit
     is shared by exclusive or: they include the conversion that the plain kinds leave out where an engine delays it.
+    `select`: the row in which two matrices differ most, by the sum of absolute differences.
     """
 
     name: str
@@ -39,6 +40,15 @@ TASKS = (
     Task("gram_50000x200", "gram", 50_000, 200),
 )
 
+PROTOCOL_TASKS = (
+    Task("compute_vertical_n614", "gram", 614, 45),
+    Task("compute_vertical_n50000", "gram", 50_000, 45),
+    Task("select_aim_q45", "select", 45, 25),
+    Task("select_aim_q200", "select", 200, 25),
+    Task("select_aim_q2000", "select", 2000, 25),
+)
+"""What SPU can do of the CaPS protocols: products of columns, and a selection without noise. It has no sampler."""
+
 RING_TASKS = (Task("less_than_1e5", "less_than_ring", 100_000), Task("equal_1e5", "equal_ring", 100_000))
 
 
@@ -57,6 +67,9 @@ def inputs(task: Task) -> tuple[npt.NDArray[np.int64], ...]:
         return _integers(1, bits=31), np.array([-1], dtype=np.int64)
     if task.kind == "mul":
         return _integers(task.rows, bits=31), _integers(task.rows, bits=31)
+    if task.kind == "select":
+        shape = (task.rows, task.columns)
+        return _integers(task.rows * task.columns, bits=20).reshape(shape), np.zeros(shape, dtype=np.int64)
     x, y = _integers(task.rows, bits=62), _integers(task.rows, bits=62)
     if task.kind in ("equal", "equal_ring"):
         y[::2] = x[::2]
@@ -68,6 +81,8 @@ def expected(task: Task, *arrays: npt.NDArray[np.int64]) -> npt.NDArray[np.int64
     if task.kind == "gram":
         return exact_gram(arrays[0])
     x, y = arrays
+    if task.kind == "select":
+        return np.array([[np.abs(x - y).sum(axis=1).argmax()]], dtype=np.int64)
     if task.kind == "mul":
         return x * y
     if task.kind == "sequential_mul":
