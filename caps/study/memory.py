@@ -11,7 +11,7 @@ _COLUMN_BYTES, _COUNT_BYTES = 2, 8
 _GROUP_ROWS, _BLOCK_ROWS = 65_535, 1024
 _JOINED_WORDS = 1 << 22
 _PARTS = 2  # of every share, a server holds two components
-_LIFTED = 8  # words to a count while it is lifted, with its bits
+_LIFTED = 12  # words to a count while it is lifted, with its bits and what is on its way
 _DRAW_WORKSPACE = 64 << 20  # one chunk of draws: bit planes of both components
 
 

@@ -1,4 +1,4 @@
-"""Synthetic data from the clear twin on the paper's tables is as good as the reference implementation's."""
+"""Synthetic data from the clear twin on the paper's tables is as good as other implementations' of the same."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from services.coordinator.generate import create_estimator
 
 DATA = Path(os.environ.get("CAPS_DATA", Path(__file__).parents[3] / "shared" / "data"))
 EPSILON, DELTA = Fraction(1), Fraction(1, 10**9)
-SEEDS = 5
+SEEDS = 10
 
 REFERENCE = {
-    ("breast-cancer.caps", "aim"): (0.32, 0.051),
-    ("breast-cancer.caps", "mwem"): (0.21, 0.033),
-    ("compas-caps", "aim"): (0.018, 0.002),
-    ("compas-caps", "mwem"): (0.019, 0.002),
-    ("diabetes.caps", "aim"): (0.142, 0.024),
-    ("diabetes.caps", "mwem"): (0.149, 0.010),
+    ("breast-cancer.caps", "aim"): (0.264, 0.051),
+    ("breast-cancer.caps", "mwem"): (0.247, 0.033),
+    ("compas-caps", "aim"): (0.017, 0.002),
+    ("compas-caps", "mwem"): (0.022, 0.002),
+    ("diabetes.caps", "aim"): (0.139, 0.024),
+    ("diabetes.caps", "mwem"): (0.147, 0.010),
 }
-"""Workload error of the authors' vendored private-pgm, and the spread over seeds of the same mirror descent; measured
+"""Workload error of another compiled mirror descent, mean and spread of ten seeds (../shared/data/README.md), measured
 at epsilon 1, delta 1e-9, all two-way marginals, 80/20 split."""
 
 
@@ -58,5 +58,5 @@ def test_workload_error_is_the_references(name: str, kind: str) -> None:
         errors.append(workload_error(all_pairs(domain).layout(domain), codes, synthetic))
     mean, spread = REFERENCE[name, kind]
     print(f"{name} {kind}: {np.mean(errors):.4f} +- {np.std(errors, ddof=1):.4f}, reference {mean} +- {spread}")
-    # Our mean of five has an error of its own, spread / sqrt(5); together at most one and a half spreads above.
-    assert np.mean(errors) <= mean + 1.5 * spread
+    # Both are means of ten: their difference has a standard deviation of sqrt(2 / 10) spreads, and three are allowed.
+    assert np.mean(errors) <= mean + 3 * (2 / SEEDS) ** 0.5 * spread
