@@ -18,6 +18,7 @@ import numpy as np
 
 from bench.datasets import load
 from bench.generate_rounds import pairs
+from caps.quality import marginals_error
 from services.coordinator.generate import Measured, Model, create_estimator, loss
 
 
@@ -65,10 +66,7 @@ def run(estimator_name: str, dataset_name: str, path: Path) -> dict[str, Any]:
     assert model is not None
     cpu = _cpu_seconds() - cpu
     answers = layout.marginals(dataset.codes[dataset.train])
-    errors = [
-        0.5 * np.abs(answers[layout.part(c)] / len(dataset.train) - mu.ravel() / model.total).sum()
-        for c, mu in zip(layout.cliques, estimates, strict=True)
-    ]
+    modelled = np.concatenate([mu.ravel() for mu in estimates])
     return {
         "seconds": sum(fits) + answering,
         "fit_seconds": sum(fits),
@@ -81,7 +79,7 @@ def run(estimator_name: str, dataset_name: str, path: Path) -> dict[str, Any]:
         "model_bytes": estimator.model_bytes(m.clique for m in measured),
         "rounds": len(fits),
         "loss": loss(model, measured),
-        "workload_error": float(np.mean(errors)),
+        "workload_error": marginals_error(layout, answers, modelled),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import combinations
@@ -88,6 +88,30 @@ async def measure(party: Party, repeats: int, queries: list[int], rows: list[int
     return report
 
 
+async def pooled(
+    party: Party,
+    name: str,
+    steps: Callable[[Context], Steps],
+    wanted: Sequence[Wanted],
+    work: Callable[[Steps], Coroutine[Any, Any, object]],
+    repeats: int,
+) -> dict[str, Any]:
+    """Work with the noise drawn beforehand, and as `offline` the drawing itself."""
+
+    async def ready(ctx: Context) -> Steps:
+        made = steps(ctx)
+        await party.execute(made.prepare())
+        await party.execute(made.pool.fill(ctx, wanted))
+        return made
+
+    async def fill(ctx: Context) -> None:
+        await steps(ctx).pool.fill(ctx, wanted)
+
+    entry = await timed_after(party, name, ready, lambda _, made: work(made), repeats)
+    entry["offline"] = await timed(party, f"{name}-offline", fill, repeats)
+    return entry
+
+
 async def select(
     party: Party, layout: Layout, counts: npt.NDArray[np.int64], answers: AShare, kind: str, repeats: int
 ) -> dict[str, Any]:
@@ -96,17 +120,10 @@ async def select(
     name = f"{kind}{len(layout.cliques)}"
     wanted = [Wanted("select", request.plan(NEIGHBOURING), len(layout.cliques))]
 
-    async def ready(ctx: Context) -> Steps:
-        steps = Steps(ctx, layout, NEIGHBOURING, answers)
-        await party.execute(steps.prepare())
-        await party.execute(steps.pool.fill(ctx, wanted))
-        return steps
+    def steps(ctx: Context) -> Steps:
+        return Steps(ctx, layout, NEIGHBOURING, answers)
 
-    async def fill(ctx: Context) -> None:
-        await Steps(ctx, layout, NEIGHBOURING, answers).pool.fill(ctx, wanted)
-
-    entry = await timed_after(party, name, ready, lambda _, steps: steps.select(request), repeats)
-    entry["offline"] = await timed(party, f"{name}-offline", fill, repeats)
+    entry = await pooled(party, name, steps, wanted, lambda made: made.select(request), repeats)
     sizes = np.array(layout.sizes)
     cells = answers[layout.positions(layout.cliques)]
     if kind == "aim":
@@ -142,16 +159,10 @@ async def measure_one(party: Party, layout: Layout, answers: AShare, repeats: in
     wanted = [Wanted("measure", request.plan(), cells)]  # type: ignore[arg-type]
     name = f"measure{len(layout.cliques)}"
 
-    async def ready(ctx: Context) -> Steps:
-        steps = Steps(ctx, layout, NEIGHBOURING, answers)
-        await party.execute(steps.pool.fill(ctx, wanted))
-        return steps
+    def steps(ctx: Context) -> Steps:
+        return Steps(ctx, layout, NEIGHBOURING, answers)
 
-    async def fill(ctx: Context) -> None:
-        await Steps(ctx, layout, NEIGHBOURING, answers).pool.fill(ctx, wanted)
-
-    entry = await timed_after(party, name, ready, lambda _, steps: steps.measure(request), repeats)
-    entry["offline"] = await timed(party, f"{name}-offline", fill, repeats)
+    entry = await pooled(party, name, steps, wanted, lambda made: made.measure(request), repeats)
     part = answers[layout.part(clique)]
     for variant in ("paper:irwin-hall", "paper:box-muller", "paper:laplace", "paper:laplace-inverse"):
         function = paper.VARIANTS[variant].function

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.protocols_tasks import NEIGHBOURING, SIGMA2, counted, layout_of, selection
-from bench.timing import barrier, shared, timed, timed_after, values
+from bench.protocols_tasks import NEIGHBOURING, SIGMA2, counted, layout_of, pooled, selection
+from bench.timing import barrier, shared, timed, values
 from caps.domain import Attribute, Clique, Domain, Layout
 from caps.oracle import Measurement
 from caps.privacy.mechanisms import Gaussian
@@ -137,20 +137,13 @@ async def _round(party: Party, layout: Layout, name: str, repeats: int) -> dict[
         Wanted("measure", measured.plan(), layout.domain.cells(clique)),  # type: ignore[arg-type]
     ]
 
-    async def ready(ctx: Context) -> Steps:
-        steps = Steps(ctx, layout, NEIGHBOURING, answers)
-        await party.execute(steps.prepare())
-        await party.execute(steps.pool.fill(ctx, wanted))
-        return steps
+    def steps(ctx: Context) -> Steps:
+        return Steps(ctx, layout, NEIGHBOURING, answers)
 
-    async def step(steps: Steps) -> None:
-        await steps.select(chosen)
-        await steps.measure(measured)
+    async def work(made: Steps) -> None:
+        await made.select(chosen)
+        await made.measure(measured)
 
-    async def fill(ctx: Context) -> None:
-        await Steps(ctx, layout, NEIGHBOURING, answers).pool.fill(ctx, wanted)
-
-    entry = await timed_after(party, name, ready, lambda _, steps: step(steps), repeats)
-    entry["offline"] = await timed(party, f"{name}-offline", fill, repeats)
+    entry = await pooled(party, name, steps, wanted, work, repeats)
     entry["cells"] = layout.cells
     return entry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -282,3 +282,18 @@ def example_certificate(manifest: Manifest, keys: Keys, *, statement: PrivacySta
 
 def _spki(key: pki.PrivateKey) -> bytes:
     return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+Edit = Callable[[dict[str, Any]], object]
+
+
+def put(*place: str | int, value: object) -> Edit:
+    """What sets one member of a document."""
+
+    def edit(document: dict[str, Any]) -> None:
+        inner: Any = document
+        for step in place[:-1]:
+            inner = inner[step]
+        inner[place[-1]] = value
+
+    return edit

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -175,7 +174,7 @@ class Runs:
         except Exception as error:  # noqa: BLE001  a run that cannot go on must say so, and where; never with a value
             if self.stopping:  # connections are being closed under its hands
                 raise Stopped from None
-            where = [f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in _frames(error)]
+            where = logs.frames(error)
             log.error(json.dumps({"run": run, "error": type(error).__name__, "where": where}))
             self._fail(run, f"an unforeseen {type(error).__name__}; the log says where", None)
 
@@ -253,7 +252,3 @@ class Runs:
                     self._studies.refresh(study, only=frozenset({Judged.PENDING, Judged.WAITING}))
                 except CapsError as error:
                     log.warning(json.dumps({"study": study, "error": type(error).__name__}))
-
-
-def _frames(error: BaseException) -> traceback.StackSummary:
-    return traceback.extract_tb(error.__traceback__)

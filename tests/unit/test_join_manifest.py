@@ -4,7 +4,6 @@ and the help for whoever writes one."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -41,10 +40,12 @@ from tests.study_kit import (
     NOW,
     ROWS,
     SCHEMA,
+    Edit,
     contribution_of,
     example_certificate,
     example_json,
     filter_of,
+    put,
 )
 from tests.world import World
 
@@ -57,8 +58,6 @@ KEY: dict[str, Any] = {
 }
 SHARED = (("north", ("age", "smoker")), ("south", ("age", "smoker")), ("insurer", ("region", "diagnosis")))
 """Two share columns and split rows; the third adds columns."""
-
-Edit = Callable[[dict[str, Any]], object]
 
 
 def joined_json(*, capacity: int = 200, join: dict[str, Any] | None = None, **choices: Any) -> dict[str, Any]:
@@ -81,16 +80,6 @@ def problems(document: dict[str, Any]) -> list[str]:
     found: list[str] = []
     Manifest.model_validate_json(canonical.dump(document), strict=True, context={PROBLEMS: found})
     return found
-
-
-def put(*place: str | int, value: object) -> Edit:
-    def edit(document: dict[str, Any]) -> None:
-        inner: Any = document
-        for step in place[:-1]:
-            inner = inner[step]
-        inner[place[-1]] = value
-
-    return edit
 
 
 def no_capacity(document: dict[str, Any]) -> None:

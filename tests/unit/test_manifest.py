@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from copy import deepcopy
 from fractions import Fraction
 from typing import Any
@@ -17,9 +16,7 @@ from caps.errors import DomainError
 from caps.privacy import ETA_MAX, Role
 from caps.study.manifest import MAX_DEGREE, PROBLEMS, Manifest
 from services.mpc_server.engine import compute
-from tests.study_kit import COLUMNS, MIXED, ROWS, SCHEMA, example_json, example_manifest
-
-Edit = Callable[[dict[str, Any]], object]
+from tests.study_kit import COLUMNS, MIXED, ROWS, SCHEMA, Edit, example_json, example_manifest, put
 
 
 def problems(document: dict[str, Any]) -> list[str]:
@@ -173,16 +170,6 @@ def test_a_manifest_cannot_be_changed() -> None:
         manifest.title = "another"  # type: ignore[misc]
 
 
-def _put(*place: str | int, value: object) -> Edit:
-    def edit(document: dict[str, Any]) -> None:
-        inner: Any = document
-        for step in place[:-1]:
-            inner = inner[step]
-        inner[place[-1]] = value
-
-    return edit
-
-
 def _same_key(document: dict[str, Any]) -> None:
     document["holders"][1]["pin"] = document["servers"][0]["pin"]
 
@@ -197,66 +184,66 @@ WIDE = {
 BINARY = {"columns": [{"name": f"c{i}", "kind": "boolean"} for i in range(9)]}
 
 PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
-    ("server names", ROWS, _put("servers", 0, "name", value="S9"), ["servers: "]),
+    ("server names", ROWS, put("servers", 0, "name", value="S9"), ["servers: "]),
     ("a holder twice", ROWS, _two_alike, ["holders[1].name: "]),
     ("one key, two roles", ROWS, _same_key, ["holders[1]: has a key of servers[0]"]),
     (
         "unknown column",
         COLUMNS,
-        _put("holders", 0, "columns", value=["age", "x"]),
+        put("holders", 0, "columns", value=["age", "x"]),
         ["holders[0].columns: ", "schema: "],
     ),
-    ("no column", COLUMNS, _put("holders", 0, "columns", value=[]), ["holders[0].columns: "]),
-    ("order of columns", COLUMNS, _put("holders", 0, "columns", value=["smoker", "age"]), ["holders[0].columns: "]),
+    ("no column", COLUMNS, put("holders", 0, "columns", value=[]), ["holders[0].columns: "]),
+    ("order of columns", COLUMNS, put("holders", 0, "columns", value=["smoker", "age"]), ["holders[0].columns: "]),
     (
         "column twice",
         COLUMNS,
-        _put("holders", 0, "columns", value=["age", "age"]),
+        put("holders", 0, "columns", value=["age", "age"]),
         ["holders[0].columns: ", "schema: "],
     ),
-    ("rows without a column", ROWS, _put("holders", 0, "columns", value=["age"]), ["holders[0].columns: a holder of"]),
+    ("rows without a column", ROWS, put("holders", 0, "columns", value=["age"]), ["holders[0].columns: a holder of"]),
     ("no alignment", COLUMNS, lambda d: d.pop("alignment"), ["alignment: it or a join"]),
-    ("needless alignment", ROWS, _put("alignment", value={"slots": 5}), ["alignment: no holder"]),
-    ("slot is a column", COLUMNS, _put("alignment", "column", value="age"), ["alignment.column: "]),
+    ("needless alignment", ROWS, put("alignment", value={"slots": 5}), ["alignment: no holder"]),
+    ("slot is a column", COLUMNS, put("alignment", "column", value="age"), ["alignment.column: "]),
     (
         "nobody's column",
         COLUMNS,
-        _put("holders", 1, "columns", value=["region"]),
+        put("holders", 1, "columns", value=["region"]),
         ["schema: nobody brings column diag"],
     ),
-    ("secret rows", ROWS, _put("privacy", "rows", value=5), ["privacy.rows: "]),
-    ("delta of 1", ROWS, _put("privacy", "delta", value="1"), ["privacy.delta: "]),
-    ("bad column", ROWS, _put("schema", "columns", 0, "bin_edges", value=[3, 1]), ["schema.columns[0].bin_edges"]),
-    ("column of no kind", ROWS, _put("schema", "columns", 1, value=7), ["schema.columns[1]: "]),
-    ("name twice", ROWS, _put("schema", "columns", 1, "name", value="age"), ["schema.columns[1].name: "]),
-    ("schema's version", ROWS, _put("schema", "version", value=9), ["schema.version: "]),
-    ("schema without columns", ROWS, _put("schema", value={}), ["schema.columns: "]),
-    ("unknown attribute", ROWS, _put("workload", value=[{"attributes": ["x"]}]), ["workload[0].attributes: "]),
-    ("no attribute", ROWS, _put("workload", value=[{"attributes": []}]), ["workload[0].attributes: "]),
-    ("attribute twice", ROWS, _put("workload", value=[{"attributes": ["age", "age"]}]), ["workload[0].attributes: "]),
-    ("no weight", ROWS, _put("workload", value=[{"attributes": ["age"], "weight": 0}]), ["workload[0].weight: "]),
-    ("no query", ROWS, _put("workload", value=[]), ["workload: "]),
+    ("secret rows", ROWS, put("privacy", "rows", value=5), ["privacy.rows: "]),
+    ("delta of 1", ROWS, put("privacy", "delta", value="1"), ["privacy.delta: "]),
+    ("bad column", ROWS, put("schema", "columns", 0, "bin_edges", value=[3, 1]), ["schema.columns[0].bin_edges"]),
+    ("column of no kind", ROWS, put("schema", "columns", 1, value=7), ["schema.columns[1]: "]),
+    ("name twice", ROWS, put("schema", "columns", 1, "name", value="age"), ["schema.columns[1].name: "]),
+    ("schema's version", ROWS, put("schema", "version", value=9), ["schema.version: "]),
+    ("schema without columns", ROWS, put("schema", value={}), ["schema.columns: "]),
+    ("unknown attribute", ROWS, put("workload", value=[{"attributes": ["x"]}]), ["workload[0].attributes: "]),
+    ("no attribute", ROWS, put("workload", value=[{"attributes": []}]), ["workload[0].attributes: "]),
+    ("attribute twice", ROWS, put("workload", value=[{"attributes": ["age", "age"]}]), ["workload[0].attributes: "]),
+    ("no weight", ROWS, put("workload", value=[{"attributes": ["age"], "weight": 0}]), ["workload[0].weight: "]),
+    ("no query", ROWS, put("workload", value=[]), ["workload: "]),
     (
         "query twice",
         ROWS,
-        _put("workload", value=[{"attributes": ["age", "smoker"]}, {"attributes": ["smoker", "age"]}]),
+        put("workload", value=[{"attributes": ["age", "smoker"]}, {"attributes": ["smoker", "age"]}]),
         ["workload[1]: asks for the same attributes as workload[0]"],
     ),
-    ("unknown algorithm", ROWS, _put("algorithm", value={"name": "x"}), ["algorithm.name: "]),
+    ("unknown algorithm", ROWS, put("algorithm", value={"name": "x"}), ["algorithm.name: "]),
     (
         "unknown parameter",
         ROWS,
-        _put("algorithm", value={"name": "aim", "parameters": {"x": 1}}),
+        put("algorithm", value={"name": "aim", "parameters": {"x": 1}}),
         ["algorithm.parameters: "],
     ),
     (
         "too few rounds",
         ROWS,
-        _put("algorithm", value={"name": "aim", "parameters": {"rounds": 1}}),
+        put("algorithm", value={"name": "aim", "parameters": {"rounds": 1}}),
         ["algorithm: "],
     ),
-    ("pure Gaussian", ROWS, _put("privacy", "accounting", value="pure"), ["privacy.accounting: "]),
-    ("too many cells", ROWS, _put("schema", value=WIDE), ["workload: "]),
+    ("pure Gaussian", ROWS, put("privacy", "accounting", value="pure"), ["privacy.accounting: "]),
+    ("too many cells", ROWS, put("schema", value=WIDE), ["workload: "]),
     (
         "marginals too wide for columns",
         [("a", [f"c{i}" for i in range(9)])],
@@ -288,12 +275,12 @@ def test_all_problems_are_reported_at_once() -> None:
     document = deepcopy(document)
     for edit in (
         _same_key,
-        _put("holders", 0, "columns", value=["smoker", "age"]),
-        _put("privacy", "rows", value=5),
-        _put("schema", "columns", 0, "bin_edges", value=[1]),
-        _put("schema", "columns", 2, "categories", value=[]),
-        _put("workload", value=[{"attributes": ["x"]}, {"attributes": ["y"]}]),
-        _put("algorithm", value={"name": "x"}),
+        put("holders", 0, "columns", value=["smoker", "age"]),
+        put("privacy", "rows", value=5),
+        put("schema", "columns", 0, "bin_edges", value=[1]),
+        put("schema", "columns", 2, "categories", value=[]),
+        put("workload", value=[{"attributes": ["x"]}, {"attributes": ["y"]}]),
+        put("algorithm", value={"name": "x"}),
     ):
         edit(document)
     places = [problem.partition(":")[0] for problem in problems(document)]

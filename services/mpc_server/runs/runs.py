@@ -324,8 +324,8 @@ class Runs:
                     return self._fail(run, str(error))
                 except Exception as error:  # noqa: BLE001
                     # A disk that is full, say: nothing of the run is wrong, and nobody else would ever hear of it.
-                    found = {"error": type(error).__name__, "frames": logs.frames(error)}
-                    logs.say(log, "interrupted", level=logging.ERROR, **found)
+                    where = logs.frames(error)
+                    logs.say(log, "interrupted", level=logging.ERROR, error=type(error).__name__, where=where)
                     await asyncio.sleep(AGAIN)
 
     def _secrets(self, manifest: Manifest, sealed: Sealed, run: str, party: int) -> dict[int, bytes]:
