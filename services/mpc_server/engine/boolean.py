@@ -6,6 +6,7 @@ neighbouring blocks make one with g = g_hi ^ p_hi g_lo and p = p_hi p_lo, so k b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -18,6 +19,7 @@ from services.mpc_server.engine.registry import FUNCTIONS, log2, plane, protocol
 from services.mpc_server.engine.shares import BShare, Shape, stack_planes
 
 Indices = npt.NDArray[np.intp]
+Positions = Sequence[Indices]
 
 PAIRS_PER_LEVEL = 1 << 16
 """A tournament compares this many pairs at once before it prefers another level to a larger message."""
@@ -406,12 +408,17 @@ def one_hot_ands(width: int) -> int:
     return (1 << width) - width - 1
 
 
-def chosen(flags: BShare, table: npt.NDArray[np.uint8]) -> BShare:
+def positions(table: npt.NDArray[np.uint8]) -> Positions:
+    """A public table of bits as `chosen` reads it: for each row, where it has a 1."""
+    return [np.flatnonzero(row) for row in table]
+
+
+def chosen(flags: BShare, rows: Positions) -> BShare:
     """The public bits table[:, e] at the position e where the one-hot `flags` are set; 0 if none is. Local.
 
-    Words are taken in blocks, so that the planes of one stay in cache while all rows of the table are summed.
+    rows: the `positions` of the table. Words are taken in blocks, so that the planes of one stay in cache while all
+    rows of the table are summed.
     """
-    rows = [np.flatnonzero(row) for row in table]
     step = max(1, CACHED_WORDS // flags.width)
 
     def selected(part: Words) -> Words:

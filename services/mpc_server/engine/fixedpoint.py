@@ -22,7 +22,15 @@ from caps.errors import DomainError, ShareError
 from caps.fixed import FRAC, encode_fixed
 from caps.ring import Z64, Words
 from services.mpc_server.engine.arithmetic import dot, multiply
-from services.mpc_server.engine.boolean import Indices, adder_ands, carry_ands, chosen, conjunction, reshare_planes
+from services.mpc_server.engine.boolean import (
+    Indices,
+    adder_ands,
+    carry_ands,
+    chosen,
+    conjunction,
+    positions,
+    reshare_planes,
+)
 from services.mpc_server.engine.comparison import argmax, negative
 from services.mpc_server.engine.context import Branch, Context, together
 from services.mpc_server.engine.conversion import from_bits, to_bits, truncate
@@ -298,7 +306,8 @@ def _each_bit(bits: BShare) -> list[BShare]:
 
 def _chosen(one_hot: BShare, words: Words, width: int) -> BShare:
     """The public word, of `width` bits, that the shared one-hot vector points at; 0 if it points nowhere. Local."""
-    return chosen(one_hot, (words >> np.arange(width, dtype=np.uint64)[:, None] & np.uint64(1)).astype(np.uint8))
+    bits = words >> np.arange(width, dtype=np.uint64)[:, None] & np.uint64(1)
+    return chosen(one_hot, positions(bits.astype(np.uint8)))
 
 
 async def _quadratic(ctx: Context, argument: BShare, tables: Sequence[Table], index: int) -> AShare:

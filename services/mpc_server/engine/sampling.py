@@ -10,6 +10,8 @@ bound the memory of a one-hot index: 60,000 draws from 4,096 buckets, or a milli
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from caps.errors import DomainError
@@ -17,10 +19,12 @@ from caps.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePla
 from caps.noise.tables import COIN, DIGITS, AliasTable, draw_ands
 from caps.ring import Z64, Ring
 from services.mpc_server.engine.boolean import (
+    Positions,
     chosen,
     conjunction,
     one_hot,
     plane_dot,
+    positions,
     prefix_and,
     random_planes,
 )
@@ -88,15 +92,20 @@ async def _draw(ctx: Context, table: AliasTable, index: BShare, digits: BShare) 
 
 def _selected(bucket: BShare, table: AliasTable) -> tuple[BShare, BShare, BShare]:
     """Of the bucket: where its threshold's digits change within small blocks, code XOR alias, and alias. Local."""
+    found, split = chosen(bucket, _positions(table)), DIGITS + table.width
+    return found.planes(slice(0, DIGITS)), found.planes(slice(DIGITS, split)), found.planes(slice(split, None))
+
+
+@lru_cache(maxsize=64)
+def _positions(table: AliasTable) -> Positions:
+    """What `_selected` looks up, for a table that serves many draws."""
     blocks = table.thresholds.reshape(DIGITS // COIN[0], COIN[0], -1)
     following = np.concatenate([blocks[:, 1:], np.zeros_like(blocks[:, :1])], axis=1)
     codes, aliases = (
         (words >> np.arange(table.width, dtype=np.uint64)[:, None] & np.uint64(1)).astype(np.uint8)
         for words in (table.codes, table.aliases)
     )
-    found = chosen(bucket, np.concatenate([(blocks ^ following).reshape(DIGITS, -1), codes ^ aliases, aliases]))
-    split = DIGITS + table.width
-    return found.planes(slice(0, DIGITS)), found.planes(slice(DIGITS, split)), found.planes(slice(split, None))
+    return positions(np.concatenate([(blocks ^ following).reshape(DIGITS, -1), codes ^ aliases, aliases]))
 
 
 def _block_sums(x: BShare, block: int) -> BShare:
