@@ -128,6 +128,11 @@ class Enforcer:
         steps = [f"{self._name(branch)} by {_shown(branch.step.mechanism)}" for branch in self._branches]
         return " or ".join(dict.fromkeys(steps)) or "nothing"
 
+    @property
+    def left(self) -> int:
+        """How many releases the step due now still has: what they are is known, whatever the loop decides."""
+        return max((branch.step.count - branch.done for branch in self._branches), default=0)
+
     def upcoming(self, ahead: int = 1) -> list[Upcoming]:
         """Every step that may be among the next `ahead`, soonest first."""
         found: dict[Upcoming, None] = {}

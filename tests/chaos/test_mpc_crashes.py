@@ -112,29 +112,29 @@ def note(federation: Federation, driver: Driver, name: str) -> tuple[str, dict[i
     return name, ServerStores(federation, name).answers(driver.run)
 
 
-# A server writes, in this order: step 0, the acknowledgements of it, its answer; so for each step; then the end.
+# A server writes, in this order: step 0, its answer; so for each step, a charge and an answer; then the end.
 SAMPLE = [
     pytest.param(
         [
             ("S1", "storing", 1),  # the counts
-            ("S2", "committed", 4),  # the charge of step 1
-            ("S3", "committed", 8),  # the acknowledgements of step 2
+            ("S2", "committed", 3),  # the charge of step 1
+            ("S3", "committed", 6),  # the answer of step 2
         ],
-        id="counts, charge, acknowledgement",
+        id="counts, charge, answer",
     ),
     pytest.param(
         [
             ("S2", "exchange", 5),  # in the middle of COMPUTE ANSWERS
             ("S3", "answering", 2),  # step 1
-            ("S1", "committing", 7),  # the charge of step 2
+            ("S1", "committing", 5),  # the charge of step 2
         ],
         id="compute, response, charge",
     ),
     pytest.param(
         [
-            ("S3", "committing", 6),  # the answer of step 1
+            ("S3", "committing", 4),  # the answer of step 1
             ("S1", "waiting", 40),
-            ("S2", "committed", 12),  # an answer
+            ("S2", "committed", 8),  # an answer
         ],
         id="answer, round, answer",
     ),
@@ -149,7 +149,7 @@ def test_servers_that_die_one_after_the_other_cost_time_only(
 
 
 def test_all_servers_die_at_once_and_two_while_they_attest(federation: Federation) -> None:
-    """Of one step, S1 has written the charge, S2 nothing, and S3 perhaps the acknowledgements."""
+    """Of one step, S1 has written the charge, S2 nothing, and S3 perhaps the charge, too."""
     driver, codes = begun(federation)
     with driver, supervised(federation, UNDER) as died:
         driver.step(0, {"kind": "compute"})
@@ -165,14 +165,14 @@ def test_all_servers_die_at_once_and_two_while_they_attest(federation: Federatio
 
 def test_a_server_dies_before_it_wrote_its_last_answer(federation: Federation) -> None:
     """The others have theirs, and are still there to repeat the step with it. MST on two columns has four steps."""
-    survives(federation, [("S1", "committing", 3 * (1 + 4))], algorithm="mst")
+    survives(federation, [("S1", "committing", 2 * (1 + 4))], algorithm="mst")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_two_servers_die_at_once(federation: Federation) -> None:
     for first, second in (("S1", "S2"), ("S2", "S3"), ("S3", "S1")):
-        survives(federation, [(first, "committed", 7), (second, "committed", 7)])
+        survives(federation, [(first, "committed", 5), (second, "committed", 5)])
         survives(federation, [(first, "committing", 6), (second, "committed", 6)])
 
 

@@ -98,6 +98,7 @@ def test_all_that_a_run_on_real_tables_asks_is_admitted(
     assert enforcer.ended
     assert enforcer.due() == "nothing"
     assert enforcer.upcoming() == []
+    assert enforcer.left == 0
     assert ledger.entries == oracle.budget.entries
 
 
@@ -127,6 +128,7 @@ def test_all_that_a_run_asks_is_admitted_and_was_foreseen(
     for request, result in zip(done.requests, done.results, strict=True):
         soon, sooner = enforcer.upcoming(2), enforcer.upcoming()
         assert soon[: len(sooner)] == sooner
+        assert enforcer.left == (len(enforcer.upcoming(enforcer.left)) if len(sooner) == 1 else 1) > 0
         for foreseen in (sooner, expected or soon):
             (step,) = [u for u in foreseen if (u.step, u.mechanism) == (request.step, request.mechanism)]
             if isinstance(request, Selection):

@@ -23,7 +23,7 @@ from caps.ring import Z64, plane_words
 from services.mpc_server.engine.arithmetic import multiply
 from services.mpc_server.engine.context import Context, Party
 from services.mpc_server.engine.shares import AShare
-from services.mpc_server.engine.steps import NoisePool, Steps, Wanted
+from services.mpc_server.engine.steps import NoisePool, Steps, Wanted, draw_noise
 from tests.cases_sampling import WorldBits
 from tests.world import STUDY, Failed, PerParty, Recorder, World
 
@@ -151,6 +151,27 @@ def test_a_filled_pool_changes_no_result_and_takes_the_noise_offline() -> None:
         return np.array(0)
 
     assert pooled.rounds - World(6).run(offline, counts).rounds == 30 + 1  # the selection, and the opening
+
+
+def test_noise_drawn_in_the_rounds_of_a_selection_is_the_same_and_takes_none_of_its_own() -> None:
+    layout, codes = table(5, 200, [5] * 9)
+    select = selection(layout, codes, 5, NoisyMax.of_star(Fraction(1, 10)))
+    measure = Measurement("measure", layout.cliques[-1], Gaussian(Fraction(73) ** 2))
+    counts = shared_counts(layout, codes)
+
+    async def run(ctx, counts, ahead):
+        steps = Steps(ctx.step("run"), layout, UNBOUNDED, counts)
+        await steps.prepare()
+        await steps.pool.fill(steps.run, [Wanted("select", select.plan(UNBOUNDED), 45)])
+        selected = np.array(await steps.select(select, ahead))
+        return selected, await steps.measure(measure)
+
+    ahead = World(6).run(run, counts, [Wanted("measure", measure.plan(), 25)])
+    on_demand = World(6).run(run, counts, [])
+    for one, other in zip(ahead.value, on_demand.value, strict=True):
+        assert np.array_equal(one, other)
+    drawing = World(6).run(lambda ctx: draw_noise(ctx, measure.plan(), 25))
+    assert on_demand.rounds - ahead.rounds == drawing.rounds > 5
 
 
 def test_a_pool_fills_on_a_channel_of_its_own_while_the_party_works() -> None:

@@ -134,8 +134,15 @@ class Steps:
         if self._bits is None:
             self._bits = await count_bits(self.run.step("prepare"), self.counts)
 
-    async def select(self, selection: Selection) -> int:
-        """SELECT. Opens the position of the selected candidate, nothing else."""
+    async def select(self, selection: Selection, ahead: Iterable[Wanted] = ()) -> int:
+        """SELECT. Opens the position of the selected candidate, nothing else.
+
+        ahead: noise of what follows, which is drawn in the same rounds.
+        """
+        selected, _ = await together(self._select(selection), self.pool.fill(self.run, ahead))
+        return int(selected)
+
+    async def _select(self, selection: Selection) -> int:
         selection.check(self.layout)
         if self._bits is None:
             raise DomainError("prepare() comes before select()")

@@ -1,7 +1,7 @@
 """One run, alive: a session with the two peers, opened again whenever it is lost, in which steps are computed.
 
 A step, on every server: compare the digest of the request with the peers' (nothing is charged if they differ); write
-it down and charge; exchange signed acknowledgements of the charge; compute; write the answer down.
+it down and charge; exchange signed acknowledgements of the charge; compute; write them and the answer down.
 
 A session begins by comparing records. Servers may have stopped one step apart: what all have charged and not all have
 answered is computed again there and then. Randomness follows from the study's keys, the run and the request, so the
@@ -301,16 +301,22 @@ class _RunSession:
         return done
 
     async def _finish(self, step: Recorded) -> Recorded:
-        """Acknowledge, compute and write the answer of a step that every server has written down."""
-        await self._acknowledge(step)
+        """Acknowledge, compute and write the answer of a step that every server has written down.
+
+        None has written down more than this step: for that, all would have had to answer it. So all agree on what may
+        come next.
+        """
+        acknowledgements = await self._acknowledged(step)
         value = self._verdicts if step.request is None else await self._opened(step.request)
         manifest = self._record.manifest
         answer = Answer(
             study=manifest.study_id, run=self._record.run, step=step.number, request=step.digest, value=value
         )
-        return self._record.answer(step.number, Signed[Answer].by(answer, self._seat.name, self._seat.key))
+        signed = Signed[Answer].by(answer, self._seat.name, self._seat.key)
+        return self._record.answer(step.number, signed, acknowledgements)
 
-    async def _acknowledge(self, step: Recorded) -> None:
+    async def _acknowledged(self, step: Recorded) -> dict[str, str]:
+        """The peers' signatures on the charge of a step."""
         document = {"run": self._record.run, "step": step.number, "request": step.digest}
         signature = signing.sign(self._seat.key, "charge", document)
         got = await swap(self.channel, f"step{step.number}/charged", bytes.fromhex(signature))
@@ -320,7 +326,7 @@ class _RunSession:
                 signing.verify(servers[peer].signing_key, "charge", document, other.hex())
             except signing.SignatureRefused:
                 raise PeerDisagrees(peer, f"the charge of step {step.number}", "signed", "signed otherwise") from None
-        self._record.acknowledge(step.number, {servers[peer].name: other.hex() for peer, other in got.items()})
+        return {servers[peer].name: other.hex() for peer, other in got.items()}
 
     async def _compute(self) -> None:
         context, manifest = self._party.context, self._record.manifest
@@ -369,7 +375,9 @@ class _RunSession:
     async def _opened(self, request: Request) -> int | tuple[int, ...]:
         assert self._steps is not None
         if isinstance(request, Selection):
-            return await self._party.execute(self._steps.select(request))
+            # The measurement of what is being selected follows.
+            ahead = self._wanted() if self._pooled else []
+            return await self._party.execute(self._steps.select(request, ahead))
         noise = self._record.manifest.algorithm.noise
         if noise != "joint":
             return value_of(await self._paper(request, noise))
@@ -394,22 +402,40 @@ class _RunSession:
                 await self._draw_ahead()
 
     async def _draw_ahead(self) -> None:
-        """Draw the noise of the steps that may come next, while the coordinator fits its model.
+        """Draw the noise of what may be asked next, while the coordinator fits its model.
 
         It is done between two steps, once, on all servers: if the next step comes first, it waits for it here.
         """
         idle, self._idle = self._idle, False
-        manifest, steps = self._record.manifest, self._steps
-        if not idle or steps is None or manifest.algorithm.noise != "joint":
+        if not idle or self._steps is None or self._record.manifest.algorithm.noise != "joint":
             return
-        neighbouring = manifest.task.neighbouring
-        # Where a measurement draws as much as its marginal has cells, that is known only once it is selected; and noise
-        # drawn for another number of cells would be other noise, which a repetition after a crash would not repeat.
-        ahead = 1 if manifest.program.draws(manifest.task) is None else 2
-        wanted = [Wanted(one.step, one.plan(neighbouring), one.draws) for one in self._record.enforcer.upcoming(ahead)]
-        fresh = [one for one in wanted if not steps.pool.has(one)]
-        if fresh and sum(one.draws for one in fresh) + len(steps.pool) <= POOLED:
-            await self._party.execute(steps.pool.fill(steps.run, fresh))
+        if wanted := self._wanted():
+            await self._party.execute(self._steps.pool.fill(self._steps.run, wanted))
+
+    @property
+    def _pooled(self) -> bool:
+        """Whether noise is drawn before it is known which marginal it is for.
+
+        Where a measurement draws as much as its marginal has cells, that is known only once it is selected; and noise
+        drawn for another number of cells would be other noise, which a repetition after a crash would not repeat.
+        """
+        manifest = self._record.manifest
+        return manifest.algorithm.noise == "joint" and manifest.program.draws(manifest.task) is not None
+
+    def _wanted(self) -> list[Wanted]:
+        """All that the step due now may need, as far as it has room."""
+        assert self._steps is not None
+        pool, enforcer = self._steps.pool, self._record.enforcer
+        neighbouring, room = self._record.manifest.task.neighbouring, POOLED - len(pool)
+        wanted = []
+        for one in enforcer.upcoming(enforcer.left):
+            noise = Wanted(one.step, one.plan(neighbouring), one.draws)
+            if not pool.has(noise):
+                room -= noise.draws
+                if room < 0:
+                    break
+                wanted.append(noise)
+        return wanted
 
 
 def _kind(request: Request | None) -> str:

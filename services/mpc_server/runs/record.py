@@ -7,6 +7,7 @@ one transaction, and never changes; its answer is written once. The state of the
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -136,18 +137,20 @@ class Record:
         self.steps.append(Recorded(number, request, digest, None))
         return self.steps[-1]
 
-    def acknowledge(self, number: int, signatures: dict[str, str]) -> None:
-        """Keep the peers' signatures on the charge of a step."""
-        self._update(number, acknowledgements=canonical.dump(signatures).decode())
+    def answer(self, number: int, answer: Signed[Answer], acknowledgements: Mapping[str, str]) -> Recorded:
+        """Write the answer of a step down, with the peers' signatures on its charge.
 
-    def answer(self, number: int, answer: Signed[Answer]) -> Recorded:
-        """Write the answer of a step down. Raises LocalError if it was answered otherwise before."""
+        Raises LocalError if it was answered otherwise before.
+        """
         step = self.steps[number]
         if step.answer is not None:
             if step.answer.document != answer.document:
                 raise LocalError(f"step {number} was answered otherwise before")
             return step
-        self._update(number, answer=answer.model_dump_json())
+        signatures = canonical.dump(dict(acknowledgements)).decode()
+        changed = update(steps).where(steps.c.run == self.run, steps.c.step == number)
+        with self._database.begin() as transaction:
+            transaction.execute(changed.values(answer=answer.model_dump_json(), acknowledgements=signatures))
         self.steps[number] = Recorded(number, step.request, step.digest, answer)
         self._note(self.steps[number])
         return self.steps[number]
@@ -175,11 +178,6 @@ class Record:
         if noise == "joint" or entry.mechanism.kind != "gaussian":
             return entry
         return Entry(entry.step, entry.mechanism, entry.count, noise, entry.draws, Fraction(0), certified=False)
-
-    def _update(self, number: int, **values: str) -> None:
-        changed = update(steps).where(steps.c.run == self.run, steps.c.step == number)
-        with self._database.begin() as transaction:
-            transaction.execute(changed.values(**values))
 
 
 def value_of(opened: int | np.ndarray) -> int | tuple[int, ...]:

@@ -106,6 +106,11 @@ class _Run:
     material: Material
     task: Future[None] | None = field(default=None)
 
+    @property
+    def going(self) -> bool:
+        """Whether steps may be asked for. Not what the database says: each step asks that before it charges."""
+        return self.task is not None and not self.task.done()
+
 
 class Runs:
     """The runs of this server. Methods are called from the threads of the REST interface."""
@@ -216,7 +221,7 @@ class Runs:
         recorded = found.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
             return recorded.answer
-        if self._row(run).state != "going":
+        if not found.going:
             raise Problem(Kind.CONFLICT, "the run has ended")
         try:
             return self._engine.submit(found.live.step(number, request, digest)).result(WAIT).answer
