@@ -1,7 +1,8 @@
 """One run, from the seal to the attestations: what the servers are asked, and what is believed of their answers.
 
-Everything is written down before it is sent, and every answer before it is used. After a crash the loop is run again:
-recorded steps are answered from the record, models are fitted again, and the loop must ask the very same questions.
+A request is written down before it is sent, and with it the answers that led to it. After a crash the loop is run
+again: recorded steps are answered from the record, or by the servers as before, models are fitted again, and the loop
+must ask the very same questions.
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ from caps.study import (
     inputs_digest,
     transcript_digest,
 )
-from services.coordinator.algorithms import Outcome, Progress, algorithm
+from services.coordinator.algorithms import Outcome, Progress, Stage, algorithm
 from services.coordinator.generate import Model, create_estimator
 from services.coordinator.servers import Misbehaved, Servers, Unavailable, agree, signed
-from services.coordinator.store import Run, State, Store
+from services.coordinator.store import News, Run, State, Store
 
 _OWN_WORDS = frozenset({"server", "ledger", "at"})
+_FOLLOWED = frozenset({Stage.SELECT, Stage.GENERATE})
+"""Stages after which the next request is at hand, and takes the news of them along. After others, a fit may be long."""
 T = TypeVar("T")
 
 log = logging.getLogger("caps.coordinator")
@@ -103,8 +106,10 @@ class Execution:
         self._run = run
         self._patience = patience
         self._stop = stop
+        self._steps = {step.step: step for step in store.steps(run.run)}
         self._told = sum(event.kind == "progress" for event in store.events(run.run))
         self._reported = 0
+        self._news = News()
 
     def perform(self) -> Attested:
         """Seal, begin, walk the algorithm to its end, have it attested. Raises RunFailed, Misbehaved, ServerRefused."""
@@ -114,7 +119,12 @@ class Execution:
         oracle = ServersOracle(self, self._manifest.layout, sealed, inputs)
         choice, task = self._manifest.algorithm, self._manifest.task
         estimator = create_estimator("kernel", task.domain)
-        outcome = algorithm(choice.name, choice.parameters).run(task, oracle, estimator, self._report)
+        try:
+            outcome = algorithm(choice.name, choice.parameters).run(task, oracle, estimator, self._report)
+        except RunFailed:  # what shows why is kept
+            self._write_down()
+            raise
+        self._write_down()
         attestations = self._attested(inputs, sealed, oracle)
         statement = _statement(self._manifest, attestations[0].document)
         return Attested(outcome, oracle.transcript, tuple(attestations), statement)
@@ -137,7 +147,7 @@ class Execution:
             else:
                 if said is not None:
                     logs.say(log, "goes on", party=said[0])
-                self._go_on()
+                    self._go_on()
                 return result
             self.pause(pause)
             pause = min(2 * pause, self._patience.longest)
@@ -199,9 +209,10 @@ class Execution:
 
     def step(self, step: int, body: Mapping[str, Any], digest: str) -> Answer:
         """The answer to a step: recorded if it is, else asked for. Raises RunFailed if another request is recorded."""
-        record = self._store.step(self._run.run, step)
+        record = self._steps.get(step)
         if record is None:
-            self._store.begin_step(self._run.run, step, body, digest)
+            self._store.add_step(self._run.run, step, body, digest, self._news)
+            self._news = News()
         elif record.digest != digest:
             raise RunFailed(
                 f"repeated after a restart, step {step} asks for something else than recorded: the software, or the "
@@ -212,7 +223,7 @@ class Execution:
         started, kind = perf_counter(), str(body["kind"])
         with logs.bound(step=step):
             answers = self.obtain(step, digest, body)
-            self._store.end_step(self._run.run, step, answers)
+            self._news.answers[step] = answers
             seconds = perf_counter() - started
             logs.say(log, "answered", kind=kind, seconds=round(seconds, 3))
         self._metrics.count("caps_steps", kind=kind)
@@ -227,7 +238,14 @@ class Execution:
     def _report(self, progress: Progress) -> None:
         self._reported += 1
         if self._reported > self._told:  # the rest was told before a restart
-            self._store.add_progress(self._run.run, progress.to_json())
+            self._news.progress.append(progress.to_json())
+            if progress.stage not in _FOLLOWED:
+                self._write_down()
+
+    def _write_down(self) -> None:
+        if self._news:
+            self._store.add_news(self._run.run, self._news)
+            self._news = News()
 
     def _attested(self, inputs: str, sealed: tuple[str, ...], oracle: ServersOracle) -> list[Signed[Attestation]]:
         attestations = self._store.attestations(self._run.run)

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -94,6 +94,17 @@ class StepRecord:
     request: Mapping[str, Any]
     digest: str
     answers: tuple[Signed[Answer], ...]
+
+
+@dataclass(frozen=True)
+class News:
+    """What happened in a run and is not written down yet: answers to steps, alike from all servers, and progress."""
+
+    answers: dict[int, Sequence[Signed[Answer]]] = field(default_factory=dict)
+    progress: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.answers or self.progress)
 
 
 @dataclass(frozen=True)
@@ -282,12 +293,6 @@ class Store:
         with self._write() as connection:
             connection.execute(update(tables.runs).where(tables.runs.c.run == run).values(values))
 
-    def step(self, run: str, step: int) -> StepRecord | None:
-        """A step, if it was begun."""
-        place = (tables.steps.c.run == run) & (tables.steps.c.step == step)
-        row = self._one(select(tables.steps).where(place))
-        return None if row is None else _step(row)
-
     def steps(self, run: str) -> list[StepRecord]:
         """All steps begun, in order."""
         statement = select(tables.steps).where(tables.steps.c.run == run).order_by(tables.steps.c.step)
@@ -299,18 +304,25 @@ class Store:
         row = self._one(select(func.count().label("count")).select_from(tables.steps).where(answers))
         return 0 if row is None else int(row["count"])
 
-    def begin_step(self, run: str, step: int, request: Mapping[str, Any], digest: str) -> None:
-        """Write a request down, before any server hears of it."""
+    def add_step(self, run: str, step: int, request: Mapping[str, Any], digest: str, news: News) -> None:
+        """Write a request down, before any server hears of it; and, with it, what happened before."""
         row = {"run": run, "step": step, "request": _text(request), "digest": digest}
         with self._write() as connection:
+            self._add_news(connection, run, news)
             connection.execute(insert(tables.steps).values(row))
 
-    def end_step(self, run: str, step: int, answers: Sequence[Signed[Answer]]) -> None:
-        """Keep what all servers answered alike."""
-        place = (tables.steps.c.run == run) & (tables.steps.c.step == step)
-        text = _text([answer.to_json() for answer in answers])
+    def add_news(self, run: str, news: News) -> None:
+        """Write down what happened, at once or not at all."""
         with self._write() as connection:
+            self._add_news(connection, run, news)
+
+    def _add_news(self, connection: Connection, run: str, news: News) -> None:
+        for step, answers in news.answers.items():
+            place = (tables.steps.c.run == run) & (tables.steps.c.step == step)
+            text = _text([answer.to_json() for answer in answers])
             connection.execute(update(tables.steps).where(place).values(answers=text))
+        for progress in news.progress:
+            self._add_event(connection, run, "progress", progress)
 
     def add_attestations(self, run: str, attestations: Sequence[Signed[Attestation]]) -> None:
         """Keep the servers' words on a run, all at once."""
@@ -324,11 +336,6 @@ class Store:
         statement = select(tables.attestations).where(tables.attestations.c.run == run)
         rows = self._all(statement.order_by(tables.attestations.c.server))
         return [Signed[Attestation].model_validate_json(row["attestation"]) for row in rows]
-
-    def add_progress(self, run: str, body: Mapping[str, Any]) -> None:
-        """Tell of progress."""
-        with self._write() as connection:
-            self._add_event(connection, run, "progress", body)
 
     def _add_event(self, connection: Connection, run: str, kind: str, body: Mapping[str, Any]) -> None:
         last = func.coalesce(func.max(tables.events.c.number), 0)

@@ -19,7 +19,7 @@ from caps.service.migrations import DatabaseRefused, upgrade
 from caps.service.problems import Kind, Problem
 from caps.study import Manifest
 from deploy.federation import Federation
-from services.coordinator.store import State
+from services.coordinator.store import News, State
 from services.mpc_server import tables
 from services.mpc_server.store import forgotten
 from tests.e2e.kit import horizontal, ledgers, persons
@@ -254,7 +254,7 @@ def test_events_told_at_once_are_numbered_one_after_another(tmp_path: Path) -> N
     coordinator, run = Bench(tmp_path).started()
     before = len(coordinator.store.events(run))
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda number: coordinator.store.add_progress(run, {"number": number}), range(30)))
+        list(pool.map(lambda number: coordinator.store.add_news(run, News(progress=[{"number": number}])), range(30)))
     assert [one.number for one in coordinator.store.events(run)] == list(range(1, before + 31))
 
 
