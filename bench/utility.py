@@ -86,7 +86,7 @@ KEY = Case._fields
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
-    parser.add_argument("--seeds", type=int, default=10, help="runs of each kind at epsilon 1 (default 10)")
+    parser.add_argument("--seeds", type=int, default=20, help="runs of each kind at epsilon 1 (default 20)")
     parser.add_argument("--other-seeds", type=int, default=3, help="runs of each kind at other epsilons (default 3)")
     parser.add_argument("--adult-seeds", type=int, default=2, help="runs of each kind on adult (default 2)")
     for name, choices in (

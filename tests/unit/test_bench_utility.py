@@ -27,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_the_whole_plan():
     cases = list(utility.plan(options()))
-    assert len(cases) == len(set(cases)) == 6 * 4 * 10 + 2 * 6 * 4 * 3 + 4 * 2
+    assert len(cases) == len(set(cases)) == 6 * 4 * 20 + 2 * 6 * 4 * 3 + 4 * 2
     parts = [key for key, _ in groupby(cases, lambda case: (case.dataset == "adult", case.epsilon == "1"))]
     assert parts == [(False, True), (False, False), (True, True)]
     assert {case.epsilon for case in cases} == {"0.1", "1", "10"}
