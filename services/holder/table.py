@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from caps.domain import Codes
 from caps.errors import DomainError
-from caps.joinkey import Ids, KeyRefused
+from caps.joinkey import Ids, KeyRefused, KeyReport
 from caps.schema import ColumnReport, Limits, Numeric, Report, Schema, TableRefused
 from caps.schema.columns import Fault
 from caps.schema.tables import collected, is_parquet, lazy_frame
@@ -40,8 +40,8 @@ class TableReport(BaseModel):
     rows: int
     columns: list[ColumnReport]
     alignment: SlotCounts | None = None
-    join: dict[str, Any] | None = None
-    """`caps.joinkey.KeyReport`, where rows are joined by a key."""
+    join: KeyReport | None = None
+    """Where rows are joined by a key."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,9 +93,9 @@ def _joined(path: Path, schema: Schema, manifest: Manifest, holder: Holder, limi
     try:
         keys, found = key.normalise({name: frame[place] for name, place in places.items()})
     except KeyRefused as error:
-        report.join = error.report.to_json()
+        report.join = error.report
         raise _refusal(str(error), report) from None
-    report.join = found.to_json()
+    report.join = found
     room = holder.capacity - manifest.join.decoys
     if len(keys) > room:
         raise _refusal(f"the table has more rows than the {room} that the study has room for", report)
@@ -120,7 +120,7 @@ def _encoded(
 
 
 def _refusal(detail: str, report: TableReport) -> Problem:
-    return Problem(Kind.TABLE_REFUSED, detail, report=report.model_dump())
+    return Problem(Kind.TABLE_REFUSED, detail, report=report.model_dump(mode="json"))
 
 
 def _check_format(path: Path, media_type: str) -> None:

@@ -87,7 +87,7 @@ def test_a_person_has_one_identifier_however_it_is_spelt(tmp_path: Path, spellin
     assert as_bytes(rows) == ids_of(manifest, ("p1234", "1990-01-02"), ("007", "1950-12-31"))
     assert report.rows == 2
     assert report.join is not None
-    assert (report.join["kept"], report.join["alone"], report.join["refused"]) == (2, 0, 0)
+    assert (report.join.kept, report.join.alone, report.join.refused) == (2, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_numbers_of_parquet_are_text_and_times_of_day_are_no_days(tmp_path: Path
     rows, report = read_table(tmp_path / "p", PARQUET, manifest, manifest.holders[0], Limits())
     assert as_bytes(rows) == ids_of(manifest, ("1234", "1990-01-02"))
     assert report.join is not None
-    assert report.join["missing"] == 1
+    assert report.join.missing == 1
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_of_rows_that_repeat_a_person_one_stays_by_the_rule(tmp_path: Path, rule
     first, second = ids_of(manifest, ("a", "1990-01-02"), ("b", "1990-01-02"))
     assert as_bytes(rows) == ([first, second] if rule == "first" else [second, first])
     assert report.join is not None
-    assert (report.join["duplicates"], report.join["kept"]) == (1, 2)
+    assert (report.join.duplicates, report.join.kept) == (1, 2)
 
 
 MISHAPS = {"missing": ["no,,30,1990-01-02", "no,n/a,30,1990-01-02", "no,C,30, "], "unparsable": ["no,D,30,31.2.1990"]}
@@ -202,7 +202,7 @@ def test_rows_without_a_good_key(tmp_path: Path, what: str) -> None:
     assert len(set(ids)) == len(bad) + 1
     assert set(ids) & set(others) == {*ids_of(alone, ("a", "1990-01-02"))}
     assert found.join is not None
-    assert found.join["alone"] == len(bad)
+    assert found.join.alone == len(bad)
 
 
 def test_rows_beyond_the_capacity(tmp_path: Path) -> None:
