@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
@@ -379,8 +382,18 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
             data=files(dict(sample.files)),
         )
 
-    def chosen(request: Request, name: str | None) -> formats.Format:
-        return formats.by_name(name) if name is not None else formats.negotiated(request.headers.get("accept"))
+    def rows(
+        request: Request, form: str | None, name: str, files: Mapping[str, FileEntry], where: Callable[[str], FilePath]
+    ) -> Response:
+        picked = formats.by_name(form) if form is not None else formats.negotiated(request.headers.get("accept"))
+        return content.send(
+            request,
+            where(picked.file),
+            files[picked.file],
+            media_type=picked.media_type,
+            filename=f"{name}.{picked.name}",
+            varies=True,
+        )
 
     @router.get("/v1/releases", dependencies=[Depends(_ANALYSTS)])
     def list_releases() -> list[ReleaseView]:
@@ -402,15 +415,8 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
     )
     def data(release: RunId, request: Request, form: Annotated[str | None, Query(alias="format")] = None) -> Response:
         """The synthetic rows, in the format that Accept or `format` (csv, parquet, arrow, ndjson) asks for."""
-        found, picked = publisher.release(release), chosen(request, form)
-        return content.send(
-            request,
-            publisher.file(release, picked.file),
-            found.files[picked.file],
-            media_type=picked.media_type,
-            filename=f"release-{release[:12]}.{picked.name}",
-            varies=True,
-        )
+        found = publisher.release(release)
+        return rows(request, form, f"release-{release[:12]}", found.files, partial(publisher.file, release))
 
     @router.post(
         "/v1/releases/{release}/samples",
@@ -445,15 +451,8 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
         release: RunId, sample: RunId, request: Request, form: Annotated[str | None, Query(alias="format")] = None
     ) -> Response:
         """The rows of a sample, as those of the release."""
-        found, picked = publisher.sample(release, sample), chosen(request, form)
-        return content.send(
-            request,
-            publisher.sample_file(sample, picked.file),
-            found.files[picked.file],
-            media_type=picked.media_type,
-            filename=f"sample-{sample[:12]}.{picked.name}",
-            varies=True,
-        )
+        found = publisher.sample(release, sample)
+        return rows(request, form, f"sample-{sample[:12]}", found.files, partial(publisher.sample_file, sample))
 
     @router.get(
         "/v1/releases/{release}/measurements",
