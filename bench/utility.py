@@ -232,7 +232,6 @@ def compare(values: Floats, base: Floats) -> dict[str, Any]:
         "interval": [float(difference - half), float(difference + half)],
         "equivalent": bool(abs(difference) + half < MARGIN),
         "within": bool(abs(difference) <= 1),
-        "p_different": float(stats.ttest_ind(values, base, equal_var=False).pvalue),
     }
 
 
