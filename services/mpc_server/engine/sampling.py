@@ -96,9 +96,9 @@ def _selected(bucket: BShare, table: AliasTable) -> tuple[BShare, BShare, BShare
     return found.planes(slice(0, DIGITS)), found.planes(slice(DIGITS, split)), found.planes(slice(split, None))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _positions(table: AliasTable) -> Positions:
-    """What `_selected` looks up, for a table that serves many draws."""
+    """What `_selected` looks up, for a table that serves many draws: up to 9 MB, so only those in use are kept."""
     blocks = table.thresholds.reshape(DIGITS // COIN[0], COIN[0], -1)
     following = np.concatenate([blocks[:, 1:], np.zeros_like(blocks[:, :1])], axis=1)
     codes, aliases = (

@@ -375,7 +375,7 @@ class _RunSession:
     async def _opened(self, request: Request) -> int | tuple[int, ...]:
         assert self._steps is not None
         if isinstance(request, Selection):
-            # The measurement of what is being selected follows.
+            # What follows is due already, whatever is selected: a measurement of it, or in MST another selection.
             ahead = self._wanted() if self._pooled else []
             return await self._party.execute(self._steps.select(request, ahead))
         noise = self._record.manifest.algorithm.noise

@@ -107,8 +107,8 @@ class _Run:
     task: Future[None] | None = field(default=None)
 
     @property
-    def going(self) -> bool:
-        """Whether steps may be asked for. Not what the database says: each step asks that before it charges."""
+    def alive(self) -> bool:
+        """Whether a session is kept. If not, the run may have ended, or this server may be ending."""
         return self.task is not None and not self.task.done()
 
 
@@ -221,7 +221,7 @@ class Runs:
         recorded = found.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
             return recorded.answer
-        if not found.going:
+        if not found.alive and self._row(run).state != "going":
             raise Problem(Kind.CONFLICT, "the run has ended")
         try:
             return self._engine.submit(found.live.step(number, request, digest)).result(WAIT).answer
