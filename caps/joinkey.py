@@ -19,7 +19,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from typing import Annotated, Any, Literal, Self, TypeAlias
@@ -250,10 +250,6 @@ class KeyReport:
             f"of {self.rows} rows, {self.unparsable} with a value that cannot be read, {self.missing} without a key, "
             f"{self.duplicates} repeating the key of another"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """As an object of JSON."""
-        return asdict(self) | {"columns": [asdict(column) for column in self.columns]}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
