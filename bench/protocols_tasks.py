@@ -91,7 +91,8 @@ async def measure(party: Party, repeats: int, queries: list[int], rows: list[int
 async def pooled(
     party: Party,
     name: str,
-    steps: Callable[[Context], Steps],
+    layout: Layout,
+    answers: AShare,
     wanted: Sequence[Wanted],
     work: Callable[[Steps], Coroutine[Any, Any, object]],
     repeats: int,
@@ -99,15 +100,15 @@ async def pooled(
     """Work with the noise drawn beforehand, and as `offline` the drawing itself."""
 
     async def ready(ctx: Context) -> Steps:
-        made = steps(ctx)
-        await party.execute(made.prepare())
-        await party.execute(made.pool.fill(ctx, wanted))
-        return made
+        steps = Steps(ctx, layout, NEIGHBOURING, answers)
+        await party.execute(steps.prepare())
+        await party.execute(steps.pool.fill(ctx, wanted))
+        return steps
 
     async def fill(ctx: Context) -> None:
-        await steps(ctx).pool.fill(ctx, wanted)
+        await Steps(ctx, layout, NEIGHBOURING, answers).pool.fill(ctx, wanted)
 
-    entry = await timed_after(party, name, ready, lambda _, made: work(made), repeats)
+    entry = await timed_after(party, name, ready, lambda _, steps: work(steps), repeats)
     entry["offline"] = await timed(party, f"{name}-offline", fill, repeats)
     return entry
 
@@ -120,10 +121,7 @@ async def select(
     name = f"{kind}{len(layout.cliques)}"
     wanted = [Wanted("select", request.plan(NEIGHBOURING), len(layout.cliques))]
 
-    def steps(ctx: Context) -> Steps:
-        return Steps(ctx, layout, NEIGHBOURING, answers)
-
-    entry = await pooled(party, name, steps, wanted, lambda made: made.select(request), repeats)
+    entry = await pooled(party, name, layout, answers, wanted, lambda steps: steps.select(request), repeats)
     sizes = np.array(layout.sizes)
     cells = answers[layout.positions(layout.cliques)]
     if kind == "aim":
@@ -159,10 +157,7 @@ async def measure_one(party: Party, layout: Layout, answers: AShare, repeats: in
     wanted = [Wanted("measure", request.plan(), cells)]  # type: ignore[arg-type]
     name = f"measure{len(layout.cliques)}"
 
-    def steps(ctx: Context) -> Steps:
-        return Steps(ctx, layout, NEIGHBOURING, answers)
-
-    entry = await pooled(party, name, steps, wanted, lambda made: made.measure(request), repeats)
+    entry = await pooled(party, name, layout, answers, wanted, lambda steps: steps.measure(request), repeats)
     part = answers[layout.part(clique)]
     for variant in ("paper:irwin-hall", "paper:box-muller", "paper:laplace", "paper:laplace-inverse"):
         function = paper.VARIANTS[variant].function

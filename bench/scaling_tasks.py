@@ -21,7 +21,7 @@ from caps.prss import expand
 from caps.ring import Z16, Z64
 from caps.study.memory import counting_memory
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, check_one_hot, compute_answers
-from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.context import Party
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import Steps, Wanted
 
@@ -137,13 +137,10 @@ async def _round(party: Party, layout: Layout, name: str, repeats: int) -> dict[
         Wanted("measure", measured.plan(), layout.domain.cells(clique)),  # type: ignore[arg-type]
     ]
 
-    def steps(ctx: Context) -> Steps:
-        return Steps(ctx, layout, NEIGHBOURING, answers)
+    async def work(steps: Steps) -> None:
+        await steps.select(chosen)
+        await steps.measure(measured)
 
-    async def work(made: Steps) -> None:
-        await made.select(chosen)
-        await made.measure(measured)
-
-    entry = await pooled(party, name, steps, wanted, work, repeats)
+    entry = await pooled(party, name, layout, answers, wanted, work, repeats)
     entry["cells"] = layout.cells
     return entry
