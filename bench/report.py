@@ -9,7 +9,8 @@ from typing import Any
 
 from bench import results, runtime, utility
 from bench.quality import METRICS
-from services.mpc_server.engine.compute import GROUP_ROWS, row_groups
+from caps.study.manifest import columns_bits
+from services.mpc_server.engine.compute import GROUP_ROWS, WIDE_GROUP_ROWS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TITLES = {"breast-cancer.caps": "breast-cancer", "compas-caps": "COMPAS", "diabetes.caps": "diabetes"}
@@ -349,23 +350,29 @@ def _rows_profile(sizes: Mapping[str, Any]) -> Lines:
         f"alone, counting {counting:.1f} s ({counting / entry['gemm']['cpu_seconds']:.2f} x the float64 products); "
         f"both together {whole:.1f} s.",
         "",
-        *_bytes_per_group(sizes),
-    ]
-
-
-def _bytes_per_group(sizes: Mapping[str, Any]) -> Lines:
-    """Why what is sent grows a little with the rows."""
-    few, many = min(sizes, key=int), max(sizes, key=int)
-    further = row_groups(int(many)) - row_groups(int(few))
-    if not further:
-        return []
-    each = (sizes[many]["bytes"] - sizes[few]["bytes"]) / further
-    return [
-        f"Counts are exact in Z_2^16 for groups of {GROUP_ROWS:,} rows, and each further group sends its counts: "
-        f"{each / 1e6:.2f} MB. Within a group what is sent does not depend on n. Words of 32 bits would make it "
-        "constant, and double what holders upload and servers keep, which is far more.",
+        f"Columns of up to {GROUP_ROWS:,} rows are shared in words of 16 bits, larger ones in words of 24, which are "
+        "held in 32 bits and counted in 22. Larger words send more; further rows send nothing more, up to "
+        f"{WIDE_GROUP_ROWS:,}. Beyond, each further group of so many rows sends its counts.",
         "",
     ]
+
+
+def _bytes_by_words(sizes: Mapping[str, Any]) -> tuple[str, bool]:
+    """What is sent at the fewest and most rows of each word size; and whether it depends on nothing else, and little.
+
+    That is: not more at the most rows than at the fewest in the same words, and less than 1.5 x in larger words.
+    """
+    by_bits: dict[int, list[int]] = {}
+    for n in sorted(map(int, sizes)):
+        by_bits.setdefault(columns_bits(n), []).append(n)
+    sent = {n: sizes[str(n)]["bytes"] for found in by_bits.values() for n in (found[0], found[-1])}
+    factor = max(sent.values()) / min(sent.values())
+    told = []
+    for bits, found in by_bits.items():
+        amounts = [f"{sent[n] / 1e6:.3f} MB at n = {n:,}" for n in dict.fromkeys((found[0], found[-1]))]
+        told.append(f"in words of {bits} bits {', '.join(amounts)}")
+    constant = all(sent[found[-1]] <= sent[found[0]] for found in by_bits.values())
+    return f"{'; '.join(told)}: {factor:.2f} x between them", constant and factor < 1.5
 
 
 def _scaling_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
@@ -373,17 +380,16 @@ def _scaling_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
     name = "COMP vertical, n = 1,000,000, W = 200"
     if "1000000" not in sizes:
         return [(name, "", _mark(None))]
-    million, smallest = sizes["1000000"], min(sizes, key=int)
-    few, many = sizes[smallest]["bytes"] / 1e6, million["bytes"] / 1e6
+    million = sizes["1000000"]
     working, shares, estimate = (million[key] / 1e6 for key in ("working_memory", "share_bytes", "estimate"))
     ratio = f"{million['gemm_ratio']:.2f} x in wall time, {million['gemm_cpu_ratio']:.2f} x in processor time"
     if "check" in million:
         ratio += f" (checking alone {million['check']['cpu_seconds'] / million['gemm']['cpu_seconds']:.2f} x, "
         ratio += f"counting alone {million['count']['cpu_seconds'] / million['gemm']['cpu_seconds']:.2f} x)"
-    sent = f"{few:.2f} MB at n = {int(smallest):,}, {many:.2f} MB: {1e6 * (many - few) / 1e6:.0f} bytes a row"
+    sent, independent = _bytes_by_words(sizes)
     return [
         (f"{name}: server time <= 3 x float64 products", ratio, _mark(million["gemm_cpu_ratio"] <= 3)),
-        (f"{name}: bytes independent of n", sent, _mark(few == many)),
+        (f"{name}: bytes independent of n", sent, _mark(independent)),
         (
             f"{name}: memory bounded by a server's policy (`largest_memory`, on this estimate)",
             f"{working:.0f} MB beside {shares:.0f} MB of shares; estimated {estimate:.0f} MB",

@@ -10,7 +10,6 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.protocols_tasks import NEIGHBOURING, SIGMA2, counted, layout_of, pooled, selection
 from bench.timing import barrier, shared, timed, values
@@ -18,7 +17,8 @@ from caps.domain import Attribute, Clique, Domain, Layout
 from caps.oracle import Measurement
 from caps.privacy.mechanisms import Gaussian
 from caps.prss import expand
-from caps.ring import Z16, Z64
+from caps.ring import SHARED_RINGS, Z16, Z64, Ring, Words
+from caps.study.manifest import columns_bits
 from caps.study.memory import counting_memory
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, check_one_hot, compute_answers
 from services.mpc_server.engine.context import Party
@@ -27,6 +27,8 @@ from services.mpc_server.engine.steps import Steps, Wanted
 
 CATEGORIES = 5
 BLOCK = 65_536
+MADE_ROWS = 4096
+"""Rows of shares that are made at once: few, so that their peak of memory is not mistaken for that of counting."""
 
 
 def pairs(attributes: int, categories: int = CATEGORIES) -> Layout:
@@ -37,23 +39,23 @@ def pairs(attributes: int, categories: int = CATEGORIES) -> Layout:
 
 
 def columns(party: Party, domain: Domain, rows: int, label: str) -> AShare:
-    """This party's share of `rows` rows, made block by block so that nothing but the share is ever held."""
-    shape, own = (rows, domain.width), party.context.party
-    kept = {c: np.empty(shape, Z16.dtype) for c in (own, (own + 1) % 3)}
-    for start in range(0, rows, BLOCK):
-        here = slice(start, min(start + BLOCK, rows))
+    """This party's share of `rows` rows, as a server loads it; made block by block so that nothing else is held."""
+    shape, own, ring = (rows, domain.width), party.context.party, SHARED_RINGS[columns_bits(rows)]
+    kept = {c: np.empty(shape, ring.dtype) for c in (own, (own + 1) % 3)}
+    for start in range(0, rows, MADE_ROWS):
+        here = slice(start, min(start + MADE_ROWS, rows))
         size = (here.stop - start, domain.width)
-        parts = {c: _random(f"{label}/{start}/{c}", size) for c in (0, 1)}
+        parts = {c: _random(f"{label}/{start}/{c}", size, ring) for c in (0, 1)}
         if 2 in kept:
             codes = values(f"{label} {start}", (size[0], len(domain.names)), Z64) % np.uint64(CATEGORIES)
-            parts[2] = domain.one_hot(codes.astype(np.int64)).astype(Z16.dtype) - parts[0] - parts[1]
+            parts[2] = ring.reduce(ring.encode(domain.one_hot(codes.astype(np.int64))) - parts[0] - parts[1])
         for c, words in kept.items():
             words[here] = parts[c]
     return party.context.share(kept[own], kept[(own + 1) % 3])
 
 
-def _random(label: str, size: tuple[int, int]) -> npt.NDArray[Any]:
-    return expand(hashlib.sha256(label.encode()).digest(), b"bench", size, Z16)
+def _random(label: str, size: tuple[int, int], ring: Ring) -> Words:
+    return expand(hashlib.sha256(label.encode()).digest(), b"bench", size, ring)
 
 
 async def rows(party: Party, sizes: list[int], attributes: int, repeats: int) -> dict[str, Any]:
@@ -70,7 +72,7 @@ async def rows(party: Party, sizes: list[int], attributes: int, repeats: int) ->
         before = _peak()
         entry = await timed(party, f"rows{n}", partial(compute_answers, inputs=inputs, layout=layout), repeats)
         entry["share_bytes"] = sum(one.columns.mine.nbytes + one.columns.next.nbytes for one in inputs)
-        entry["estimate"] = counting_memory(n, layout.domain.width, layout.cells)
+        entry["estimate"] = counting_memory(n, layout)
         entry["peak_before"], entry["peak"] = before, _peak()
         shares = [one.columns for one in inputs]
         blocks = [layout.domain.project(half).sizes for half in halves]

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
-import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -41,7 +40,7 @@ def expand(seed: bytes, label: bytes, shape: tuple[int, ...], ring: Ring) -> Wor
     else:
         key = hashlib.blake2b(label, key=seed, digest_size=16, person=_LONG_PERSON).digest()
         stream = Cipher(algorithms.AES(key), modes.CTR(_COUNTER_ZERO)).encryptor().update(bytes(size))
-    return np.frombuffer(stream, ring.dtype).reshape(shape)
+    return ring.from_bytes(stream).reshape(shape)
 
 
 def component_key(pair_secret: bytes, component: int, scope: bytes) -> bytes:

@@ -1,11 +1,13 @@
 """The rings Z_2^k that shares live in, as numpy dtypes: arithmetic wraps because the machine's does.
 
 Z_2^64 is where protocols compute. The smaller rings carry row-level columns: a count of at most 65,535 rows needs
-no more than 16 bits, so uploads, storage and products are four times smaller (docs/adr/0003).
+no more than 16 bits, so uploads, storage and products are four times smaller; 24 bits are enough for larger tables
+(docs/adr/0003).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,15 +25,23 @@ PLANE = np.dtype("<u8")
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Z_2^bits, held in little-endian unsigned words of exactly that width."""
+    """Z_2^bits, held in little-endian unsigned words of at least that width.
+
+    Higher bits of a word mean nothing: sums and products of words are right modulo 2^bits whatever they are.
+    """
 
     bits: int
     dtype: np.dtype[np.unsignedinteger[Any]]
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element on the wire and in memory."""
-        return self.bits // 8
+        """Bytes of one element on the wire and on disk."""
+        return -(-self.bits // 8)
+
+    @property
+    def spare(self) -> int:
+        """Bits of a word that mean nothing."""
+        return 8 * self.dtype.itemsize - self.bits
 
     def encode(self, values: npt.ArrayLike) -> Words:
         """Integers, taken modulo 2^bits. Anything but integers is refused: it would be rounded silently."""
@@ -40,14 +50,67 @@ class Ring:
             return array.astype(self.dtype)
         if array.dtype.kind not in "iu":
             raise ShareError(f"Z_2^{self.bits} holds integers, not {array.dtype}")
-        return array.astype(self.dtype, copy=False)
+        return self.reduce(array.astype(self.dtype, copy=False))
+
+    def reduce(self, words: Words) -> Words:
+        """The same elements with zeros for bits that mean nothing."""
+        return words & self.dtype.type((1 << self.bits) - 1) if self.spare else words
 
     def signed(self, words: Words) -> npt.NDArray[np.signedinteger[Any]]:
         """The same elements read as two's complement: -2^(bits-1) .. 2^(bits-1) - 1."""
-        return words.view(np.dtype(f"<i{self.itemsize}"))
+        signed = words.view(np.dtype(f"<i{self.dtype.itemsize}"))
+        if self.spare:
+            signed = signed << self.spare
+            signed >>= self.spare
+        return signed
+
+    def to_bytes(self, words: Words) -> bytes:
+        """The elements one after the other, `itemsize` bytes each."""
+        if self.itemsize == self.dtype.itemsize:
+            return words.tobytes()
+        packed = np.empty((words.size, self.itemsize), np.uint8)
+        _copy_octets(self._octets(np.ascontiguousarray(words)), packed)
+        return packed.tobytes()
+
+    def from_bytes(self, data: bytes) -> Words:
+        """What to_bytes() was given, flat."""
+        if self.itemsize == self.dtype.itemsize:
+            return np.frombuffer(data, self.dtype)
+        return self.read((len(data) // self.itemsize,), [data])
+
+    def read(self, shape: tuple[int, ...], pieces: Iterable[bytes]) -> Words:
+        """As from_bytes(), of bytes that come in pieces, cut anywhere: only the words are in memory as a whole."""
+        words = np.zeros(shape, self.dtype)
+        octets = self._octets(words)
+        expected, read, rest = words.size * self.itemsize, 0, b""
+        for piece in pieces:
+            start, read = read // self.itemsize, read + len(piece)
+            if read > expected:
+                break
+            data = rest + piece if rest else piece
+            whole = len(data) // self.itemsize
+            rest = data[whole * self.itemsize :]
+            arrived = np.frombuffer(data, np.uint8, whole * self.itemsize).reshape(whole, self.itemsize)
+            _copy_octets(arrived, octets[start : start + whole])
+        if read != expected:
+            raise ShareError(f"{shape} elements of {self!r} are {expected} bytes, not {read}")
+        return words
+
+    def _octets(self, words: Words) -> npt.NDArray[np.uint8]:
+        """One row for each word: the bytes that travel."""
+        return words.reshape(-1).view(np.uint8).reshape(words.size, self.dtype.itemsize)[:, : self.itemsize]
 
     def __repr__(self) -> str:
         return f"Z_2^{self.bits}"
+
+
+def _copy_octets(source: npt.NDArray[np.uint8], target: npt.NDArray[np.uint8]) -> None:
+    """target = source. Where words are wider than what travels, by columns: numpy is slow to copy rows of 3 bytes."""
+    if source.flags.c_contiguous and target.flags.c_contiguous:
+        target[...] = source
+    else:
+        for place in range(source.shape[1]):
+            target[:, place] = source[:, place]
 
 
 Z8 = Ring(8, np.dtype("<u1"))
@@ -55,7 +118,15 @@ Z16 = Ring(16, np.dtype("<u2"))
 Z32 = Ring(32, np.dtype("<u4"))
 Z64 = Ring(64, np.dtype("<u8"))
 RINGS = {ring.bits: ring for ring in (Z8, Z16, Z32, Z64)}
+"""Rings with machine words of their own, which protocols compute in."""
 _BY_DTYPE = {ring.dtype: ring for ring in RINGS.values()}
+
+Z22 = Ring(22, Z32.dtype)
+"""Where columns of large tables are counted: such a word, centred, is one exact factor of a product in doubles."""
+Z24 = Ring(24, Z32.dtype)
+"""Where columns of large tables are shared: whole bytes for Z_2^22. Servers compute on them as words of Z_2^32."""
+SHARED_RINGS = {**RINGS, Z24.bits: Z24}
+"""Rings in which vectors travel and rest."""
 
 
 def ring_of(words: Words) -> Ring:

@@ -12,14 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 import numpy as np
 
 from caps.errors import DomainError, ShareError
-from caps.prss import SEED_BYTES, expand
+from caps.prss import SEED_BYTES, expand_stream
 from caps.ring import Ring, Words, ring_of
 
 COMPONENT_LABEL = b"caps/v1/deal/component"
+_PIECE_BYTES = 3 << 19
+"""Whole words of every ring."""
 
 
 class Algebra(Enum):
@@ -45,8 +48,11 @@ class Seeded:
     component: int
 
     def words(self, shape: tuple[int, ...], ring: Ring) -> Words:
-        """The component's words."""
-        return expand(self.seed, COMPONENT_LABEL + bytes([self.component]), shape, ring)
+        """The component's words, expanded piece by piece: nothing else of their size is held."""
+        size = prod(shape) * ring.itemsize
+        stream = expand_stream(self.seed, COMPONENT_LABEL + bytes([self.component]), size)
+        starts = range(0, size, _PIECE_BYTES)
+        return ring.read(shape, (stream(min(_PIECE_BYTES, size - start)) for start in starts))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -79,10 +85,13 @@ class DealtShare:
 
 
 def deal(
-    values: Words, *, entropy: Callable[[int], bytes], algebra: Algebra = Algebra.ADD
+    values: Words, *, entropy: Callable[[int], bytes], algebra: Algebra = Algebra.ADD, ring: Ring | None = None
 ) -> tuple[DealtShare, DealtShare, DealtShare]:
-    """Split an array for the three servers. `entropy(n)` returns n fresh random bytes: `secrets.token_bytes`."""
-    ring = ring_of(values)
+    """Split an array for the three servers. `entropy(n)` returns n fresh random bytes: `secrets.token_bytes`.
+
+    `ring`, if it is not that of the words' dtype, is a smaller one that they are elements of.
+    """
+    ring = ring_of(values) if ring is None else ring
     seeds = [entropy(SEED_BYTES), entropy(SEED_BYTES)]
     if len(seeds[0]) != SEED_BYTES or len(seeds[1]) != SEED_BYTES or seeds[0] == seeds[1]:
         raise DomainError("the entropy source must return the number of fresh bytes asked for")
@@ -90,7 +99,7 @@ def deal(
     seeded = [Seeded(seed, component) for component, seed in enumerate(seeds)]
     for part in seeded:
         rest = algebra.remove(rest, part.words(values.shape, ring))
-    parts: list[Seeded | Explicit] = [*seeded, Explicit(rest)]
+    parts: list[Seeded | Explicit] = [*seeded, Explicit(ring.reduce(rest))]
     shares = [DealtShare(p, values.shape, ring, algebra, parts[p], parts[(p + 1) % 3]) for p in range(3)]
     return shares[0], shares[1], shares[2]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from caps.ring import RINGS, Z16, Z32, Z64, Ring, Words
+from caps.ring import RINGS, Z16, Z22, Z24, Z32, Z64, Ring, Words, ring_of
 from services.mpc_server.engine import arithmetic, boolean, comparison, conversion, fixedpoint, randomness
 from services.mpc_server.engine.shares import component_bits
 from tests.world import Bits, PerParty
@@ -221,10 +221,12 @@ def _(s: Source) -> Call:
 
 @case(conversion.lift)
 def _(s: Source) -> Call:
-    ring, target = [(Z16, Z32), (Z16, Z64), (Z32, Z64), (RINGS[8], Z16)][int(s.sizes.integers(4))]
-    x = s.words(ring, s.shape())
+    pairs = [(Z16, Z32), (Z16, Z64), (Z32, Z64), (RINGS[8], Z16), (Z22, Z64), (Z24, Z64)]
+    ring, target = pairs[int(s.sizes.integers(len(pairs)))]
+    x = s.words(ring_of(np.zeros(0, ring.dtype)), s.shape())
     sizes = {"n": x.size, "k": ring.bits, "t": target.bits}
-    return Call((x,), sizes, x.astype(target.dtype), {"ring": target})
+    kwargs = {"ring": target} | ({"modulo": ring} if ring.spare else {})
+    return Call((x,), sizes, ring.reduce(x).astype(target.dtype), kwargs)
 
 
 @case(conversion.truncate)

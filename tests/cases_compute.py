@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caps.domain import MISSING, Attribute, Domain, Layout
-from caps.ring import Z16, Z32, Z64, Words
+from caps.ring import Z16, Z32, Z64, Ring, Words
 from services.mpc_server.engine import compute
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput
 from services.mpc_server.engine.context import Context
@@ -41,6 +41,12 @@ def horizontal(holder: str, cliques: Any = None) -> Callable[[Any], HorizontalIn
 
 def columns(holder: str, attributes: tuple[str, ...]) -> Callable[[Any], ColumnsInput]:
     return lambda share: ColumnsInput(holder, attributes, share)
+
+
+def in_words(ring: Ring, one_hot: np.ndarray, s: np.random.Generator) -> Words:
+    """One-hot columns as servers hold them: above the 24 bits that were shared stands what sums of shares leave."""
+    words = ring.encode(one_hot)
+    return words if ring == Z16 else words + (s.integers(0, 1 << 8, words.shape, Z32.dtype) << np.uint32(24))
 
 
 def case(
@@ -126,12 +132,14 @@ def _(s: Source) -> Call:
 
 @case(compute.check_one_hot, listed(compute.check_one_hot))
 def _(s: Source) -> Call:
-    domains = [drawn_layout(s).domain for _ in range(s.count(1, 4))]
-    arguments = [domain.one_hot(drawn_codes(s, domain, s.count(1, 40))) for domain in domains]
+    domains, ring = [drawn_layout(s).domain for _ in range(s.count(1, 4))], s.ring(Z16, Z32)
+    tables = [domain.one_hot(drawn_codes(s, domain, s.count(1, 40))) for domain in domains]
+    arguments = [in_words(ring, table, s.values) for table in tables]
     wrong = drawn_mistakes(s, len(domains))
     for number in np.flatnonzero(wrong):
         arguments[number][-1, 0] = 2
-    return Call(tuple(arguments), {"u": len(domains)}, ~wrong, {"blocks": [domain.sizes for domain in domains]})
+    sizes = {"u": len(domains), "r": ring.bits}
+    return Call(tuple(arguments), sizes, ~wrong, {"blocks": [domain.sizes for domain in domains]})
 
 
 async def coalesce_all(ctx: Context, *blocks: AShare, holders: Sequence[int]) -> Any:
@@ -143,7 +151,7 @@ async def coalesce_all(ctx: Context, *blocks: AShare, holders: Sequence[int]) ->
 def _(s: Source) -> Call:
     rows = s.count(1, 30)
     domains = [Domain((Attribute("a", s.count(1, 5), nullable=True),)) for _ in range(s.count(1, 3))]
-    holders = [s.count(1, 5) for _ in domains]
+    holders, ring = [s.count(1, 5) for _ in domains], s.ring(Z16, Z32)
     if sum(holders) == len(holders):
         holders[0] = 2
     arguments, expect = [], []
@@ -151,19 +159,19 @@ def _(s: Source) -> Call:
         tables = [drawn_codes(s, domain, rows) for _ in range(count)]
         if s.fill == "random":
             tables = [np.where(s.values.random(table.shape) < 0.5, MISSING, table) for table in tables]
-        arguments += [domain.one_hot(table) for table in tables]
-        expect.append(domain.one_hot(first_value(tables)))
+        arguments += [ring.encode(domain.one_hot(table)) for table in tables]
+        expect.append(ring.encode(domain.one_hot(first_value(tables))))
     lower = sum((count - 1) * domain.width for domain, count in zip(domains, holders, strict=True))
-    sizes = {"n": rows, "g": lower, "h": max(holders)}
+    sizes = {"n": rows, "g": lower, "h": max(holders), "r": ring.bits}
     return Call(tuple(arguments), sizes, tuple(expect), {"holders": holders})
 
 
 @case(compute.count)
 def _(s: Source) -> Call:
-    layout, rows = drawn_layout(s, largest=5, degree=4), s.count(1, 60)
+    layout, rows, ring = drawn_layout(s, largest=5, degree=4), s.count(1, 60), s.ring(Z16, Z32)
     codes = drawn_codes(s, layout.domain, rows)
-    expect = layout.marginals(codes)
-    return Call((layout.domain.one_hot(codes),), compute.count_sizes(layout, rows), expect, {"layout": layout})
+    columns_ = in_words(ring, layout.domain.one_hot(codes), s.values)
+    return Call((columns_,), compute.count_sizes(layout, rows, ring.bits), layout.marginals(codes), {"layout": layout})
 
 
 @case(compute.count_paper)
@@ -176,7 +184,7 @@ def _(s: Source) -> Call:
 @case(compute.compute_answers, described(compute.compute_answers))
 def _(s: Source) -> Call:
     """Some rows at one holder each, the others in columns, of which the first attribute is brought twice."""
-    layout = drawn_layout(s)
+    layout, ring = drawn_layout(s), s.ring(Z16, Z32)
     domain, rows = layout.domain, s.count(1, 30)
     own = [drawn_codes(s, domain, s.count(0, 20)) for _ in range(s.count(0, 2))]
     spread = [drawn_codes(s, domain, rows), drawn_codes(s, domain, rows)]
@@ -185,8 +193,8 @@ def _(s: Source) -> Call:
     joined[:, 0] = first_value([spread[1][:, 0], spread[0][:, 0]])
     arguments = (
         *(Z32.encode(layout.marginals(codes)) for codes in own),
-        twice.one_hot(spread[1][:, :1]),
-        domain.one_hot(spread[0]),
+        in_words(ring, twice.one_hot(spread[1][:, :1]), s.values),
+        in_words(ring, domain.one_hot(spread[0]), s.values),
     )
     inputs = [horizontal(f"H{i}") for i in range(len(own))] + [columns("C", twice.names), columns("D", domain.names)]
     sizes = sizes_of(inputs, arguments, layout)

@@ -26,11 +26,11 @@ from caps.oracle import Measurement, Request, Selection, request_to_json
 from caps.privacy import Filter
 from caps.privacy.rational import decode_ratio
 from caps.prss import component_key, expand
-from caps.ring import Z16, Z32, Z64, Words, plane_words
+from caps.ring import SHARED_RINGS, Z32, Z64, Words, plane_words
 from caps.service.app import instant
 from caps.service.database import open_database, sqlite_url
 from caps.service.site import Settings, Site
-from caps.sharing import DealtShare, Explicit, Seeded, deal
+from caps.sharing import DealtShare, Seeded, deal
 from caps.study import (
     Answer,
     Approval,
@@ -135,11 +135,11 @@ class Driver:
     ) -> tuple[Contribution, list[Offer], bytes]:
         """What a holder sends to each server: the offers, and the bytes of component 2."""
         found = self.manifest.holder(holder)
-        ring = Z32 if found.brings == "rows" else Z16
-        shares = deal(np.ascontiguousarray(values.astype(ring.dtype)), entropy=secrets.token_bytes)
+        ring = Z32 if found.brings == "rows" else SHARED_RINGS[16 if len(values) < 1 << 16 else 24]
+        shares = deal(np.ascontiguousarray(values.astype(ring.dtype)), entropy=secrets.token_bytes, ring=ring)
         nonces = [secrets.token_bytes(32) for _ in range(3)]
         parts = [shares[0].mine, shares[1].mine, shares[2].mine]
-        contents = [_content(part) for part in parts]
+        contents = [part.seed if isinstance(part, Seeded) else ring.to_bytes(part.vector) for part in parts]
         contribution = Contribution(
             study=study or self.study,
             holder=holder,
@@ -449,10 +449,6 @@ def put_chunk(client: httpx.Client, path: str, part: bytes) -> httpx.Response:
     digest = base64.b64encode(sha256(part).digest()).decode()
     headers = {"Content-Type": "application/octet-stream", "Content-Digest": f"sha-256=:{digest}:"}
     return client.put(path, content=part, headers=headers)
-
-
-def _content(part: Seeded | Explicit) -> bytes:
-    return part.seed if isinstance(part, Seeded) else part.vector.tobytes()
 
 
 def shares_of(values: np.ndarray) -> tuple[DealtShare, DealtShare, DealtShare]:

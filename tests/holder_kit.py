@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
-import numpy as np
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from caps import pki
-from caps.ring import RINGS, Words
+from caps.ring import SHARED_RINGS, Words
 from caps.service.app import create_app
 from caps.service.database import sqlite_url
 from caps.service.identity import Allow, Caller
@@ -118,7 +117,7 @@ class StandIn:
         """What this server holds, checked against the commitments."""
         offer = self.offers[contribution]
         document, found = offer.contribution.document, []
-        ring = RINGS[document.bits]
+        ring = SHARED_RINGS[document.bits]
         for opening in offer.openings:
             content = bytes.fromhex(opening.seed) if opening.seed else self.vector(contribution)
             committed = Commitment(bytes.fromhex(opening.nonce)).update(content)
@@ -127,7 +126,7 @@ class StandIn:
             if opening.seed:
                 part = Seeded(content, opening.component)
             else:
-                part = Explicit(np.frombuffer(content, ring.dtype).reshape(document.shape))
+                part = Explicit(ring.from_bytes(content).reshape(document.shape))
             found.append(part.words(document.shape, ring))
         return found[0], found[1]
 

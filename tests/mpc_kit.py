@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from sqlalchemy import select
 
 from caps import pki
-from caps.ring import RINGS, Words
+from caps.ring import SHARED_RINGS, Words
 from caps.service.app import create_app
 from caps.service.database import open_database, sqlite_url
 from caps.service.identity import CERTIFICATE, Caller, machine_of
@@ -219,7 +219,7 @@ class Dealt:
     def vector(self) -> bytes:
         part = self.shares[2].mine
         assert isinstance(part, Explicit)
-        return part.vector.tobytes()
+        return SHARED_RINGS[self.signed.document.bits].to_bytes(part.vector)
 
     def chunk(self, number: int) -> bytes:
         size = self.signed.document.chunk_bytes
@@ -242,11 +242,14 @@ def dealt(federation: Federation, holder: str, *, chunk_bytes: int = SMALL, **ch
     form, shape, bits = "marginals", (manifest.layout.cells,), 32
     if party.brings == "columns":
         assert manifest.slots is not None
-        form, shape, bits = "columns", (manifest.slots, manifest.columns_of(party).domain().width), 16
-    values = np.arange(int(np.prod(shape))).reshape(shape).astype(RINGS[bits].dtype)
-    shares = deal(values, entropy=secrets.token_bytes)
+        form, shape = "columns", (manifest.slots, manifest.columns_of(party).domain().width)
+        bits = 16 if manifest.slots < 1 << 16 else 24
+    ring = SHARED_RINGS[bits]
+    values = ring.encode(np.arange(int(np.prod(shape))).reshape(shape))
+    shares = deal(values, entropy=secrets.token_bytes, ring=ring)
     nonces = tuple(secrets.token_hex(32) for _ in range(3))
-    contents = [part.seed if isinstance(part, Seeded) else part.vector.tobytes() for part in (s.mine for s in shares)]
+    parts = [share.mine for share in shares]
+    contents = [part.seed if isinstance(part, Seeded) else ring.to_bytes(part.vector) for part in parts]
     document = Contribution(
         **(
             {

@@ -205,7 +205,7 @@ def contribution_of(manifest: Manifest, holder: Holder, /, **changes: Any) -> Co
         "study": manifest.study_id,
         "holder": holder.name,
         "form": "columns" if columns else "marginals",
-        "bits": 32 if holder.brings == "rows" else 16,
+        "bits": 32 if holder.brings == "rows" else 16 if slots < 1 << 16 else 24,
         "shape": (slots, manifest.columns_of(holder).domain().width) if columns else (manifest.layout.cells,),
         "commitments": tuple(commitment(bytes([i]) * 32, b"component") for i in range(3)),
         "chunk_bytes": 1 << 20,

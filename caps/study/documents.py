@@ -74,14 +74,15 @@ class Contribution(Signable):
     """What one holder shares into a study: its form, and a commitment to each of the three components.
 
     form, bits and shape are those of `caps.study.manifest.Form`. Components 0 and 1 are seeds of 32 bytes, 2 is a
-    vector. Each is committed to with a nonce that only its two servers learn, so the third learns nothing from it.
+    vector of little-endian words of `bits`, with nothing between them. Each is committed to with a nonce that only its
+    two servers learn, so the third learns nothing from it.
     """
 
     kind: ClassVar[str] = "contribution"
     study: Hex32
     holder: Name
     form: Literal["marginals", "columns", "records"]
-    bits: Literal[8, 16, 32]
+    bits: Literal[8, 16, 24, 32]
     shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=2)]
     commitments: Annotated[tuple[Hex32, ...], Field(min_length=COMPONENTS, max_length=COMPONENTS)]
     chunk_bytes: Annotated[int, Field(ge=1 << 10, le=1 << 26)]

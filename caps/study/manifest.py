@@ -169,19 +169,35 @@ class Join(Document):
 class Form(NamedTuple):
     """What a contribution looks like: it follows from the manifest alone, so it tells nothing of a table.
 
-    `marginals`, the flat counts of the layout in Z_2^32; `columns`, one-hot columns, slots x width, in Z_2^16; or
-    `records`, rows of `caps.linkage`, capacity x bytes, in XOR shares of bytes. The rings are fixed: one chosen by size
-    would tell how many rows there are.
+    `marginals`, the flat counts of the layout in Z_2^32; `columns`, one-hot columns, slots x width, in Z_2^16, or in
+    Z_2^24 if there are more than 65,535 slots; or `records`, rows of `caps.linkage`, capacity x bytes, in XOR shares of
+    bytes. No ring depends on the size of a table: it would tell how many rows there are.
     """
 
     form: Literal["marginals", "columns", "records"]
-    bits: Literal[8, 16, 32]
+    bits: Literal[8, 16, 24, 32]
     shape: tuple[int, ...]
 
     @property
     def bytes(self) -> int:
         """Size of a component that is written out."""
         return prod(self.shape) * self.bits // 8
+
+    @property
+    def held_bytes(self) -> int:
+        """Size of a component in a server's memory."""
+        return prod(self.shape) * held_bytes(self.bits)
+
+
+def columns_bits(slots: int) -> Literal[16, 24]:
+    """Bits to a word of one-hot columns: 16 hold every count of up to 65,535 rows (docs/adr/0003)."""
+    return 16 if slots < 1 << 16 else 24
+
+
+def held_bytes(bits: int) -> int:
+    """Bytes of a word in memory: a power of two, as machine words have."""
+    size: int = 1 << (bits // 8 - 1).bit_length()
+    return size
 
 
 class Query(Document):
@@ -587,7 +603,7 @@ class Manifest(Document):
             return Form("marginals", 32, (self.layout.cells,))
         domain = self.columns_of(holder).domain()
         if self.slots is not None:
-            return Form("columns", 16, (self.slots, domain.width))
+            return Form("columns", columns_bits(self.slots), (self.slots, domain.width))
         assert holder.capacity is not None
         return Form("records", 8, (holder.capacity, RowFormat(domain).row_bytes))
 

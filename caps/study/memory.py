@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from caps.study.manifest import Manifest
+from caps.domain import Layout
+from caps.study.manifest import Manifest, columns_bits, held_bytes
 
-_COLUMN_BYTES, _COUNT_BYTES = 2, 8
-_GROUP_ROWS, _BLOCK_ROWS = 65_535, 1024
+_JOINED_BYTES, _COUNT_BYTES = 2, 8
+_GROUP_ROWS, _WIDE_GROUP_ROWS = 65_535, (1 << 22) - 1
+_BLOCK_ROWS, _BLOCK_WORDS = 1024, 1 << 22
 _JOINED_WORDS = 1 << 22
 _PARTS = 2  # of every share, a server holds two components
+_MULTIPLIED = 4  # times that words are held where they are multiplied: both factors, the product, masks
 _LIFTED = 12  # words to a count while it is lifted, with its bits and what is on its way
 _DRAW_WORKSPACE = 64 << 20  # one chunk of draws: bit planes of both components
 
@@ -35,7 +38,7 @@ def memory_of(manifest: Manifest) -> Memory:
     stages = manifest.forecast.stages
     draws = max((stage.draws // stage.releases for stage in stages), default=0)
     return Memory(
-        sum(_PARTS * manifest.form_of(holder).bytes for holder in manifest.holders),
+        sum(_PARTS * manifest.form_of(holder).held_bytes for holder in manifest.holders),
         _working(manifest),
         _PARTS * (_COUNT_BYTES * manifest.layout.cells + 32 * (manifest.layout.cells // 8 + 8)),
         _PARTS * _COUNT_BYTES * draws * 4 + _DRAW_WORKSPACE,
@@ -45,24 +48,30 @@ def memory_of(manifest: Manifest) -> Memory:
 def _working(manifest: Manifest) -> int:
     width = manifest.domain.width
     if manifest.slots is not None:
-        # Where several bring an attribute, all rows of it are merged: both factors, the product, masks.
-        merged = 4 * _PARTS * _COLUMN_BYTES * manifest.slots * _brought_again(manifest)
-        return merged + counting_memory(manifest.slots, width, manifest.layout.cells)
+        # Where several bring an attribute, all rows of it are merged.
+        word = held_bytes(columns_bits(manifest.slots))
+        merged = _MULTIPLIED * _PARTS * word * manifest.slots * _brought_again(manifest)
+        return merged + counting_memory(manifest.slots, manifest.layout)
     if manifest.join is not None:
         # Rows are moved to new places, with masks; only so many joint rows are expanded at once.
         tables = [holder for holder in manifest.holders if holder.capacity is not None]
         rows = sum(holder.capacity or 0 for holder in tables)
         records = sum(manifest.form_of(holder).bytes for holder in tables)
-        return 4 * records + 4 * _COLUMN_BYTES * min(rows * width, _JOINED_WORDS) + _products(width)
+        return 4 * records + 4 * _JOINED_BYTES * min(rows * width, _JOINED_WORDS) + _products(width)
     return 0
 
 
-def counting_memory(rows: int, width: int, cells: int) -> int:
-    """Bytes that counting needs besides the columns: a group of rows side by side, a block as floats, lifted counts."""
-    side_by_side = _PARTS * _COLUMN_BYTES * min(rows, _GROUP_ROWS) * width
-    floats = 4 * 8 * min(rows, _BLOCK_ROWS) * width
-    lifted = _PARTS * _LIFTED * _COUNT_BYTES * -(-rows // _GROUP_ROWS) * cells
-    return side_by_side + floats + lifted + _products(width)
+def counting_memory(rows: int, layout: Layout) -> int:
+    """Bytes that counting needs besides the columns: a block of rows, also as floats; products of columns; counts."""
+    bits, width = columns_bits(rows), layout.domain.width
+    group = _GROUP_ROWS if bits == 16 else _WIDE_GROUP_ROWS
+    block = min(rows, _BLOCK_ROWS) * width
+    multiplied = 0
+    if max(map(len, layout.cliques)) > 2:
+        words = min(max(_BLOCK_WORDS, block), rows * (width + layout.cells))
+        multiplied = _MULTIPLIED * _PARTS * held_bytes(bits) * words
+    lifted = _PARTS * _LIFTED * _COUNT_BYTES * -(-rows // group) * layout.cells
+    return 5 * 8 * block + multiplied + lifted + _products(width)
 
 
 def _products(width: int) -> int:

@@ -21,7 +21,7 @@ from caps.files import sync_path, write_private
 from caps.joinkey import padding_ids
 from caps.linkage import RowFormat
 from caps.prss import SEED_BYTES, expand_stream
-from caps.ring import RINGS, Ring, Words
+from caps.ring import SHARED_RINGS, Z8, Ring, Words
 from caps.service.site import Site
 from caps.sharing import COMPONENT_LABEL, Algebra
 from caps.study import Commitment, Contribution, Holder, Manifest, Offer, Opening, Signed, commitment
@@ -47,7 +47,7 @@ class Form:
     def of(cls, manifest: Manifest, holder: Holder) -> Form:
         """The form in which this holder contributes."""
         form, bits, shape = manifest.form_of(holder)
-        return cls(form, RINGS[bits], shape)
+        return cls(form, SHARED_RINGS[bits], shape)
 
     @property
     def bytes(self) -> int:
@@ -168,7 +168,7 @@ def records(manifest: Manifest, holder: Holder, rows: Rows) -> Words:
     padding = padding_ids(manifest.study_id, key.digest, empty, decoys=manifest.join.decoys)
     nothing = np.full((empty, len(domain.attributes)), MISSING, np.int64)
     packed = RowFormat(domain).pack(np.concatenate([rows.ids, padding]), np.concatenate([rows.codes, nothing]))
-    return packed.astype(RINGS[8].dtype)
+    return packed.astype(Z8.dtype)
 
 
 def write_vector(path: Path, pieces: Iterator[Words], form: Form, secrets: Secrets) -> str:
@@ -179,10 +179,10 @@ def write_vector(path: Path, pieces: Iterator[Words], form: Form, secrets: Secre
     written = 0
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         for piece in pieces:
-            rest = piece.reshape(-1)
+            rest = form.ring.encode(piece).reshape(-1)
             for stream in streams:
-                rest = algebra.remove(rest, np.frombuffer(stream(rest.nbytes), form.ring.dtype))
-            data = rest.tobytes()
+                rest = algebra.remove(rest, form.ring.from_bytes(stream(rest.size * form.ring.itemsize)))
+            data = form.ring.to_bytes(rest)
             committed.update(data)
             written += file.write(data)
         file.flush()

@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
 
-from caps.errors import LocalError
-from caps.ring import RINGS, Words
+from caps.errors import LocalError, ShareError
+from caps.ring import SHARED_RINGS, Words
 from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.problems import Kind, Problem
@@ -215,7 +214,7 @@ class Contributions:
             raise LocalError(f"contribution {contribution}: {'unknown' if row is None else row.state}")
         document, party = _document(row), self._studies.party(row.study)
         seeds = {opening.component: opening.seed for opening in self._openings(row)}
-        ring = RINGS[document.bits]
+        ring = SHARED_RINGS[document.bits]
 
         def part(component: int) -> Seeded | Explicit:
             seed = seeds[component]
@@ -228,15 +227,10 @@ class Contributions:
     def _vector(self, row: Row[Any]) -> Words:
         """Filled chunk by chunk: the vector is in memory once."""
         document = _document(row)
-        vector = np.empty(document.shape, RINGS[document.bits].dtype)
-        octets = vector.reshape(-1).view(np.uint8)
-        position = 0
-        for data in self._content(row):
-            octets[position : position + len(data)] = np.frombuffer(data, np.uint8)
-            position += len(data)
-        if position != document.vector_bytes:
-            raise LocalError(f"contribution {row.contribution}: has {position} of {document.vector_bytes} bytes")
-        return vector
+        try:
+            return SHARED_RINGS[document.bits].read(document.shape, self._content(row))
+        except ShareError as error:
+            raise LocalError(f"contribution {row.contribution}: {error}") from error
 
     def _verify(self, row: Row[Any]) -> None:
         nonce = next((one.nonce for one in self._openings(row) if one.component == VECTOR), None)

@@ -12,7 +12,7 @@ from caps.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePla
 from caps.oracle import Plan, measurement_plan, selection_plan
 from caps.privacy import Gaussian, Laplace, Neighbouring, Role
 from caps.study.forecast import Stage
-from caps.study.manifest import Manifest
+from caps.study.manifest import Manifest, columns_bits, held_bytes
 from caps.study.planning import Costs, StageCost, StepCost
 from services.mpc_server.engine import compute, conversion, join, release, sampling, steps
 from services.mpc_server.engine.registry import REGISTRY
@@ -55,7 +55,7 @@ def answers_sizes_of(manifest: Manifest) -> dict[str, int]:
     layout = manifest.layout
     rows = [holder for holder in manifest.holders if holder.brings == "rows"]
     columns = [holder for holder in manifest.holders if holder.brings == "columns"]
-    sizes = dict.fromkeys("nmcqlvejugh", 0) | {"k": 16, "p": 1}
+    sizes = compute.NO_ANSWERS.copy()
     if rows:
         sizes |= compute.marginals_sizes([layout] * len(rows), MARGINAL_BITS)
     if columns:
@@ -64,7 +64,8 @@ def answers_sizes_of(manifest: Manifest) -> dict[str, int]:
         used = layout.domain.project({name for clique in layout.cliques for name in clique})
         lower = sum((brought[name] - 1) * size for name, size in zip(used.names, used.sizes, strict=True))
         sizes |= {"u": len(columns), "g": lower, "h": max(brought[name] for name in used.names)}
-        sizes |= compute.count_sizes(Layout(used, layout.cliques), manifest.slots)
+        bits = 8 * held_bytes(columns_bits(manifest.slots))
+        sizes |= compute.count_sizes(Layout(used, layout.cliques), manifest.slots, bits)
     return sizes
 
 

@@ -47,7 +47,12 @@ def mixed_mwem(federation: Federation, folder: Path) -> Study:
     return mixed(federation, folder, persons(120, 3), persons(333, 4), algorithm="mwem", parameters={"rounds": 2})
 
 
-@pytest.mark.parametrize("arrangement", [horizontal_aim, vertical_mst, mixed_mwem])
+def vertical_of_many(federation: Federation, folder: Path) -> Study:
+    """More persons than 16 bits count: columns are shared in three bytes an entry."""
+    return vertical(federation, folder, persons(70_000, 5), slots=70_000, unmatched=0, algorithm="mst")
+
+
+@pytest.mark.parametrize("arrangement", [horizontal_aim, vertical_mst, vertical_of_many, mixed_mwem])
 def test_the_distributed_release_is_the_central_one(
     federation: Federation, tmp_path: Path, arrangement: Callable[[Federation, Path], Study]
 ) -> None:

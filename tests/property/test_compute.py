@@ -19,7 +19,8 @@ from scipy import stats
 
 from caps.domain import MISSING, Attribute, Domain, Layout
 from caps.errors import DomainError, ShareError
-from caps.ring import Z16, Z32, Z64
+from caps.ring import Z16, Z22, Z24, Z32, Z64, Ring
+from caps.sharing import deal, reconstruct
 from services.mpc_server.engine import compute
 from services.mpc_server.engine.compute import (
     COMBINATIONS,
@@ -35,10 +36,11 @@ from services.mpc_server.engine.compute import (
     paper_sizes,
     recipe_of,
 )
+from services.mpc_server.engine.conversion import lift
 from services.mpc_server.engine.registry import REGISTRY, evaluate
 from services.mpc_server.engine.shares import AShare, Owner
-from tests.cases_compute import columns, described, first_value, horizontal, listed, sizes_of
-from tests.world import STUDY, Failed, Outcome, Recorder, World, uniform_words
+from tests.cases_compute import coalesce_all, columns, described, first_value, horizontal, in_words, listed, sizes_of
+from tests.world import STUDY, Failed, Outcome, PerParty, Recorder, World, uniform_words
 
 answers = described(compute_answers)
 checked = listed(check_one_hot)
@@ -67,6 +69,8 @@ class Partition:
     """A joint table, what holders bring of it, and what the answers must be."""
 
     layout: Layout
+    ring: Ring = Z16
+    """Of the words of columns."""
     inputs: list[Callable[[Any], Any]] = field(default_factory=list)
     arguments: list[np.ndarray] = field(default_factory=list)
     tables: list[np.ndarray] = field(default_factory=list)
@@ -80,7 +84,8 @@ class Partition:
         domain = self.layout.domain
         self.inputs.append(columns(f"H{len(self.inputs)}", names))
         positions = [domain.position(name) for name in names]
-        self.arguments.append(domain.project(names).one_hot(codes[:, positions]))
+        one_hot = domain.project(names).one_hot(codes[:, positions])
+        self.arguments.append(in_words(self.ring, one_hot, np.random.default_rng(len(self.inputs))))
 
 
 @st.composite
@@ -91,7 +96,7 @@ def partitions(draw: st.DrawFn) -> Partition:
     domain = Domain(tuple(Attribute(f"a{i}", size, nullable[i]) for i, size in enumerate(sizes)))
     possible = [clique for p in (1, 2, 3) for clique in combinations(domain.names, p)]
     cliques = draw(st.lists(st.sampled_from(possible), min_size=1, max_size=8, unique=True))
-    drawn = Partition(Layout(domain, tuple(cliques)))
+    drawn = Partition(Layout(domain, tuple(cliques)), draw(st.sampled_from([Z16, Z32])))
 
     def table(rows: int, *, holes: bool) -> np.ndarray:
         """Missing values where the schema allows them, or anywhere: columns may be padded with zero rows."""
@@ -188,6 +193,95 @@ def test_counts_do_not_wrap_where_a_group_of_rows_ends(rows: int) -> None:
     assert_cost("count", outcome, count_sizes(layout, rows))
 
 
+WIDE = Layout(
+    Domain((Attribute("a", 1), Attribute("b", 2, nullable=True), Attribute("c", 1))),
+    (("a",), ("b",), ("a", "b"), ("a", "b", "c")),
+)
+
+
+@pytest.mark.parametrize("layout", [WIDE, Layout(WIDE.domain, WIDE.cliques[:3])], ids=["triples", "pairs"])
+def test_words_of_32_bits_count_further_and_what_is_sent_is_the_same_for_any_rows(layout: Layout) -> None:
+    """A count of 70,000 is more than 16 bits hold; three times the rows send not a byte more but products of rows."""
+    sent = []
+    for rows in (70_000, 200_000):
+        codes = random_codes(rows, layout.domain, rows, 0.2)
+        codes[:, [0, 2]] = 0
+        one_hot = in_words(Z32, layout.domain.one_hot(codes), np.random.default_rng(rows))
+        outcome = World(1).run(count, one_hot, layout=layout)
+        assert outcome.value[0] == rows
+        assert np.array_equal(outcome.value, layout.marginals(codes))
+        sizes = count_sizes(layout, rows, Z32.bits)
+        assert_cost("count", outcome, sizes)
+        sent.append([party - 4 * rows * sizes["q"] for party in outcome.sent])
+    assert sent[0] == sent[1]
+
+
+def test_columns_that_were_shared_in_24_bits_are_checked_and_counted() -> None:
+    """As holders deal them and servers hold them: components of 24 bits, whose sum has what carries above."""
+    domain = Domain((Attribute("a", 2), Attribute("b", 3, nullable=True)))
+    layout = Layout(domain, domain.downward_closure([domain.names]))
+    rows = 70_000
+    codes = random_codes(1, domain, rows)
+    codes[:, 0] = 0
+    halves = [("a",), ("b",)]
+    sums, shares = [], []
+    for i, half in enumerate(halves):
+        seeds = iter([bytes([i, 1]) * 16, bytes([i, 2]) * 16])
+        one_hot = domain.project(half).one_hot(codes[:, [i]]).astype(np.uint32)
+        dealt_ = deal(one_hot, entropy=lambda _, seeds=seeds: next(seeds), ring=Z24)
+        shares.append([share.components() for share in dealt_])
+        sums.append(reconstruct(shares[-1]))
+    assert all((words >> np.uint32(24)).any() for words in sums)
+
+    async def answered(ctx: Any, *parts: Any) -> Any:
+        inputs = [
+            columns(f"H{i}", half)(ctx.share(*part)) for i, (half, part) in enumerate(zip(halves, parts, strict=True))
+        ]
+        return await compute_answers(ctx, inputs, layout=layout)
+
+    marginals, accepted = World(1).run(answered, *(PerParty(*parts) for parts in shares)).value
+    assert accepted.tolist() == [True, True]
+    assert np.array_equal(marginals, layout.marginals(codes))
+    assert marginals[0] == rows
+
+
+@pytest.mark.parametrize("layout", [WIDE, Layout(WIDE.domain, WIDE.cliques[:3])], ids=["triples", "pairs"])
+def test_large_groups_are_added_too(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "WIDE_GROUP_ROWS", 30)
+    codes = random_codes(1, layout.domain, 101)
+    one_hot = in_words(Z32, layout.domain.one_hot(codes), np.random.default_rng(1))
+    outcome = World(1).run(count, one_hot, layout=layout)
+    assert np.array_equal(outcome.value, layout.marginals(codes))
+    sizes = count_sizes(layout, 101, Z32.bits)
+    assert_cost("count", outcome, sizes)
+    assert evaluate("row_groups(n, r)", **sizes) == 4
+
+
+def test_no_group_is_larger_than_what_its_counts_hold() -> None:
+    for ring in (Z16, Z32):
+        counted = compute._WIDTHS[ring].counted
+        assert counted.dtype == ring.dtype
+        assert compute._group_rows(ring.bits) == (1 << counted.bits) - 1
+    assert compute._WIDTHS[Z32] == (Z24, Z22)
+    for rows, groups in ((65_536, 1), ((1 << 22) - 1, 1), (1 << 22, 2)):
+        assert compute.row_groups(rows, Z32.bits) == groups
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_counts_of_22_bits_are_lifted_exactly_whatever_stands_above_them(seed: int) -> None:
+    edges = np.array([0, 1, 65_535, 65_536, (1 << 21) - 1, 1 << 21, (1 << 22) - 2, (1 << 22) - 1] * 20, np.uint32)
+    above = uniform_words(seed, edges.shape, Z32) << np.uint32(22)
+    outcome = World(seed).run(lift, edges + above, ring=Z64, modulo=Z22)
+    assert np.array_equal(outcome.value, edges)
+    assert_cost("lift", outcome, {"n": edges.size, "k": 22, "t": 64})
+
+
+def test_a_count_of_the_largest_group_is_exact() -> None:
+    """4,194,303 equal rows, of which one is held."""
+    ones = np.broadcast_to(np.array([[1]], np.uint32), ((1 << 22) - 1, 1))
+    assert Z22.reduce(compute.gram_of_parts([(ones,)], modulo=Z22)).tolist() == [[(1 << 22) - 1]]
+
+
 def test_rows_are_worked_through_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks and groups of a few rows, so that every loop runs several times and ends with a short one."""
     monkeypatch.setattr(compute, "BLOCK_ROWS", 8)
@@ -199,7 +293,7 @@ def test_rows_are_worked_through_in_blocks(monkeypatch: pytest.MonkeyPatch) -> N
     outcome = World(1).run(count, domain.one_hot(codes), layout=layout)
     assert np.array_equal(outcome.value, layout.marginals(codes))
     assert_cost("count", outcome, count_sizes(layout, 101))
-    assert evaluate("row_blocks(n, p)", **count_sizes(layout, 101)) == 3 * 4 + 2
+    assert evaluate("row_blocks(n, p, r)", **count_sizes(layout, 101)) == 3 * 4 + 2
     outcome = World(1).run(count_paper, Z64.encode(codes), layout=layout)
     assert np.array_equal(outcome.value, layout.marginals(codes))
     assert_cost("count_paper", outcome, paper_sizes(layout, 101))
@@ -267,7 +361,57 @@ def test_each_kind_of_bad_entry_is_found_and_its_holder_named(bad: list[int], ro
     wrong[row, 3 * attribute : 3 * attribute + 3] = bad
     outcome = World(row).run(checked, good, wrong, np.zeros_like(good), good[:1], blocks=[domain.sizes] * 4)
     assert outcome.value.tolist() == [True, False, True, True]
-    assert_cost("check_one_hot", outcome, {"u": 4})
+    assert_cost("check_one_hot", outcome, {"u": 4, "r": 16})
+
+
+WIDE_BAD_BLOCKS = {
+    "two": [0, 2, 0],
+    "half of 16 bits": [0, 1 << 15, 0],
+    "half of 22 bits": [0, 1 << 21, 0],
+    "22 bits": [0, 1 << 22, 0],
+    "half of 24 bits": [0, 1 << 23, 0],
+    "one and 22 bits": [(1 << 22) + 1, 0, 0],
+    "minus one": [0, (1 << 24) - 1, 0],
+    "two ones": [1, 0, 1],
+    "three ones": [1, 1, 1],
+    "pair that cancels": [(1 << 24) - 1, 1, 1],
+    "pair of halves that cancels": [1 << 23, 1 << 23, 1],
+    "square that vanishes": [1 << 12, 0, 0],
+}
+
+
+@pytest.mark.parametrize("bad", WIDE_BAD_BLOCKS.values(), ids=WIDE_BAD_BLOCKS)
+def test_each_kind_of_bad_entry_is_found_in_large_words(bad: list[int]) -> None:
+    domain = Domain(tuple(Attribute(f"a{i}", 3) for i in range(3)))
+    generator = np.random.default_rng(1)
+    good = domain.one_hot(random_codes(1, domain, 1500, 0.2)).astype(np.uint32)
+    wrong = good.copy()
+    wrong[1499, 3:6] = bad
+    arguments = [in_words(Z32, words, generator) for words in (good, wrong, np.zeros_like(good), good[:1])]
+    outcome = World(1).run(checked, *arguments, blocks=[domain.sizes] * 4)
+    assert outcome.value.tolist() == [True, False, True, True]
+    assert_cost("check_one_hot", outcome, {"u": 4, "r": 32})
+
+
+def test_nothing_of_the_bits_above_what_was_shared_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They depend on the shares: only multiples of 2^8 are opened, and of good columns only zeros."""
+    opened = []
+    reveal = compute.reveal
+
+    async def watched(ctx: Any, x: AShare) -> Any:
+        words = await reveal(ctx, x)
+        opened.append(words)
+        return words
+
+    monkeypatch.setattr(compute, "reveal", watched)
+    wrong = COLUMNS.copy()
+    wrong[3, :2] = 1
+    arguments = [in_words(Z32, words, np.random.default_rng(1)) for words in (COLUMNS, wrong)]
+    assert World(1).run(checked, *arguments, blocks=[DOMAIN.sizes] * 2).value.tolist() == [True, False]
+    found = [words for words in opened if words.dtype == np.uint32]
+    assert len(found) == 3
+    assert not any(words[0].any() for words in found)
+    assert not any((words & 0xFF).any() for words in found)
 
 
 def test_a_contribution_that_is_wrong_in_a_matching_way_is_found() -> None:
@@ -432,7 +576,14 @@ def test_columns_of_several_holders_are_never_copied_whole(monkeypatch: pytest.M
     marginals, accepted = World(1).run(answers, *arguments, inputs=inputs, layout=layout).value
     assert accepted.all()
     assert np.array_equal(marginals, layout.marginals(codes))
-    assert {rows for axis, rows in joined if axis == 1} == {300, 100, 4}
+    assert {rows for axis, rows in joined if axis == 1} == {4}  # the counts of four groups
+    joined.clear()
+    monkeypatch.setattr(compute, "BLOCK_ROWS", 200)
+    monkeypatch.setattr(compute, "BLOCK_WORDS", 1)
+    layout = Layout(domain, (*layout.cliques, ("a0", "a3", "a5")))
+    marginals, _ = World(1).run(answers, *arguments, inputs=inputs, layout=layout).value
+    assert np.array_equal(marginals, layout.marginals(codes))
+    assert {rows for axis, rows in joined if axis == 1} == {200, 100, 4}
 
 
 def test_a_refused_contribution_of_columns_counts_as_missing_and_the_others_survive() -> None:
@@ -519,6 +670,23 @@ NINE = Domain(tuple(Attribute(f"a{i}", 1) for i in range(9)))
 REFUSED: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception]]] = {
     "columns too few": (count, (COLUMNS[:, :6],), {"layout": PAIRS}, ShareError),
     "columns of another ring": (count, (COLUMNS.astype(np.uint64),), {"layout": PAIRS}, ShareError),
+    "columns of a smaller ring": (count, (COLUMNS.astype(np.uint8),), {"layout": PAIRS}, ShareError),
+    "columns of two rings": (
+        count, (COLUMNS[:, :2], COLUMNS[:, 2:].astype(np.uint32)), {"layout": PAIRS}, ShareError
+    ),
+    "blocks of two rings to merge": (
+        coalesce_all, (COLUMNS, COLUMNS.astype(np.uint32)), {"holders": [2]}, ShareError
+    ),
+    "attributes of two rings to merge": (
+        coalesce_all, (COLUMNS, COLUMNS, *[COLUMNS.astype(np.uint32)] * 2), {"holders": [2, 2]}, ShareError
+    ),
+    "blocks of a large ring to merge": (coalesce_all, (COLUMNS.astype(np.uint64),) * 2, {"holders": [2]}, ShareError),
+    "inputs of two rings": (
+        answers,
+        (COLUMNS, COLUMNS.astype(np.uint32)),
+        {"inputs": [columns("H", DOMAIN.names), columns("I", DOMAIN.names)], "layout": PAIRS},
+        ShareError,
+    ),
     "columns as a vector": (count, (COLUMNS[0],), {"layout": PAIRS}, ShareError),
     "columns without rows": (count, (COLUMNS[:0],), {"layout": PAIRS}, ShareError),
     "codes too few": (count_paper, (np.zeros((5, 2), np.uint64),), {"layout": PAIRS}, ShareError),
@@ -527,7 +695,10 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception]]]
     "blocks of another width": (checked, (COLUMNS,), {"blocks": [(2, 3)]}, ShareError),
     "blocks of another contribution": (checked, (COLUMNS, COLUMNS), {"blocks": [(7,)]}, ShareError),
     "an empty block": (checked, (COLUMNS,), {"blocks": [(7, 0)]}, DomainError),
-    "a check in another ring": (checked, (COLUMNS.astype(np.uint32),), {"blocks": [(7,)]}, ShareError),
+    "a check of two rings": (
+        checked, (COLUMNS, COLUMNS.astype(np.uint32)), {"blocks": [DOMAIN.sizes] * 2}, ShareError
+    ),
+    "a check in another ring": (checked, (COLUMNS.astype(np.uint64),), {"blocks": [(7,)]}, ShareError),
     "no input": (answers, (), {"inputs": [], "layout": PAIRS}, DomainError),
     "marginals too short": (
         answers, (MARGINALS[1:],), {"inputs": [horizontal("H")], "layout": PAIRS}, ShareError

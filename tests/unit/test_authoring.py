@@ -335,9 +335,25 @@ def test_uploads_are_those_of_contributions() -> None:
 
 
 def test_memory_grows_with_the_slots() -> None:
-    few, many = (plan(example_manifest(holders=COLUMNS, slots=slots)[0]).memory for slots in (1000, 1_000_000))
-    assert many.inputs == 1000 * few.inputs == 2 * 2 * 1_000_000 * 13
-    assert many.total > few.total
+    few, some, many = (
+        plan(example_manifest(holders=COLUMNS, slots=slots)[0]).memory for slots in (1000, 65_000, 1_000_000)
+    )
+    assert some.inputs == 65 * few.inputs == 2 * 2 * 65_000 * 13
+    assert many.inputs == 2 * 4 * 1_000_000 * 13  # words of 24 bits are held in 32
+    assert many.total > some.total > few.total
+
+
+def test_uploads_of_many_slots_have_three_bytes_an_entry() -> None:
+    manifest, _ = example_manifest(holders=COLUMNS, slots=1_000_000)
+    small, large, same = plan(manifest).uploads[1].sent
+    assert large - small == same - small == 3 * 1_000_000 * 7
+
+
+def test_what_servers_send_to_count_is_the_same_for_any_large_number_of_slots() -> None:
+    costs = [costs_of(example_manifest(holders=COLUMNS, slots=slots)[0]).compute for slots in (65_536, 2_000_000)]
+    assert costs[0] == costs[1]
+    small = costs_of(example_manifest(holders=COLUMNS, slots=65_535)[0]).compute
+    assert max(small.sent) < max(costs[0].sent) < 2.5 * max(small.sent)
 
 
 def test_costs_add_up() -> None:
@@ -346,10 +362,11 @@ def test_costs_add_up() -> None:
     assert Costs(one, one, (StageCost(one, one),)).total == one.times(4)
 
 
+@pytest.mark.parametrize("slots", [100, 65_536])
 @pytest.mark.parametrize("holders", [ROWS, COLUMNS, MIXED, [("a", ["age", "smoker", "region"]), *COLUMNS]])
-def test_sizes_are_those_of_the_engine(holders: Any) -> None:
+def test_sizes_are_those_of_the_engine(holders: Any, slots: int) -> None:
     """`answers_sizes_of` needs no shares; given shares of those shapes, the engine says the same."""
-    manifest, _ = example_manifest(holders=holders, slots=100)
+    manifest, _ = example_manifest(holders=holders, slots=slots)
     inputs: list[HorizontalInput | ColumnsInput] = []
     for holder in manifest.holders:
         if holder.brings == "rows":
@@ -357,7 +374,7 @@ def test_sizes_are_those_of_the_engine(holders: Any) -> None:
             inputs.append(HorizontalInput(holder.name, AShare(object(), words, words.copy())))  # type: ignore[arg-type]
         else:
             own = manifest.columns_of(holder).domain()
-            columns = np.zeros((100, own.width), Z16.dtype)
+            columns = np.zeros((slots, own.width), Z16.dtype if slots == 100 else Z32.dtype)
             share = AShare(object(), columns, columns.copy())  # type: ignore[arg-type]
             inputs.append(ColumnsInput(holder.name, own.names, share))
     assert answers_sizes_of(manifest) == answers_sizes(inputs, manifest.layout)

@@ -132,6 +132,24 @@ def test_the_goals_of_scaling(page, good):
     assert "Fitted: 0.1 s + 3 µs per row; exponent between the two largest 1.02." in text
 
 
+@pytest.mark.parametrize(
+    ("amounts", "found"),
+    [
+        ({"10000": 1_000_000, "100000": 1_400_000, "1000000": 1_400_000}, "met"),
+        ({"10000": 1_000_000, "100000": 1_400_000, "1000000": 1_400_001}, "**missed**"),
+        ({"10000": 1_000_000, "100000": 1_500_000, "1000000": 1_500_000}, "**missed**"),
+        ({"10000": 1_000_000, "60000": 1_000_001, "1000000": 1_200_000}, "**missed**"),
+    ],
+)
+def test_bytes_are_compared_among_tables_of_the_same_words(page, amounts, found):
+    sizes = {n: rows(2.0, sent, 1e6) for n, sent in amounts.items()}
+    text = page(scaling={"rows": {"sizes": sizes, "law": {}}})
+    measured, mark = verdict(text, "COMP vertical, n = 1,000,000, W = 200: bytes independent of n")
+    assert mark == found
+    assert measured.startswith("in words of 16 bits 1.000 MB at n = 10,000")
+    assert f"{amounts['1000000'] / 1e6:.3f} MB at n = 1,000,000: {amounts['1000000'] / 1e6:.2f} x between" in measured
+
+
 def join(seconds, count):
     return {
         "seconds": seconds,

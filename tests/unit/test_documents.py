@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from caps import canonical
 from caps.errors import DomainError
+from caps.ring import SHARED_RINGS
 from caps.signing import SignatureRefused, sign
 from caps.study.documents import (
     Answer,
@@ -120,6 +121,7 @@ def test_contributions_must_be_what_the_manifest_expects() -> None:
         (rows, {"shape": (1, manifest.layout.cells)}),
         (rows, {"bits": 16}),
         (columns, {"bits": 32}),
+        (columns, {"bits": 24}),
         (columns, {"shape": (64, 6)}),
         (columns, {"shape": (63, 7)}),
         (columns, {"holder": "registry"}),
@@ -127,6 +129,20 @@ def test_contributions_must_be_what_the_manifest_expects() -> None:
     for holder, changes in wrong:
         with pytest.raises(DomainError):
             contribution_of(manifest, holder, **changes).check(manifest)
+
+
+def test_the_slots_alone_decide_how_wide_the_words_of_columns_are() -> None:
+    for slots, bits in ((65_535, 16), (65_536, 24)):
+        manifest, _ = example_manifest(holders=COLUMNS, slots=slots)
+        for holder in manifest.holders:
+            form = manifest.form_of(holder)
+            assert (form.form, form.bits) == ("columns", bits)
+            assert form.bytes == form.shape[0] * form.shape[1] * bits // 8
+            assert form.held_bytes == form.shape[0] * form.shape[1] * SHARED_RINGS[bits].dtype.itemsize
+            assert contribution_of(manifest, holder).vector_bytes == form.bytes
+            contribution_of(manifest, holder).check(manifest)
+            with pytest.raises(DomainError, match=f"in {bits} bits"):
+                contribution_of(manifest, holder, bits=40 - bits).check(manifest)
 
 
 def test_chunks_cover_the_vector() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from caps.ring import RINGS
 from caps.schema import Limits
 from caps.service.problems import Kind, Problem
 from caps.sharing import Explicit, Seeded
+from caps.study import commitment
 from services.holder import counting, sharing
 from services.holder.counting import count_marginals
 from services.holder.errands import Errands, TryLater
@@ -135,6 +137,42 @@ def test_the_form_tells_nothing_of_the_table() -> None:
     vertical, _ = example_manifest(holders=COLUMNS, slots=64)
     form = Form.of(vertical, holder_of(vertical, 1))
     assert (form.form, form.ring.bits, form.shape, form.bytes) == ("columns", 16, (64, 7), 2 * 64 * 7)
+
+
+def test_many_slots_are_shared_in_three_bytes_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces end inside chunks and chunks inside words; what servers make of it are the columns, modulo 2^24."""
+    manifest, _ = example_manifest(holders=COLUMNS, slots=70_000)
+    form = Form.of(manifest, holder_of(manifest, 1))
+    assert (form.form, form.ring.bits, form.shape, form.bytes) == ("columns", 24, (70_000, 7), 3 * 70_000 * 7)
+    monkeypatch.setattr(sharing, "_PIECE_BYTES", 100_000)
+    domain = manifest.columns_of(holder_of(manifest, 1)).domain()
+    generator = np.random.default_rng(1)
+    codes = generator.integers(0, domain.sizes, (66_000, 2))
+    rows = Rows(codes, generator.permutation(70_000)[:66_000])
+    drawn = Secrets.draw(secrets.token_bytes)
+    path = tmp_path / "vector"
+    committed = sharing.write_vector(path, sharing.one_hot_pieces(domain, rows, 70_000), form, drawn)
+    content = path.read_bytes()
+    assert committed == commitment(drawn.nonces[2], content)
+    chunks = [content[start : start + 65_537] for start in range(0, len(content), 65_537)]
+    components = [Seeded(drawn.seeds[i], i).words(form.shape, form.ring) for i in range(2)]
+    components.append(form.ring.read(form.shape, chunks))
+    expected = np.zeros(form.shape, np.uint32)
+    expected[rows.slots] = domain.one_hot(codes)
+    assert np.array_equal(form.ring.reduce(sum(components[1:], start=components[0])), expected)
+
+
+def test_a_holder_never_has_the_whole_vector_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, _ = example_manifest(holders=COLUMNS, slots=200_000)
+    form = Form.of(manifest, holder_of(manifest, 1))
+    monkeypatch.setattr(sharing, "_PIECE_BYTES", 1 << 16)
+    domain = manifest.columns_of(holder_of(manifest, 1)).domain()
+    pieces = sharing.one_hot_pieces(domain, Rows(np.zeros((10, 2), np.int64), None), 200_000)
+    tracemalloc.start()
+    sharing.write_vector(tmp_path / "vector", pieces, form, Secrets.draw(secrets.token_bytes))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < form.bytes
 
 
 def aligned(path: Path, text: str) -> tuple[Rows, Any]:

@@ -229,6 +229,8 @@ def test_forms_of_all_kinds_of_holders() -> None:
     assert tagged.form_of(tagged.holders[0]).form == "marginals"
     aligned = Manifest.from_json(example_json(holders=COLUMNS, slots=64)[0])
     assert aligned.form_of(aligned.holders[1]) == Form("columns", 16, (64, 7))
+    large = joined_manifest(holders=MIXED, capacity=40_000, join={"protocol": "oprf"})
+    assert large.form_of(large.holders[1]) == Form("columns", 24, (80_000, 6))
 
 
 def test_a_contribution_must_have_the_form() -> None:
@@ -308,7 +310,8 @@ def test_plans_say_what_rows_cost() -> None:
     assert found.costs is not None
     assert many.costs.compute.sent[0] > 50 * found.costs.compute.sent[0]
     assert memory._JOINED_WORDS == engine.GROUP_WORDS
-    assert memory._GROUP_ROWS == compute.GROUP_ROWS
+    assert (memory._GROUP_ROWS, memory._WIDE_GROUP_ROWS) == (compute.GROUP_ROWS, compute.WIDE_GROUP_ROWS)
+    assert (memory._BLOCK_ROWS, memory._BLOCK_WORDS) == (compute.BLOCK_ROWS, compute.BLOCK_WORDS)
 
 
 @pytest.mark.parametrize("holders", [SHARED, COLUMNS, MIXED])

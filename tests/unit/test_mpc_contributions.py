@@ -107,6 +107,30 @@ def test_three_servers_hold_what_was_shared(tmp_path):
         assert {one["state"] for one in listed} == {"complete"}
 
 
+def test_words_of_three_bytes_are_held_whole_where_chunks_end_inside_them(tmp_path):
+    """Chunks of 65,537 bytes, two more than whole words: borders lie at every place of a word."""
+    federation = Federation(tmp_path, holders=COLUMNS, slots=1 << 16)
+    one = dealt(federation, "lab", chunk_bytes=(1 << 16) + 1)
+    assert one.signed.document.bits == 24
+    assert one.signed.document.chunks == -(-3 * 7 * (1 << 16) // ((1 << 16) + 1))
+    desks = [federation.desk(name) for name in SERVERS]
+    for desk in desks:
+        desk.propose()
+        assert desk.contribute(one).status_code == 200
+    parts = [desk.contributions.load(one.id) for desk in desks]
+    assert {words.dtype for pair in parts for words in pair} == {np.dtype("<u4")}
+    assert all(words.max() < 1 << 24 for pair in parts for words in pair)
+    assert np.array_equal(reconstruct(parts) & 0xFF_FFFF, one.values)
+
+
+def test_a_vector_with_a_chunk_too_few_is_not_loaded(desk, lab):
+    desk.contribute(lab)
+    with desk.database.begin() as connection:
+        connection.execute(tables.chunks.delete().where(tables.chunks.c.number == 2))
+    with pytest.raises(LocalError, match=f"contribution {lab.id}: .* are 28000 bytes, not"):
+        desk.contributions.load(lab.id)
+
+
 def test_an_upload_says_what_it_needs_and_may_be_repeated(desk, lab):
     first = offer(desk, lab)
     assert first.status_code == 201

@@ -8,7 +8,21 @@ from hypothesis.extra import numpy as hnp
 
 from caps.errors import DomainError, ShareError
 from caps.fixed import decode_fixed, encode_fixed
-from caps.ring import RINGS, Z16, Z64, pack_bits, planes_to_words, ring_of, unpack_bits, words_to_planes
+from caps.ring import (
+    RINGS,
+    SHARED_RINGS,
+    Z16,
+    Z22,
+    Z24,
+    Z32,
+    Z64,
+    Ring,
+    pack_bits,
+    planes_to_words,
+    ring_of,
+    unpack_bits,
+    words_to_planes,
+)
 
 
 @given(hnp.arrays(np.uint64, st.integers(0, 300)), st.integers(1, 64))
@@ -59,3 +73,46 @@ def test_numbers_beyond_fixed_point_are_refused(value: float) -> None:
 
 def test_a_count_of_65535_fits_the_counting_ring() -> None:
     assert Z16.encode(65_535) == 65_535
+
+
+@pytest.mark.parametrize("ring", [Z22, Z24], ids=repr)
+def test_bits_that_mean_nothing_are_not_read(ring: Ring) -> None:
+    values = np.array([-1, 0, 1, -(1 << (ring.bits - 1)), (1 << (ring.bits - 1)) - 1])
+    words = ring.encode(values)
+    assert words.dtype == Z32.dtype
+    assert np.array_equal(words, values % (1 << ring.bits))
+    dirty = words + (np.arange(1, 6, dtype=np.uint32) << np.uint32(ring.bits))
+    assert not np.array_equal(dirty, words)
+    assert np.array_equal(ring.signed(dirty), values)
+    assert np.array_equal(ring.reduce(dirty), words)
+    assert ring_of(words) == Z32
+
+
+def test_bits_that_mean_nothing_do_not_travel() -> None:
+    assert Z24.to_bytes(np.array([0xFF00_0001, 0x0100_0000], np.uint32)) == b"\1\0\0\0\0\0"
+
+
+rings = st.sampled_from(list(SHARED_RINGS.values()))
+
+
+@given(rings, st.data())
+def test_words_travel_in_as_many_bytes_as_their_ring_has_and_may_be_cut_anywhere(
+    ring: Ring, data: st.DataObject
+) -> None:
+    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=6))
+    words = ring.encode(data.draw(hnp.arrays(np.uint64, shape)))
+    content = ring.to_bytes(words)
+    whole = b"".join(int(word).to_bytes(ring.bits // 8, "little") for word in words.reshape(-1))
+    assert content == whole
+    assert np.array_equal(ring.from_bytes(content), words.reshape(-1))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=6)))
+    pieces = [content[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(content)], strict=True)]
+    found = ring.read(shape, pieces)
+    assert found.dtype == ring.dtype
+    assert np.array_equal(found, words)
+
+
+@pytest.mark.parametrize("pieces", [[], [b"12345"], [b"123", b"45"], [b"1234567"], [b"123456", b"7"], [b"123"] * 4])
+def test_too_few_or_too_many_bytes_are_refused(pieces: list[bytes]) -> None:
+    with pytest.raises(ShareError, match=r"\(2,\) elements of Z_2\^24 are 6 bytes, not"):
+        Z24.read((2,), pieces)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from caps.errors import DomainError, LabelReused, ShareError
-from caps.ring import Z16, Z64
+from caps.ring import Z16, Z22, Z64
 from services.mpc_server.engine.arithmetic import dot, gram, matmul, multiply, reveal_bits, share_from
 from services.mpc_server.engine.boolean import conjunction, pick, share_bits_from, tournament
 from services.mpc_server.engine.comparison import equal, less_than
@@ -108,6 +108,8 @@ REFUSED = {
     "tournament, empty": (tournament, (Bits(W[:0], 4),), {}, ShareError),
     "reveal_bits, too wide": (reveal_bits, (Bits(W, 17),), {"ring": Z16}, ShareError),
     "lift, downwards": (lift, (W,), {"ring": Z16}, DomainError),
+    "lift, of other words": (lift, (S,), {"ring": Z64, "modulo": Z22}, DomainError),
+    "lift, of fewer bits downwards": (lift, (S.astype(np.uint32),), {"ring": Z16, "modulo": Z22}, DomainError),
     "truncate, nothing": (truncate, (W,), {"bits": 0}, DomainError),
     "truncate, everything": (truncate, (W,), {"bits": 63}, DomainError),
     "random_fraction, too many bits": (random_fraction, (), {"shape": (1,), "ring": Z16, "frac": 16}, DomainError),

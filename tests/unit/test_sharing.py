@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import secrets
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
+from caps import sharing
 from caps.errors import DomainError, LabelReused, ShareError
 from caps.prss import Prss, component_key, expand
-from caps.ring import RINGS, Z16, Z64
+from caps.ring import RINGS, Z16, Z24, Z32, Z64
 from caps.sharing import Algebra, Explicit, Seeded, deal, reconstruct
 
 any_words = st.sampled_from(list(RINGS.values())).flatmap(
@@ -23,6 +25,36 @@ any_words = st.sampled_from(list(RINGS.values())).flatmap(
 def test_three_dealt_shares_give_the_value_back(values: np.ndarray, algebra: Algebra) -> None:
     shares = deal(values, entropy=secrets.token_bytes, algebra=algebra)
     assert np.array_equal(reconstruct([share.components() for share in shares], algebra=algebra), values)
+
+
+def test_words_of_a_smaller_ring_are_dealt_in_its_bits_alone() -> None:
+    """What a server receives has nothing above 24 bits: a borrow there would tell of the value."""
+    values = np.arange(3000, dtype=np.uint32).reshape(1000, 3)
+    shares = deal(values, entropy=secrets.token_bytes, ring=Z24)
+    components = [share.components() for share in shares]
+    for words in (one for pair in components for one in pair):
+        assert words.dtype == np.uint32
+        assert words.max() < 1 << 24
+        assert stats.chisquare(np.bincount(words.reshape(-1) >> 16, minlength=256)).pvalue > 1e-9
+    assert np.array_equal(Z24.reduce(reconstruct(components)), values)
+    assert not np.array_equal(reconstruct(components), values)
+
+
+@pytest.mark.parametrize("ring", [Z16, Z24, Z32], ids=repr)
+@pytest.mark.parametrize("count", [3, 1000])
+def test_a_component_is_expanded_in_pieces(monkeypatch: pytest.MonkeyPatch, ring, count: int) -> None:
+    """Whatever the pieces are, it is the stream that the holder subtracts."""
+    monkeypatch.setattr(sharing, "_PIECE_BYTES", 7)
+    found = Seeded(bytes(range(32)), 1).words((count, 2), ring)
+    assert np.array_equal(found, expand(bytes(range(32)), sharing.COMPONENT_LABEL + b"\1", (count, 2), ring))
+
+
+def test_expanding_a_component_holds_its_words_and_little_else() -> None:
+    tracemalloc.start()
+    words = Seeded(bytes(range(32)), 0).words((10_000, 1000), Z24)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1.25 * words.nbytes
 
 
 def test_two_of_three_components_are_seeds_and_the_vector_goes_to_two_servers() -> None:
@@ -112,3 +144,9 @@ def test_a_short_seed_is_refused() -> None:
 def test_expansion_is_pinned(count: int, first: list[int]) -> None:
     """Changing the key schedule changes every stored share: it needs a new version label, not a silent edit."""
     assert expand(bytes(32), b"vector", (count,), Z16)[:4].tolist() == first
+
+
+@pytest.mark.parametrize("count", [4, 400])
+def test_words_of_three_bytes_are_cut_from_the_same_stream(count: int) -> None:
+    wide, narrow = expand(bytes(32), b"vector", (2 * count,), Z24), expand(bytes(32), b"vector", (3 * count,), Z16)
+    assert Z24.to_bytes(wide) == narrow.tobytes()

@@ -9,9 +9,12 @@ rows is; only marginals of three and more attributes need products of columns fi
 What holders send is checked before it is used, for an entry of 2^15 or a count that wraps would give one row the weight
 of thousands, and the noise would no longer hide it. A contribution that fails is named and left out.
 
-Sizes in the costs: n rows; m cells of the layout, c of them in marginals of two and more attributes; q columns that are
-products, in l levels, p columns with them; u contributions of columns; v contributions of marginals with e cells in
-Z_2^k; j combinations; g columns of lower precedence, h holders of one attribute at most.
+Columns are words of Z_2^16, or of 32 bits for tables of more than 65,535 rows: what was shared in Z_2^24 is computed on
+modulo 2^32, for then it is right modulo 2^24. Counts are taken modulo 2^22 of these.
+
+Sizes in the costs: n rows of columns in words of r bits; m cells of the layout, c of them in marginals of two and more
+attributes; q columns that are products, in l levels, p columns with them; u contributions of columns; v contributions
+of marginals with e cells in Z_2^k; j combinations; g columns of lower precedence, h holders of one attribute at most.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -30,12 +33,12 @@ import numpy.typing as npt
 from caps.domain import Clique, Domain, Layout
 from caps.errors import DomainError, ShareError
 from caps.prss import expand
-from caps.ring import Z8, Z16, Z32, Z64, Ring, Words
+from caps.ring import RINGS, Z8, Z16, Z22, Z24, Z32, Z64, Ring, Words
 from services.mpc_server.engine.arithmetic import multiply, reshare, reveal
 from services.mpc_server.engine.comparison import equal
 from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.conversion import lift
-from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_mod, matmul_mod
+from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_of_parts, matmul_mod, subset_sums
 from services.mpc_server.engine.registry import FUNCTIONS, log2, plane, protocol
 from services.mpc_server.engine.shares import AShare, Shape, concatenate
 
@@ -50,6 +53,8 @@ COMBINATIONS = 48
 """Random combinations of rows, and of columns, in `check_one_hot`: 2 * 2^-48 < 2^-40, and 48 coins are whole bytes."""
 GROUP_ROWS = 65_535
 """Rows that are counted in Z_2^16 together: no count of them can wrap."""
+WIDE_GROUP_ROWS = (1 << 22) - 1
+"""The same for words of 32 bits, whose counts are taken modulo 2^22."""
 BLOCK_WORDS = 1 << 22
 """Elements of one row block where rows are multiplied: 8 MiB per component and buffer in Z_2^16."""
 MAX_DEGREE = 8
@@ -58,9 +63,9 @@ _COINS = b"caps/v1/compute/coins"
 _LIFTED = "(1+first)*{e}*8 + ((1+first)*{k} + carry_ands({k}))*plane({e})"
 _ADD_ROUNDS = "7 + log2(k)"
 _ADD_SENT = _LIFTED.format(e="e", k="k") + " + 64 + 16*v*j"
-_CHECK_SENT = f"64 + u*{6 * COMBINATIONS**2}"
-_COUNT_ROUNDS = "l*row_blocks(n, p) + min(c, 1) + 8"
-_COUNT_SENT = "2*n*q + 2*row_groups(n)*c + " + _LIFTED.format(e="row_groups(n)*m", k="16")
+_CHECK_SENT = f"64 + u*{3 * COMBINATIONS**2}*r//8"
+_COUNT_ROUNDS = "l*row_blocks(n, p, r) + min(c, 1) + 4 + log2(counted_bits(r))"
+_COUNT_SENT = "(n*q + row_groups(n, r)*c)*r//8 + " + _LIFTED.format(e="row_groups(n, r)*m", k="counted_bits(r)")
 
 
 @protocol("PRSS words, opened", rounds="1", sent="48")
@@ -73,10 +78,10 @@ async def toss(ctx: Context) -> Words:
     return await reveal(ctx, ctx.share(*ctx.prss.replicated(ctx.path + b"#coins", (4,), Z64)))
 
 
-def _coins(seed: bytes, label: bytes, count: int) -> Words:
-    """`count` rows of COMBINATIONS public random bits, as elements of Z_2^16."""
+def _coins(seed: bytes, label: bytes, count: int) -> npt.NDArray[np.uint8]:
+    """`count` rows of COMBINATIONS public random bits."""
     octets = expand(seed, _COINS + label, (count, COMBINATIONS // 8), Z8)
-    return np.unpackbits(octets.view(np.uint8), axis=1).astype(Z16.dtype)
+    return np.unpackbits(octets.view(np.uint8), axis=1)
 
 
 async def _all_zero(ctx: Context, deviations: AShare) -> Flags:
@@ -199,29 +204,44 @@ async def add_marginals(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnsInput:
-    """One-hot columns over Z_2^16 of some attributes, in domain order, for the aligned rows of the joined table."""
+    """One-hot columns of some attributes, in domain order, for the aligned rows of the joined table."""
 
     holder: str
     attributes: tuple[str, ...]
     columns: AShare
 
 
+class _Width(NamedTuple):
+    """What the words of columns mean: the ring they were shared in, and the one they are counted in."""
+
+    shared: Ring
+    counted: Ring
+
+
+_WIDTHS = {Z16: _Width(Z16, Z16), Z32: _Width(Z24, Z22)}
+"""By the ring that servers compute in."""
+
+
 @protocol("squares as in Prio (2017), combined as by Freivalds 1977", rounds="4", sent=_CHECK_SENT)
 async def check_one_hot(ctx: Context, contributions: Sequence[AShare], *, blocks: Sequence[Sequence[int]]) -> Flags:
     """Which contributions consist of one-hot or zero blocks; `blocks` gives the sizes of each one's blocks, in order.
 
-    An entry x must satisfy x(x-1) = 0, and so must the sum over each block of a row. This is enough: modulo 2^16,
-    x(x-1) = 0 only for 0 and 1, since of two consecutive numbers one is odd and the other must be 0; entries of 0 and
-    1 in at most 65,535 columns have a sum that does not wrap. Let V have one row per row of the table and in it x(x-1)
-    of all entries and block sums. Opened is R V C modulo 2^16, with 48 rows of public random bits R and 48 columns C,
-    tossed after the contributions were fixed. If some column v of V is not zero then r v is zero with probability at
-    most 1/2 for each row r of R, for a non-zero entry of v is added or not; so R V is zero with probability at most
-    2^-48. If it is not zero then R V C is with probability at most 2^-48 again, by the same argument on its rows.
+    An entry x must satisfy x(x-1) = 0, and so must the sum over each block of a row, in the ring Z_2^s that columns
+    were shared in, s = 16 or 24. This is enough: x(x-1) = 0 only for 0 and 1, since of two consecutive numbers one is
+    odd and the other must be 0; entries of 0 and 1 in at most 65,535 columns have a sum that does not wrap; and what is
+    0 or 1 modulo 2^24 is so modulo 2^22. Let V have one row per row of the table and in it x(x-1) of all entries and
+    block sums. Opened is R V C modulo 2^s, with 48 rows of public random bits R and 48 columns C, tossed after the
+    contributions were fixed. If some column v of V is not zero then r v is zero with probability at most 1/2 for each
+    row r of R, for a non-zero entry of v is added or not; so R V is zero with probability at most 2^-48. If it is not
+    zero then R V C is with probability at most 2^-48 again, by the same argument on its rows.
 
-    Squares are local in replicated sharing: (x_i + x_{i+1})^2 - x_{i+1}^2 is a summand of x^2. Rows are combined first:
+    Words of 32 bits hold elements of Z_2^24, and their high bits are of the shares, not of x. So they are shifted out
+    before anything is sent: 2^8 R V C modulo 2^32 is R V C modulo 2^24.
+
+    Squares are local in replicated sharing: x_i (x_i + 2 x_{i+1} - 1) is a summand of x^2 - x. Rows are combined first:
     their number is what costs time, and 48 combinations of them are all that is left to combine by columns.
 
-    Pre-conditions: contributions are matrices over Z_2^16.
+    Pre-conditions: contributions are matrices in one ring.
     Leaks: which contributions are accepted; of those nothing else. Of a refused one, the power of two that divides
         each combination.
     """
@@ -229,7 +249,7 @@ async def check_one_hot(ctx: Context, contributions: Sequence[AShare], *, blocks
         raise ShareError(f"{len(contributions)} contributions do not go with blocks of {len(blocks)}")
     for share, sizes in zip(contributions, blocks, strict=True):
         ctx.own(share)
-        _check_columns(share, sum(sizes))
+        _check_columns(share, sum(sizes), contributions[0].ring)
         if min(sizes) < 1 or max(sizes) > GROUP_ROWS:
             raise DomainError(f"a block has 1 to {GROUP_ROWS} columns")
     seed = (await toss(ctx.step("toss"))).tobytes()
@@ -240,29 +260,40 @@ async def check_one_hot(ctx: Context, contributions: Sequence[AShare], *, blocks
         ]
     )
     products = ctx.step("combinations")
-    combinations_ = await reshare(products, local + products.zeros(local.shape, Z16))
+    combinations_ = await reshare(products, local + products.zeros(local.shape, contributions[0].ring))
     return await _all_zero(ctx, combinations_.reshape(len(contributions), -1))
 
 
 def _one_hot_summand(x: AShare, sizes: Sequence[int], seed: bytes, label: bytes) -> Words:
     """This party's summand of R V C, by row blocks: neither V nor the coins of rows are ever held whole."""
-    starts = np.cumsum([0, *sizes])[:-1]
-    combined = np.zeros((COMBINATIONS, x.shape[1] + len(starts)), Z16.dtype)
+    rows, width = x.shape
+    ends = np.cumsum([0, *sizes])
+    buffers = np.empty((2, width + len(sizes), min(rows, BLOCK_ROWS)), x.ring.dtype)
+    combined = np.zeros((width + len(sizes), COMBINATIONS), x.ring.dtype)
 
-    def with_sums(part: Words) -> Words:
-        return np.concatenate([part, np.add.reduceat(part, starts, axis=1, dtype=part.dtype)], axis=1)
+    def with_sums(part: Words, buffer: Words) -> Words:
+        """Sums of blocks below the entries, transposed: numpy adds long columns faster than short rows."""
+        filled = buffer[:, : len(part)]
+        filled[:width] = part.T
+        for total, (start, stop) in zip(filled[width:], pairwise(ends), strict=True):
+            np.add.reduce(filled[start:stop], axis=0, dtype=part.dtype, out=total)
+        return filled
 
-    for start in range(0, x.shape[0], BLOCK_ROWS):
-        rows = slice(start, start + BLOCK_ROWS)
-        mine, next_ = with_sums(x.mine[rows]), with_sums(x.next[rows])
-        both = mine + next_
-        excess = both * both - next_ * next_ - mine
-        row_coins = _coins(seed, b"%b/rows/%d" % (label, start), len(excess))
-        combined += matmul_mod(row_coins.T, excess)
-    return matmul_mod(combined, _coins(seed, label + b"/columns", combined.shape[1]))
+    for start in range(0, rows, BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        mine, excess = with_sums(x.mine[block], buffers[0]), with_sums(x.next[block], buffers[1])
+        excess <<= 1
+        excess += mine
+        excess -= 1
+        excess *= mine
+        combined += subset_sums(excess, _coins(seed, b"%b/rows/%d" % (label, start), excess.shape[1]))
+    column_coins = _coins(seed, label + b"/columns", len(combined)).astype(x.ring.dtype)
+    product = matmul_mod(combined.T, column_coins)
+    product <<= _WIDTHS[x.ring].shared.spare
+    return product
 
 
-@protocol("CaPS App. B, common data: pi_JOIN with a fixed precedence", rounds="log2(h)", sent="2*n*g")
+@protocol("CaPS App. B, common data: pi_JOIN with a fixed precedence", rounds="log2(h)", sent="n*g*r//8")
 async def coalesce(ctx: Context, stacks: Sequence[Sequence[AShare]]) -> tuple[AShare, ...]:
     """For each attribute, the block of the first holder that has a value in a row; zeros if none has.
 
@@ -272,7 +303,7 @@ async def coalesce(ctx: Context, stacks: Sequence[Sequence[AShare]]) -> tuple[AS
 
     Deviation: the paper joins common data without saying whose value counts when holders differ.
 
-    Pre-conditions: blocks are one-hot or zero, of the same aligned rows.
+    Pre-conditions: blocks are one-hot or zero, of the same aligned rows, in one ring.
     Leaks: nothing.
     """
     waiting = [list(stack) for stack in stacks]
@@ -281,7 +312,7 @@ async def coalesce(ctx: Context, stacks: Sequence[Sequence[AShare]]) -> tuple[AS
             raise ShareError("an attribute without a block cannot be merged")
         ctx.own(*stack)
         for block in stack:
-            _check_columns(block, stack[0].shape[-1])
+            _check_columns(block, stack[0].shape[-1], waiting[0][0].ring)
             if block.shape != waiting[0][0].shape[:1] + stack[0].shape[1:]:
                 raise ShareError(f"{block!r} and {waiting[0][0]!r} are not of the same rows")
     level = 0
@@ -304,9 +335,11 @@ async def coalesce(ctx: Context, stacks: Sequence[Sequence[AShare]]) -> tuple[AS
     return tuple(stack[0] for stack in waiting)
 
 
-def _check_columns(share: AShare, width: int) -> None:
-    if len(share.shape) != 2 or share.shape[1] != width or not share.shape[0] or share.ring != Z16:
-        raise ShareError(f"{share!r} is not a matrix of {width} columns over Z_2^16 with at least one row")
+def _check_columns(share: AShare, width: int, ring: Ring) -> None:
+    if ring not in _WIDTHS or share.ring != ring:
+        raise ShareError(f"{share!r} is not in Z_2^16 or words of 32 bits, as all columns of a table are")
+    if len(share.shape) != 2 or share.shape[1] != width or not share.shape[0]:
+        raise ShareError(f"{share!r} is not a matrix of {width} columns with at least one row")
 
 
 class _Cross(NamedTuple):
@@ -522,7 +555,8 @@ async def count(ctx: Context, *columns: AShare, layout: Layout) -> AShare:
     Marginals of one attribute are sums of columns; of two, entries of the Gram matrix; of more, products of two sets of
     columns, at least one of which are products themselves. Only these last have rows to send: n q words, in blocks of
     rows. Everything else is summed at home, and only cells that the layout asks for are sent and lifted. Rows are
-    counted in groups of 65,535, so that Z_2^16 holds each group's counts, and groups are added after lifting.
+    counted in groups, so that no group's count wraps, and groups are added after lifting: in Z_2^16 they have 65,535
+    rows; in words of 32 bits 4,194,303, for there counts are taken modulo 2^22, where a product in doubles is exact.
 
     Deviation: the paper compares every row with every cell. The counts are the same.
 
@@ -531,44 +565,62 @@ async def count(ctx: Context, *columns: AShare, layout: Layout) -> AShare:
     """
     ctx.own(*columns)
     for part in columns:
-        _check_columns(part, part.shape[-1])
+        _check_columns(part, part.shape[-1], columns[0].ring)
     if len({part.shape[0] for part in columns}) != 1 or sum(part.shape[1] for part in columns) != layout.domain.width:
         raise ShareError(f"{list(columns)!r} are not the {layout.domain.width} columns of the layout's domain")
     recipe = recipe_of(layout)
+    ring, counted = columns[0].ring, _WIDTHS[columns[0].ring].counted
+    step = _group_rows(ring.bits)
     sums, summands = [], []
-    for start in range(0, columns[0].shape[0], GROUP_ROWS):
-        # Parts are put side by side group by group: never a second copy of the whole table.
-        parts = [part[start : start + GROUP_ROWS] for part in columns]
-        group = parts[0] if len(parts) == 1 else concatenate(parts, axis=1)
-        sums.append(group.sum(axis=0)[recipe.singles].reshape(1, -1))
-        summands.append(await _product_summand(ctx.step(f"rows{start}"), group, recipe))
+    for start in range(0, columns[0].shape[0], step):
+        group = [part[start : start + step] for part in columns]
+        sums.append(concatenate([part.sum(axis=0) for part in group])[recipe.singles].reshape(1, -1))
+        summands.append(await _product_summand(ctx.step(f"rows{start}"), group, recipe, counted))
     cells = concatenate(sums)
     if recipe.cells:
         products = ctx.step("products")
         local = np.stack(summands)
-        cells = concatenate([cells, await reshare(products, local + products.zeros(local.shape, Z16))], axis=1)
-    return (await lift(ctx.step("lift"), cells[:, recipe.order], ring=Z64)).sum(axis=0)
+        cells = concatenate([cells, await reshare(products, local + products.zeros(local.shape, ring))], axis=1)
+    return (await lift(ctx.step("lift"), cells[:, recipe.order], ring=Z64, modulo=counted)).sum(axis=0)
 
 
-async def _product_summand(ctx: Context, group: AShare, recipe: Recipe) -> Words:
-    """This party's summand of the cells that are products of matrices, for one group of rows; unmasked."""
-    parts = []
+async def _product_summand(ctx: Context, parts: Sequence[AShare], recipe: Recipe, counted: Ring) -> Words:
+    """This party's summand of the cells that are products of matrices, for one group of rows; unmasked.
+
+    Columns are put side by side in blocks of rows, if at all: there is never a second copy of the whole table.
+    """
+    dtype = parts[0].ring.dtype
+    made = []
     if len(recipe.paired):
-        paired = group if len(recipe.paired) == group.shape[1] else group[:, recipe.paired]
-        parts.append((gram_mod(paired.mine, paired.next) - gram_mod(paired.next))[recipe.pairs])
-    crossed = [np.zeros(len(cross.cells[0]), Z16.dtype) for cross in recipe.crosses]
+        paired = _chosen(parts, recipe.paired)
+        gram = gram_of_parts([(part.mine, part.next) for part in paired], modulo=counted)
+        gram -= gram_of_parts([(part.next,) for part in paired], modulo=counted)
+        made.append(gram[recipe.pairs])
+    crossed = [np.zeros(len(cross.cells[0]), dtype) for cross in recipe.crosses]
     if recipe.levels:
-        for number, rows in enumerate(_row_slices(group.shape[0], recipe.width + recipe.products)):
-            pool = group[rows]
+        for number, rows in enumerate(_row_slices(parts[0].shape[0], recipe.width + recipe.products)):
+            pool = parts[0][rows] if len(parts) == 1 else concatenate([part[rows] for part in parts], axis=1)
             for level, (left, right) in enumerate(recipe.levels):
                 step = ctx.step(f"block{number}").step(level)
                 pool = concatenate([pool, await multiply(step, pool[:, left], pool[:, right])], axis=1)
             for index, cross in enumerate(recipe.crosses):
                 x, y = pool[:, cross.left], pool[:, cross.right]
-                product = matmul_mod(x.mine.T, y.mine + y.next)
-                product += matmul_mod(x.next.T, y.mine)
+                product = matmul_mod(x.mine.T, y.mine + y.next, modulo=counted)
+                product += matmul_mod(x.next.T, y.mine, modulo=counted)
                 crossed[index] += product[cross.cells]
-    return np.concatenate([np.zeros(0, Z16.dtype), *parts, *crossed])
+    return np.concatenate([np.zeros(0, dtype), *made, *crossed])
+
+
+def _chosen(parts: Sequence[AShare], columns: Indices) -> list[AShare]:
+    """Some columns, ascending, of a table that comes in parts: as parts again, which copy nothing."""
+    chosen, start = [], 0
+    for part in parts:
+        stop = start + part.shape[1]
+        own = columns[(columns >= start) & (columns < stop)] - start
+        runs = np.split(own, np.flatnonzero(np.diff(own) > 1) + 1) if len(own) else []
+        chosen += [part[:, run[0] : run[-1] + 1] for run in runs]
+        start = stop
+    return chosen
 
 
 def _row_slices(rows: int, columns: int) -> list[slice]:
@@ -577,22 +629,33 @@ def _row_slices(rows: int, columns: int) -> list[slice]:
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-def row_groups(rows: int) -> int:
+def counted_bits(bits: int) -> int:
+    """Bits of a count, of columns in words of so many."""
+    return _WIDTHS[RINGS[bits]].counted.bits
+
+
+def _group_rows(bits: int) -> int:
+    """Rows that `count` counts together, of columns in words of so many bits."""
+    return GROUP_ROWS if bits == Z16.bits else WIDE_GROUP_ROWS
+
+
+def row_groups(rows: int, bits: int) -> int:
     """Groups of rows that `count` lifts separately."""
-    return -(-rows // GROUP_ROWS)
+    return -(-rows // _group_rows(bits))
 
 
-def row_blocks(rows: int, columns: int) -> int:
+def row_blocks(rows: int, columns: int, bits: int) -> int:
     """Blocks of rows that `count` multiplies one after the other."""
-    full, rest = divmod(rows, GROUP_ROWS)
-    return full * len(_row_slices(GROUP_ROWS, columns)) + len(_row_slices(rest, columns))
+    full, rest = divmod(rows, _group_rows(bits))
+    return full * len(_row_slices(_group_rows(bits), columns)) + len(_row_slices(rest, columns))
 
 
-def count_sizes(layout: Layout, rows: int) -> dict[str, int]:
-    """The sizes that the declared cost of `count` is a formula of."""
+def count_sizes(layout: Layout, rows: int, bits: int = Z16.bits) -> dict[str, int]:
+    """The sizes that the declared cost of `count` is a formula of, for columns in words of `bits`."""
     recipe = recipe_of(layout)
     return {
         "n": rows,
+        "r": bits,
         "m": layout.cells,
         "c": recipe.cells,
         "q": recipe.products,
@@ -683,7 +746,7 @@ class Answers(NamedTuple):
 
 
 _BOTH_ROUNDS = f"max(min(v, 1)*({_ADD_ROUNDS}), min(u, 1)*(4 + log2(h) + {_COUNT_ROUNDS}))"
-_BOTH_SENT = f"min(v, 1)*({_ADD_SENT}) + min(u, 1)*({_CHECK_SENT} + 2*n*g + {_COUNT_SENT})"
+_BOTH_SENT = f"min(v, 1)*({_ADD_SENT}) + min(u, 1)*({_CHECK_SENT} + n*g*r//8 + {_COUNT_SENT})"
 
 
 @protocol("CaPS Protocol 2, pi_COMP", rounds=_BOTH_ROUNDS, sent=_BOTH_SENT)
@@ -754,7 +817,7 @@ def _check_brought(ctx: Context, inputs: Sequence[ColumnsInput], layout: Layout)
         ctx.own(one.columns)
         if domain.clique(one.attributes) != one.attributes:
             raise DomainError(f"attributes of {one.holder} must be in domain order")
-        _check_columns(one.columns, domain.project(one.attributes).width)
+        _check_columns(one.columns, domain.project(one.attributes).width, inputs[0].columns.ring)
         if one.columns.shape[0] != inputs[0].columns.shape[0]:
             raise ShareError(f"{one.holder} and {inputs[0].holder} bring different numbers of rows")
     return {name for one in inputs for name in one.attributes}
@@ -774,7 +837,7 @@ async def _count_joined(
         blocks=[domain.project(one.attributes).sizes for one in inputs],
     )
     valid = [one for one, flag in zip(inputs, accepted, strict=True) if flag]
-    rows = inputs[0].columns.shape[0]
+    rows, ring = inputs[0].columns.shape[0], inputs[0].columns.ring
     stacks: list[list[AShare]] = []
     last: tuple[ColumnsInput, slice] | None = None
     for name, size in zip(used.names, used.sizes, strict=True):
@@ -784,7 +847,7 @@ async def _count_joined(
             found = [(last[0], slice(last[1].start, found[0][1].stop))]
             stacks.pop()
         last = found[0] if len(found) == 1 else None
-        stacks.append([one.columns[:, where] for one, where in found] or [_zeros(ctx, (rows, size))])
+        stacks.append([one.columns[:, where] for one, where in found] or [_zeros(ctx, (rows, size), ring)])
     joined = await coalesce(ctx.step("join"), stacks)
     counts = await count(ctx.step("count"), *joined, layout=wanted)
     mine, next_ = np.zeros(layout.cells, Z64.dtype), np.zeros(layout.cells, Z64.dtype)
@@ -793,8 +856,8 @@ async def _count_joined(
     return ctx.share(mine, next_), accepted
 
 
-def _zeros(ctx: Context, shape: Shape) -> AShare:
-    return ctx.share(np.zeros(shape, Z16.dtype), np.zeros(shape, Z16.dtype))
+def _zeros(ctx: Context, shape: Shape, ring: Ring) -> AShare:
+    return ctx.share(np.zeros(shape, ring.dtype), np.zeros(shape, ring.dtype))
 
 
 def marginals_sizes(layouts: Sequence[Layout], bits: int) -> dict[str, int]:
@@ -803,13 +866,17 @@ def marginals_sizes(layouts: Sequence[Layout], bits: int) -> dict[str, int]:
     return {"v": len(layouts), "e": cells, "k": bits, "j": combinations_of_totals(layouts, bits)}
 
 
+NO_ANSWERS = dict.fromkeys("nmcqlvejugh", 0) | {"k": 16, "r": 16, "p": 1}
+"""The sizes of `compute_answers` if nobody brings anything: each way of contributing sets its own."""
+
+
 def answers_sizes(
     inputs: Sequence[HorizontalInput | ColumnsInput], layout: Layout, counted: Sequence[Clique] | None = None
 ) -> dict[str, int]:
     """The sizes that the declared cost of `compute_answers` is a formula of."""
     marginals = [one for one in inputs if isinstance(one, HorizontalInput)]
     columns = [one for one in inputs if isinstance(one, ColumnsInput)]
-    sizes = dict.fromkeys("nmcqlvejugh", 0) | {"k": 16, "p": 1}
+    sizes = NO_ANSWERS.copy()
     if marginals:
         sizes |= marginals_sizes([one.layout(layout) for one in marginals], marginals[0].marginals.ring.bits)
     if columns:
@@ -818,8 +885,15 @@ def answers_sizes(
         used = layout.domain.project({name for clique in cliques for name in clique})
         lower = sum((brought[name] - 1) * size for name, size in zip(used.names, used.sizes, strict=True))
         sizes |= {"u": len(columns), "g": lower, "h": max(brought[name] for name in used.names)}
-        sizes |= count_sizes(Layout(used, tuple(cliques)), columns[0].columns.shape[0])
+        found = columns[0].columns
+        sizes |= count_sizes(Layout(used, tuple(cliques)), found.shape[0], found.ring.bits)
     return sizes
 
 
-FUNCTIONS.update(row_groups=row_groups, row_blocks=row_blocks, paper_blocks=paper_blocks, block_planes=block_planes)
+FUNCTIONS.update(
+    counted_bits=counted_bits,
+    row_groups=row_groups,
+    row_blocks=row_blocks,
+    paper_blocks=paper_blocks,
+    block_planes=block_planes,
+)

@@ -118,20 +118,22 @@ async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
     rounds="4 + log2(k)",
     sent="(1+first)*n*t//8 + ((1+first)*k + carry_ands(k))*plane(n)",
 )
-async def lift(ctx: Context, x: AShare, *, ring: Ring) -> AShare:
+async def lift(ctx: Context, x: AShare, *, ring: Ring, modulo: Ring | None = None) -> AShare:
     """[[x]] over the larger ring Z_2^t from a sharing over Z_2^k, x read as unsigned.
 
-    Over the integers x = a + b - 2^k (carry out of a + b), with a and b of `_halves` read as they stand.
+    Over the integers x = a + b - 2^k (carry out of a + b), with a and b of `_halves` read as they stand. Z_2^k is the
+    ring of the words, or `modulo`, a smaller one: then x is what their k low bits say.
 
     Pre-conditions: k < t.
     Leaks: nothing.
     """
     ctx.own(x)
-    k = x.ring.bits
-    if k >= ring.bits:
-        raise DomainError(f"{x.ring!r} cannot be lifted to {ring!r}")
+    source = x.ring if modulo is None else modulo
+    k = source.bits
+    if k >= ring.bits or source.dtype != x.ring.dtype:
+        raise DomainError(f"{source!r} in words of {x.ring!r} cannot be lifted to {ring!r}")
     a, b = _halves(ctx, x)
-    wide_a = None if a is None else a.astype(ring.dtype)
+    wide_a = None if a is None else source.reduce(a).astype(ring.dtype)
     (low_a, low_b), shared_a = await together(
         halves_in_bits(ctx.step("halves"), x, k),
         share_from(ctx.step("a"), wide_a, dealer=0, shape=x.shape, ring=ring),
@@ -140,7 +142,7 @@ async def lift(ctx: Context, x: AShare, *, ring: Ring) -> AShare:
     overflow = await carry(ctx.step("carry"), generate, low_a ^ low_b)
     counted = await from_bits(ctx.step("ring"), overflow, ring=ring)
     zero = np.zeros(x.shape, ring.dtype)
-    wide_b = zero if b is None else b.astype(ring.dtype)
+    wide_b = zero if b is None else source.reduce(b).astype(ring.dtype)
     shared_b = ctx.share(wide_b if ctx.party == 2 else zero, wide_b if ctx.party == 1 else zero)
     total: AShare = shared_a + shared_b - counted * (1 << k)
     return total

@@ -395,7 +395,7 @@ def join_sizes(
         expanded = [(kinds[table], count_) for table, count_ in rows.items() if count_ and kinds[table].names]
         sizes["g"] += 1
         sizes["z"] += 2 + log2(max(width for kind, _ in expanded for width in kind.widths)) + log2(deepest)
-        sizes["b"] += row_blocks(group.rows.stop - group.rows.start, sizes["p"])
+        sizes["b"] += row_blocks(group.rows.stop - group.rows.start, sizes["p"], Z16.bits)
         sizes["x"] += sum(plane(count_) * sum(map(one_hot_ands, kind.widths)) for kind, count_ in expanded)
         sizes["w"] += sum(plane(count_) * sum(kind.sizes) for kind, count_ in expanded)
     return sizes
