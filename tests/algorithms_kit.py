@@ -161,6 +161,7 @@ class BruteForce:
     domain: Domain
     steps: int = 150
     fits: list = field(default_factory=list)
+    smoothings: list = field(default_factory=list)
 
     def fit(self, measurements: Sequence[Measured], *, total=None, warm_start: Joint | None = None) -> Joint:
         self.fits.append((tuple(measurements), total))
@@ -194,6 +195,10 @@ class BruteForce:
             table *= total / table.sum()
         return Joint(self.domain, table.reshape(self.domain.sizes), total)
 
+    def smoothed(self, model: Joint, measurements: Sequence[Measured]) -> Joint:
+        self.smoothings.append(tuple(measurements))
+        return model
+
     def model_bytes(self, cliques: Sequence[Clique]) -> int:
         return tree_bytes(self.domain, cliques)
 
@@ -214,6 +219,9 @@ class Stub:
         table = np.zeros(self.domain.sizes)
         table[tuple(self.moves % size for size in self.domain.sizes)] = 1e6  # every marginal of two cells or more moves
         return Joint(self.domain, table, 1e6)
+
+    def smoothed(self, model: Joint, measurements: Sequence[Measured]) -> Joint:
+        return model
 
     def model_bytes(self, cliques: Sequence[Clique]) -> int:
         return tree_bytes(self.domain, cliques)

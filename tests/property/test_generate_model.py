@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caps.domain import Attribute, Domain
-from services.coordinator.generate import Measured, create_estimator, plan
+from services.coordinator.generate import Measured, create_estimator, kernel, plan
 from services.coordinator.generate.junction import junction_tree, model_bytes
 from services.coordinator.generate.model import TreeModel
 
@@ -73,6 +73,45 @@ def test_a_fit_is_as_good_as_mirror_descent_on_the_joint_distribution(problem):
     assert loss(model.marginal(domain.names)) <= loss(joint) * 1.001 + 1e-3
     for one in measured:
         assert np.abs(model.marginal(one.clique) - summed(domain, joint, one.clique)).max() < 2.5
+
+
+@given(problems())
+@settings(max_examples=15, deadline=None)
+def test_a_smoothed_fit_is_the_most_probable_distribution(problem):
+    """Loss plus 30 KL(p || q), q the tempered columns of the model it starts from: by exponentiated gradients on p."""
+    domain, cliques, seed = problem
+    rng = np.random.default_rng(seed)
+    measured = [Measured(c, 100 / domain.cells(c) + 20 * rng.normal(size=domain.cells(c)), 20.0) for c in cliques]
+    estimator = create_estimator("kernel", domain, tolerance=1e-9, iterations=5000)
+    start = estimator.fit(measured, total=100.0)
+    columns = [start.marginal([name]) / 100 for name in domain.names]
+    before, kernel._SMOOTHINGS = kernel._SMOOTHINGS, 1
+    try:
+        model = estimator.smoothed(start, measured)
+    finally:
+        kernel._SMOOTHINGS = before
+    prior = np.ones(domain.sizes)
+    for axis, column in enumerate(columns):
+        tempered = np.maximum(column, 1e-12) ** (1 - kernel.EVENNESS)
+        shape = [-1 if i == axis else 1 for i in range(len(columns))]
+        prior = prior * (tempered / tempered.sum()).reshape(shape)
+
+    def objective(p):
+        squares = sum(np.square(summed(domain, 100 * p, m.clique).ravel() - m.values).sum() for m in measured)
+        return squares / 800 + kernel.INDEPENDENCE * np.sum(p * np.log(np.maximum(p, 1e-300) / prior))
+
+    p, rate = prior.copy(), 1 / (kernel.INDEPENDENCE + 25 * max(1, len(cliques)))
+    for _ in range(1500):
+        gradient = kernel.INDEPENDENCE * np.log(np.maximum(p, 1e-300) / prior)
+        for m in measured:
+            shape = [n if name in m.clique else 1 for name, n in zip(domain.names, domain.sizes, strict=True)]
+            gap = summed(domain, 100 * p, m.clique).ravel() - m.values
+            gradient = gradient + (gap / 4).reshape(shape)
+        p = p * np.exp(-rate * (gradient - gradient.min()))
+        p /= p.sum()
+    found = model.marginal(domain.names) / 100
+    assert objective(found) <= objective(p) + 1e-3 * max(1, abs(objective(p)))
+    assert np.abs(found - p).max() < 0.01
 
 
 @given(problems())

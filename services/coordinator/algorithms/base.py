@@ -52,6 +52,9 @@ class Estimator(Protocol[M]):
     def fit(self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: M | None = None) -> M:
         """The model that explains these best; `warm_start` is an earlier one to begin from."""
 
+    def smoothed(self, model: M, measurements: Sequence[Measured]) -> M:
+        """The model drawn towards independent columns where measurements do not speak against it."""
+
     def model_bytes(self, cliques: Sequence[Clique]) -> int:
         """Memory a model of these cliques would take."""
 
@@ -70,7 +73,7 @@ class Progress:
     """What may be shown while a run goes on. All of it is public or follows from opened, noisy values.
 
     error: after a measurement, by how much (L1) the model before it was wrong there; estimated from the noisy answer by
-    subtracting what the noise contributes. annealed: after a fit, that the next round spends four times as much.
+    subtracting what the noise contributes. annealed: after a fit, that the next rounds spend more.
     """
 
     round: int
@@ -138,6 +141,7 @@ class Walk(Generic[M]):
     """How many a selection may have at most: so many noise values are drawn for each."""
     round: int = 0
     measured: list[Measured] = field(default_factory=list)
+    _fitted: tuple[Measured, ...] = ()
     _before: Schedule | None = None
     _asked: Counter[Role] = field(default_factory=Counter)
 
@@ -205,16 +209,21 @@ class Walk(Generic[M]):
             self._tell(Stage(role.value), clique, spent=spent + number * each)
         self._advance()
 
-    def anneal(self) -> None:
-        """Let the measurement just made be followed by dearer rounds."""
+    def anneal(self) -> bool:
+        """Let the measurement just made be followed by dearer rounds. False if the schedule has none."""
         if self._before is None:
             raise LocalError("no step has been charged")
-        self.schedule = self._before.after(anneal=True)
+        plain, self.schedule = self.schedule, self._before.after(anneal=True)
+        return self.schedule != plain
 
     def fit(self, warm_start: M | None = None, *, measurements: Sequence[Measured] | None = None) -> M:
         """GENERATE: a model of these measurements; of all, unless given. Tell of it by `fitted`."""
-        chosen = self.measured if measurements is None else measurements
-        return self.estimator.fit(tuple(chosen), total=self.task.total, warm_start=warm_start)
+        self._fitted = tuple(self.measured if measurements is None else measurements)
+        return self.estimator.fit(self._fitted, total=self.task.total, warm_start=warm_start)
+
+    def smoothed(self, model: M) -> M:
+        """The last model without what is but noise in the measurements it was fitted to."""
+        return self.estimator.smoothed(model, self._fitted)
 
     def fitted(self, clique: Clique | None = None, *, annealed: bool = False) -> None:
         """Report that a fit is done."""
@@ -274,7 +283,7 @@ class Algorithm(Program):
         candidates = len(self.candidates(task)) or None
         walk = Walk(task, self.schedule(task), oracle, estimator, report, candidates)
         oracle.answers()
-        model = self.loop(walk)
+        model = walk.smoothed(self.loop(walk))
         if walk.going:
             raise LocalError(f"{self.name} ended before its schedule")
         return Outcome(model, tuple(walk.measured), walk.schedule.spent, walk.round)

@@ -60,6 +60,13 @@ class Estimator(Protocol):
     ) -> Model:
         """The least-squares fit; of all such, the one of greatest entropy. `warm_start` only saves time."""
 
+    def smoothed(self, model: Model, measurements: Sequence[Measured]) -> Model:
+        """The most probable model after these measurements if one of independent columns, like `model`'s, is before.
+
+        A fit reproduces what it was given, noise and all. Where noise is large, what it says about a cell is closer to
+        the truth once it is drawn to what the columns alone would say; where it is small, this changes nothing.
+        """
+
     def model_bytes(self, cliques: Iterable[Clique]) -> int:
         """Memory of the model of these cliques: 8 bytes a cell of its junction tree. Nothing is fitted."""
 

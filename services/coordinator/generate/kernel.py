@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from caps.domain import Clique, Domain
 from services.coordinator.generate import junction, kernels
-from services.coordinator.generate.estimator import Model, check_problem
+from services.coordinator.generate.estimator import Model, Problem, check_problem
 from services.coordinator.generate.model import TreeModel, by_size, reorder
 from services.coordinator.generate.plan import link, make_plan, smallest
-from services.coordinator.measured import Measured
+from services.coordinator.measured import Floats, Measured
+
+INDEPENDENCE = 30.0
+"""What the prior weighs: a model that diverges from independent columns by 1 nat is worth so much in log-likelihood."""
+EVENNESS = 0.1
+"""How far the prior's columns are from the model's (0) to uniform ones (1), in the exponent."""
+_SMALLEST = 1e-12
+_SMOOTHINGS = 4
+"""The prior's columns should be those of the model it leads to; after so many they hardly change."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +42,28 @@ class KernelEstimator:
         """As Estimator.fit. Potentials of the warm start that lie within no measured clique are dropped: with them,
         the result would not have the greatest entropy."""
         problem = check_problem(self.domain, measurements, total, self.limit)
+        return self._descend(problem, {}, warm_start)
+
+    def smoothed(self, model: Model, measurements: Sequence[Measured]) -> TreeModel:
+        """As Estimator.smoothed."""
+        problem = check_problem(self.domain, measurements, model.total, self.limit)
+        smooth = self._descend(problem, _prior(model))
+        for _ in range(_SMOOTHINGS - 1):
+            smooth = self._descend(problem, _prior(smooth))
+        return smooth
+
+    def _descend(self, problem: Problem, prior: Mapping[Clique, Floats], warm_start: Model | None = None) -> TreeModel:
+        """The fit; drawn to the distribution with the potentials of the prior, if there is one, and begun there."""
         inner = by_size(self.domain)
-        plan = make_plan(
-            junction.junction_tree(inner, problem.cliques), [inner.clique(clique) for clique in problem.cliques]
-        )
-        theta, target, weight = (np.zeros(int(plan.offsets[-1])) for _ in range(3))
-        for k, clique in enumerate(problem.cliques):
-            target[plan.part(k)] = reorder(problem.values[k], self.domain, clique, inner)
-            weight[plan.part(k)] = problem.weights[k]
+        cliques = tuple(dict.fromkeys((*problem.cliques, *prior)))
+        plan = make_plan(junction.junction_tree(inner, cliques), [inner.clique(clique) for clique in cliques])
+        theta, target, weight, origin = (np.zeros(int(plan.offsets[-1])) for _ in range(4))
+        for k, clique in enumerate(cliques):
+            if k < len(problem.cliques):
+                target[plan.part(k)] = reorder(problem.values[k], self.domain, clique, inner)
+                weight[plan.part(k)] = problem.weights[k]
+            if clique in prior:
+                theta[plan.part(k)] = origin[plan.part(k)] = reorder(prior[clique], self.domain, clique, inner)
         if isinstance(warm_start, TreeModel) and warm_start.domain == self.domain:
             for factor, potentials in warm_start.factors():
                 home = smallest(inner, factor, plan.factors)
@@ -56,6 +78,8 @@ class KernelEstimator:
             problem.total,
             target,
             weight,
+            origin,
+            INDEPENDENCE / problem.total if prior else 0.0,
             step,
             self.tolerance,
             self.iterations,
@@ -69,3 +93,13 @@ class KernelEstimator:
             len(plan.factors),
         )
         return TreeModel(self.domain, problem.total, plan, theta, cells)
+
+
+def _prior(model: Model) -> dict[Clique, Floats]:
+    """Independent columns: the model's, to the power of 1 - EVENNESS, as potentials whose exponentials sum to 1."""
+    columns: list[Clique] = [(name,) for name in model.domain.names]
+    prior = {}
+    for column, counts in zip(columns, model.marginals(columns), strict=True):
+        tempered = np.maximum(counts / model.total, _SMALLEST) ** (1 - EVENNESS)
+        prior[column] = np.log(tempered / tempered.sum())
+    return prior

@@ -40,6 +40,7 @@ _ROUNDING = 1e-13  # of the loss: less is no improvement, and must not let poten
 _LIFTS = 100
 _NOTHING = 1e-5
 """A count that does not matter, in units of the noise's standard deviation."""
+_SMALLEST_GAIN = 1e-6  # of an exchange: more than rounding could pretend
 _FIRST_GROWTH = 1.5
 _GROWTH = 1.05
 _REORDER = {"reassoc", "nsz", "contract"}  # sums may be vectorised; infinities keep their meaning
@@ -165,7 +166,7 @@ def expand(small: Floats, link: Indices, maps: Maps) -> Floats:
     return large
 
 
-@_compiled("b1(f8[::1], f8, f8[::1], f8[::1], i8[::1], i8[::1], i8[:,::1], i4[::1])", error_model="numpy")
+@_compiled("f8(f8[::1], f8, f8[::1], f8[::1], i8[::1], i8[::1], i8[:,::1], i4[::1])", error_model="numpy")
 def calibrate(
     theta: Floats,
     total: float,
@@ -175,16 +176,17 @@ def calibrate(
     starts: Indices,
     links: Links,
     maps: Maps,
-) -> bool:
+) -> float:
     """Fill `cells` with the marginals of all tree cliques of the distribution exp(sum of potentials), times `total`.
 
     Links: one for each clique to its separator, one for each from the parent to it, then those to the factors whose
-    potentials `theta` holds, clique k's from starts[k]. False if the distribution is zero everywhere.
+    potentials `theta` holds, clique k's from starts[k]. Returns the logarithm of the sum that the exponentials are
+    divided by: minus infinity if they are zero everywhere.
     """
     count = len(parents)
     top, messages = np.empty_like(seps), np.empty_like(seps)
     cells[:] = 0.0
-    possible = True
+    log_sum = 0.0
     for k in range(count - 1, -1, -1):
         own = links[k]
         at, size, sep, sep_size = own[LARGE], own[LARGE_CELLS], own[SMALL], own[SMALL_CELLS]
@@ -202,8 +204,8 @@ def calibrate(
             for i in range(sep, sep + sep_size):
                 messages[i] += np.log(seps[i])
             _add(cells, messages, links[count + k], maps, 1.0)
-        elif not seps[sep] > 0.0:
-            possible = False
+        else:
+            log_sum += messages[sep] + np.log(seps[sep])
     for k in range(count):
         own = links[k]
         if parents[k] >= 0:
@@ -213,7 +215,7 @@ def calibrate(
         for i in range(own[SMALL], own[SMALL] + own[SMALL_CELLS]):
             top[i] = top[i] / seps[i] if seps[i] > 0.0 else 0.0
         _multiply(cells, top, own, maps)
-    return possible
+    return log_sum
 
 
 @_compiled("void(f8[::1], f8[::1], i8[::1], i8[:,::1], i4[::1])")
@@ -225,13 +227,16 @@ def fold(theta: Floats, folded: Floats, starts: Indices, links: Links, maps: Map
 
 
 @_compiled(
-    "f8(f8[::1], f8, f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], i8[::1], i8[::1], i8[:,::1], i4[::1])"
+    "f8(f8[::1], f8, f8[::1], f8[::1], f8[::1], f8, "
+    "f8[::1], f8[::1], f8[::1], f8[::1], i8[::1], i8[::1], i8[:,::1], i4[::1])"
 )
 def _evaluate(
     theta: Floats,
     total: float,
     target: Floats,
     weight: Floats,
+    prior: Floats,
+    pull: float,
     mu: Floats,
     folded: Floats,
     cells: Floats,
@@ -241,9 +246,13 @@ def _evaluate(
     links: Links,
     maps: Maps,
 ) -> float:
-    """The loss, sum of w/2 (mu - y)^2, of the potentials `theta`; leaves the measured marginals in `mu`."""
+    """The loss of the potentials `theta`; leaves the measured marginals in `mu`.
+
+    It is the sum of w/2 (mu - y)^2 and, if there is a `pull`, pull * total * KL(model || the distribution with the
+    potentials `prior`, whose exponentials sum to 1).
+    """
     fold(theta, folded, starts, links, maps)
-    calibrate(folded, total, cells, seps, parents, starts, links, maps)
+    log_sum = calibrate(folded, total, cells, seps, parents, starts, links, maps)
     for f in range(starts[0], starts[-1]):
         _sum(cells, mu, links[f], maps)
     for s in range(starts[-1], len(links)):
@@ -251,11 +260,16 @@ def _evaluate(
     loss = 0.0
     for i in range(len(mu)):
         loss += 0.5 * weight[i] * (mu[i] - target[i]) ** 2
+    if pull > 0.0:
+        divergence = -total * log_sum
+        for i in range(len(mu)):
+            divergence += (theta[i] - prior[i]) * mu[i]
+        loss += pull * divergence
     return loss
 
 
 @_compiled(
-    "Tuple((f8, i8))(f8[::1], f8, f8[::1], f8[::1], f8, f8, i8, "
+    "Tuple((f8, i8))(f8[::1], f8, f8[::1], f8[::1], f8[::1], f8, f8, f8, i8, "
     "f8[::1], f8[::1], i8[::1], i8[::1], i8[:,::1], i4[::1], i8[::1], i8)"
 )
 def descend(
@@ -263,6 +277,8 @@ def descend(
     total: float,
     target: Floats,
     weight: Floats,
+    prior: Floats,
+    pull: float,
     step: float,
     tolerance: float,
     iterations: int,
@@ -277,19 +293,21 @@ def descend(
 ) -> tuple[float, int]:
     """Mirror descent (McKenna, Sheldon, Miklau 2019, algorithm 1) from `theta`, in place; the loss and the iterations.
 
+    A `pull` to the potentials `prior` (see _evaluate) is part of each step, solved for exactly.
+
     The step grows while the loss falls. Nesterov's momentum, restarted when the loss rises (O'Donoghue and Candes 2015,
     function scheme). Ends when _WINDOW iterations, _PATIENCE times in a row, gained at most `tolerance` of the loss, or
     of 1, which is what one standard deviation of noise in two cells amounts to. Leaves in `cells` the marginals of the
     tree's cliques.
 
-    At last, factor by factor, counts of nearly zero are lifted to a count that changes no loss. Where a measurement is
-    negative, descent goes on for ever; a later fit that starts from e^-1000, and measures something else there, would
-    never get it back.
+    At last, without a pull, counts of nearly zero are lifted, factor by factor, to a count that changes no loss. Where
+    a measurement is negative, descent goes on for ever; a later fit that starts from e^-1000, and measures something
+    else there, would never get it back.
     """
     size = len(theta)
     mu, trial_mu, trial, folded = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
     moved, last = np.empty(size), theta.copy()
-    loss = _evaluate(theta, total, target, weight, mu, folded, cells, seps, parents, starts, links, maps)
+    loss = _evaluate(theta, total, target, weight, prior, pull, mu, folded, cells, seps, parents, starts, links, maps)
     before, age, growth, n, idle = loss, 0, _FIRST_GROWTH, 0, 0
     while n < iterations:
         n += 1
@@ -300,9 +318,12 @@ def descend(
         if step * steepest > _LEAP:
             step = _LEAP / steepest
         for i in range(size):
-            moved[i] = theta[i] - step * weight[i] * (mu[i] - target[i])
+            moved[i] = theta[i] - step * (weight[i] * (mu[i] - target[i]) - pull * prior[i])
+            moved[i] /= 1.0 + step * pull
             trial[i] = moved[i] + momentum * (moved[i] - last[i])
-        risen = _evaluate(trial, total, target, weight, trial_mu, folded, cells, seps, parents, starts, links, maps)
+        risen = _evaluate(
+            trial, total, target, weight, prior, pull, trial_mu, folded, cells, seps, parents, starts, links, maps
+        )
         if risen < loss * (1 - _ROUNDING):
             loss, age = risen, age + 1
             step *= growth
@@ -317,9 +338,9 @@ def descend(
             if idle == _PATIENCE:
                 break
             before = loss
-    for k in range(factors):
+    for k in range(factors if pull == 0.0 else 0):
         for _ in range(_LIFTS):
-            _evaluate(theta, total, target, weight, mu, folded, cells, seps, parents, starts, links, maps)
+            _evaluate(theta, total, target, weight, prior, pull, mu, folded, cells, seps, parents, starts, links, maps)
             lifted = False
             for i in range(offsets[k], offsets[k + 1]):
                 least = _NOTHING / np.sqrt(weight[i])
@@ -328,4 +349,33 @@ def descend(
                     lifted = True
             if not lifted:
                 break
-    return _evaluate(theta, total, target, weight, mu, folded, cells, seps, parents, starts, links, maps), n
+    loss = _evaluate(theta, total, target, weight, prior, pull, mu, folded, cells, seps, parents, starts, links, maps)
+    return loss, n
+
+
+@_compiled("void(i8[:,::1], i8[::1], i8[::1], i8[::1], f8[::1], i8[:,::1])")
+def exchange(codes: Links, new: Indices, first: Indices, second: Indices, gaps: Floats, pairs: Links) -> None:
+    """Exchange the attributes `new` of two rows, one pair of rows after the other, where that makes `gaps` smaller.
+
+    `gaps` are the differences, in sum of squares, of the counts of pairs of attributes to what they should be. A row of
+    `pairs`: an attribute among the new ones, another, the size of that one, and where their table begins.
+    """
+    for t in range(len(first)):
+        i, j = first[t], second[t]
+        change = 0.0
+        for p in range(len(pairs)):
+            a, b = pairs[p, 0], pairs[p, 1]
+            if codes[i, a] != codes[j, a] and codes[i, b] != codes[j, b]:
+                at, other = pairs[p, 3] + codes[i, a] * pairs[p, 2], pairs[p, 3] + codes[j, a] * pairs[p, 2]
+                change += 4.0 - 2.0 * (gaps[at + codes[i, b]] + gaps[other + codes[j, b]])
+                change += 2.0 * (gaps[at + codes[j, b]] + gaps[other + codes[i, b]])
+        if change < -_SMALLEST_GAIN:
+            for p in range(len(pairs)):
+                a, b = pairs[p, 0], pairs[p, 1]
+                at, other = pairs[p, 3] + codes[i, a] * pairs[p, 2], pairs[p, 3] + codes[j, a] * pairs[p, 2]
+                gaps[at + codes[i, b]] -= 1.0
+                gaps[other + codes[j, b]] -= 1.0
+                gaps[at + codes[j, b]] += 1.0
+                gaps[other + codes[i, b]] += 1.0
+            for a in new:
+                codes[i, a], codes[j, a] = codes[j, a], codes[i, a]

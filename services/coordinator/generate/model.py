@@ -100,7 +100,7 @@ class TreeModel:
             raise DomainError(f"cannot draw {count} rows")
         inner = self._plan.tree.domain
         cells = self._conditioned(where) if where else self._cells
-        codes = sample_tree(self._plan, cells, count, Uniform(seed))
+        codes = sample_tree(self._plan, cells, self.total, count, Uniform(seed))
         return np.ascontiguousarray(codes[:, [inner.position(name) for name in self.domain.names]])
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -135,9 +135,9 @@ def _joined(plan: Plan, tables: Iterable[Floats]) -> Floats:
 def _calibrated(plan: Plan, theta: Floats, total: float) -> Floats:
     folded, cells = np.empty_like(theta), np.empty(int(plan.cell_offsets[-1]))
     kernels.fold(theta, folded, plan.starts, plan.links, plan.maps)
-    possible = kernels.calibrate(
+    log_sum = kernels.calibrate(
         folded, total, cells, np.empty(plan.sep_cells), plan.parents, plan.starts, plan.links, plan.maps
     )
-    if not possible:
+    if log_sum == -np.inf:
         raise DomainError("the model gives no row like that any probability")
     return cells

@@ -15,6 +15,7 @@ import numpy as np
 from caps.domain import Clique, Domain
 from services.coordinator.generate import junction
 from services.coordinator.generate.estimator import Model, check_problem
+from services.coordinator.generate.kernel import KernelEstimator
 from services.coordinator.generate.model import TreeModel
 from services.coordinator.measured import Measured
 
@@ -54,6 +55,10 @@ class MbiEstimator:
             for clique in fitted.potentials.cliques
         }
         return TreeModel.from_potentials(self.domain, problem.total, tables, limit=self.limit)
+
+    def smoothed(self, model: Model, measurements: Sequence[Measured]) -> TreeModel:
+        """As Estimator.smoothed."""
+        return KernelEstimator(self.domain, self.limit, self.tolerance, self.iterations).smoothed(model, measurements)
 
 
 @cache
