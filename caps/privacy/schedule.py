@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from math import ceil
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from caps.errors import DomainError
 from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.privacy.neighbouring import Neighbouring
 from caps.privacy.rational import grid_down, positive, read_count, significant_down
 
-MEASURE_SHARE = Fraction(9, 10)
 SMALLEST_PART = Fraction(1, 2**80)
 MAX_ROUNDS = 100_000
 """Far more than any budget can be divided into; a schedule lists its steps."""
@@ -87,18 +86,25 @@ class Schedule(Protocol):
 class AimSchedule:
     """AIM (McKenna, Mullins, Sheldon and Miklau 2022): initial measurements, then rounds of select and measure.
 
-    Each round costs rho / rounds, nine tenths of it for the measurement. After a round the caller may anneal: sigma
-    halves and epsilon doubles, so rounds cost four times as much. A round that would leave less than another one is
-    the last, and takes all that is left: before it, at least the cost of the round just done remains, so the rule
-    never meets an empty budget, whatever is annealed.
+    A quarter of rho is for the initial measurements; each round costs its share of the rest, a sixth of it to select.
+    After a round the caller may anneal: rounds then cost four times as much (sigma halves and epsilon doubles), but
+    never so much that fewer than `least_rounds` would be left. A round that would leave less than another one is the
+    last, and takes all that is left: before it, at least the cost of the round just done remains, so the rule never
+    meets an empty budget, whatever is annealed.
 
-    Deviation from private-pgm's aim.py: the measurements counted at the start are those made, not the number of
-    columns; too few rounds to pay for them are refused instead of running into a negative budget; and the charge of a
-    selection includes what its integer arithmetic may err.
+    Deviation from private-pgm's aim.py: there an initial measurement costs as much as one of the first round, a tenth
+    of a round selects, annealing has no bound, and the charge of a selection leaves out what its arithmetic may err. A
+    small table's columns are then hardly known, and annealing ends a run after a few rounds.
     """
+
+    INITIAL_SHARE: ClassVar[Fraction] = Fraction(1, 4)
+    MEASURE_SHARE: ClassVar[Fraction] = Fraction(5, 6)
+    LEAST_ROUNDS: ClassVar[Fraction] = Fraction(5, 4)
+    """For each initial measurement."""
 
     rho: Fraction
     neighbouring: Neighbouring
+    first: Gaussian
     select: NoisyMax
     measure: Gaussian
     initial: int
@@ -108,27 +114,25 @@ class AimSchedule:
     pure_epsilon: None = None
 
     @classmethod
-    def start(
-        cls, rho: Fraction, neighbouring: Neighbouring, *, initial: int, rounds: int | None = None
-    ) -> AimSchedule:
-        """`initial` counts the marginals measured before the first round; `rounds`, 16 times as many unless given."""
+    def start(cls, rho: Fraction, neighbouring: Neighbouring, *, initial: int, rounds: int) -> AimSchedule:
+        """`initial` counts the marginals measured before the first round; `rounds` are planned, without annealing."""
         if read_count(initial) < 1:
             raise DomainError("AIM starts from at least one measurement")
-        rounds = _at_least_one(16 * initial if rounds is None else rounds)
-        least = ceil(MEASURE_SHARE * initial) + 1
-        if rounds < least:
-            raise DomainError(
-                f"{initial} initial measurements leave no budget for a round: plan {least} rounds or more"
-            )
-        budget = _divisible(rho, rounds)
-        select, measure = _split(budget / rounds, neighbouring)
-        return cls(budget, neighbouring, select, measure, initial)
+        budget = _divisible(rho, max(_at_least_one(rounds), initial))
+        first = Gaussian.costing(grid_down(cls.INITIAL_SHARE * budget / initial), neighbouring)
+        select, measure = _split((1 - cls.INITIAL_SHARE) * budget / rounds, neighbouring, cls.MEASURE_SHARE)
+        return cls(budget, neighbouring, first, select, measure, initial)
+
+    @property
+    def least_rounds(self) -> int:
+        """Of equal cost, that annealing leaves."""
+        return ceil(self.LEAST_ROUNDS * self.initial)
 
     @property
     def step(self) -> Step | None:
         match self.role:
             case Role.INITIAL:
-                return Step(Role.INITIAL, self.measure, self.initial)
+                return Step(Role.INITIAL, self.first, self.initial)
             case Role.SELECT:
                 return Step(Role.SELECT, self.select)
             case Role.MEASURE:
@@ -156,14 +160,24 @@ class AimSchedule:
         return (self.after(),)
 
     def _annealed(self) -> AimSchedule:
-        select = NoisyMax(2 * self.select.epsilon_star, 2 * self.select.kappa)
-        return replace(self, select=select, measure=Gaussian(self.measure.sigma_squared / 4))
+        share, cost = (self.rho - self.spent) / self.least_rounds, self._round_cost
+        if share >= 4 * cost:
+            select = NoisyMax(2 * self.select.epsilon_star, 2 * self.select.kappa)
+            return replace(self, select=select, measure=Gaussian(self.measure.sigma_squared / 4))
+        if share < cost * Fraction(5, 4):  # not worth tables of its own
+            return self
+        select, measure = _split(share, self.neighbouring, self.MEASURE_SHARE)
+        return replace(self, select=select, measure=measure)
+
+    @property
+    def _round_cost(self) -> Fraction:
+        return self.select.rho(self.neighbouring) + self.measure.rho(self.neighbouring)
 
     def _next_round(self) -> AimSchedule:
         left = self.rho - self.spent
-        if left >= 2 * (self.select.rho(self.neighbouring) + self.measure.rho(self.neighbouring)):
+        if left >= 2 * self._round_cost:
             return replace(self, role=Role.SELECT)
-        select, measure = _split(left, self.neighbouring)
+        select, measure = _split(left, self.neighbouring, self.MEASURE_SHARE)
         return replace(self, role=Role.SELECT, select=select, measure=measure, last=True)
 
 
@@ -204,20 +218,21 @@ class MwemSchedule(FixedSchedule):
     """
 
     __slots__ = ()
+    MEASURE_SHARE: ClassVar[Fraction] = Fraction(9, 10)
 
     @classmethod
     def gaussian(cls, rho: Fraction, neighbouring: Neighbouring, *, rounds: int) -> MwemSchedule:
         """Rounds of rho / rounds each: exponential mechanism and Gaussian noise."""
         budget = _divisible(rho, _at_least_one(rounds))
-        select, measure = _split(budget / rounds, neighbouring)
+        select, measure = _split(budget / rounds, neighbouring, cls.MEASURE_SHARE)
         return cls(budget, neighbouring, (Step(Role.SELECT, select), Step(Role.MEASURE, measure)) * rounds)
 
     @classmethod
     def laplace(cls, epsilon: Fraction, neighbouring: Neighbouring, *, rounds: int) -> MwemSchedule:
         """Rounds of epsilon / rounds each, pure DP: permute-and-flip and Laplace noise."""
         each = positive("epsilon", epsilon) / _at_least_one(rounds)
-        select = PermuteAndFlip(significant_down((1 - MEASURE_SHARE) * each))
-        measure = Laplace.of_epsilon(MEASURE_SHARE * each, neighbouring)
+        select = PermuteAndFlip(significant_down((1 - cls.MEASURE_SHARE) * each))
+        measure = Laplace.of_epsilon(cls.MEASURE_SHARE * each, neighbouring)
         steps = (Step(Role.SELECT, select), Step(Role.MEASURE, measure)) * rounds
         rho = sum((step.rho(neighbouring) for step in steps), Fraction(0))
         return cls(rho, neighbouring, steps, pure_epsilon=Fraction(epsilon))
@@ -245,10 +260,10 @@ class MstSchedule(FixedSchedule):
         return cls(budget, neighbouring, steps)
 
 
-def _split(rho: Fraction, neighbouring: Neighbouring) -> tuple[NoisyMax, Gaussian]:
-    """One round that costs at most rho, rounded down to the grid: a tenth to select, the rest to measure."""
-    select = NoisyMax.costing(grid_down((1 - MEASURE_SHARE) * rho))
-    return select, Gaussian.costing(grid_down(MEASURE_SHARE * rho), neighbouring)
+def _split(rho: Fraction, neighbouring: Neighbouring, measuring: Fraction) -> tuple[NoisyMax, Gaussian]:
+    """One round that costs at most rho, rounded down to the grid: the share `measuring` of it to measure."""
+    select = NoisyMax.costing(grid_down((1 - measuring) * rho))
+    return select, Gaussian.costing(grid_down(measuring * rho), neighbouring)
 
 
 def _divisible(rho: Fraction, parts: int) -> Fraction:

@@ -15,9 +15,9 @@ from caps.programs.base import Program, Task, pooled_draws, reduced, register
 class AimProgram(Program):
     """Measure every column; then, round by round, select a part of a query of the workload and measure it.
 
-    rounds: planned; annealing makes them fewer; 16 for each column unless given. max_model_bytes: of the model at the
-    end; on the way it grows with the budget spent. pooled: draw noise for the largest candidate, so that servers can
-    do it beforehand.
+    rounds: planned; annealing makes them fewer. Unless given, one for each candidate, but at most 16 for each column.
+    max_model_bytes: of the model at the end; on the way it grows with the budget spent. pooled: draw noise for the
+    largest candidate, so that servers can do it beforehand.
     """
 
     name: ClassVar[str] = "aim"
@@ -52,4 +52,6 @@ class AimProgram(Program):
         return pooled_draws(task.domain, queries, self._planned_rounds(task)) if self.pooled else None
 
     def _planned_rounds(self, task: Task) -> int:
-        return 16 * len(task.one_ways) if self.rounds is None else self.rounds
+        """With more rounds than candidates, the first would be so noisy that they teach nothing, and take most time."""
+        candidates = task.domain.downward_closure(task.workload.cliques)
+        return min(16 * len(task.one_ways), len(candidates)) if self.rounds is None else self.rounds

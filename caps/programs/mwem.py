@@ -16,7 +16,7 @@ class MwemProgram(Program):
     """Round by round, select a query of the workload and measure it.
 
     A budget in rho is spent on the exponential mechanism and Gaussian noise, a pure one on permute-and-flip and Laplace
-    noise. rounds: one for each column unless given. max_model_bytes: of the model at the end; round i of T may take i/T
+    noise. rounds: two for each column unless given. max_model_bytes: of the model at the end; round i of T may take i/T
     of it. pooled: as in AIM.
     """
 
@@ -46,4 +46,4 @@ class MwemProgram(Program):
         return pooled_draws(task.domain, queries, self._planned_rounds(task)) if self.pooled else None
 
     def _planned_rounds(self, task: Task) -> int:
-        return len(task.one_ways) if self.rounds is None else self.rounds
+        return 2 * len(task.one_ways) if self.rounds is None else self.rounds

@@ -45,7 +45,8 @@ class Forecast:
     neighbouring: Neighbouring
     weight: int
     """The largest that a candidate has; 0 if nothing is selected."""
-    anneals: bool
+    dearest: int = 0
+    """Of AIM, how many rounds may be as dear as annealing can make them."""
 
     @property
     def draws(self) -> int:
@@ -66,13 +67,14 @@ class Forecast:
         return simple if simple <= ETA_MAX else sum((self._strays(stage) for stage in self.stages), Fraction(0))
 
     def _strays(self, stage: Stage) -> Fraction:
-        if stage.last or stage.role is Role.INITIAL or not self.anneals:
+        if stage.last or stage.role is Role.INITIAL or not self.dearest:
             return stage.draws * (LIMIT if stage.last else self._distance(stage.mechanism))
         # A round annealed i times costs as much as 4^i rounds; so n_i of them, at distance d_i, add up to no more than
-        # all rounds at the largest d_i / 4^i. One round more, since the last may cost as much as two.
+        # all rounds at the largest d_i / 4^i. One round more, since the last may cost as much as two; and those that
+        # annealing made as dear as it can, which is less than four times.
         once = _annealed(stage.mechanism)
         worst = max(self._distance(stage.mechanism), self._distance(once) / 4, LIMIT / 16)
-        return stage.draws * Fraction(stage.releases + 1, stage.releases) * worst
+        return Fraction(stage.draws, stage.releases) * ((stage.releases + 1) * worst + self.dearest * LIMIT)
 
     def _distance(self, mechanism: AnyMechanism) -> Fraction:
         if isinstance(mechanism, Gaussian | Laplace):
@@ -104,7 +106,9 @@ def forecast(program: Program, task: Task) -> Forecast:
                 draws = releases * (max(sizes) if pooled is None else pooled)
                 stages.append(Stage(role, mechanism, releases, draws, max(sizes), last=last))
     weight = max(candidates.values(), default=0)
-    return Forecast(tuple(stages), task.neighbouring, weight, isinstance(start, AimSchedule))
+    # Of rounds that cost all that is left, divided by so many, one more may be begun before the last.
+    dearest = start.least_rounds + 1 if isinstance(start, AimSchedule) else 0
+    return Forecast(tuple(stages), task.neighbouring, weight, dearest)
 
 
 def _annealed(mechanism: AnyMechanism) -> AnyMechanism:

@@ -65,14 +65,15 @@ def test_every_machine_computes_the_same_digits() -> None:
     assert cdp_rho(1, NANO) == F(PINNED["cdp_rho"])
     assert cdp_eps(F(1, 2), NANO) == F(PINNED["cdp_eps"])
     assert calibrate(10, NANO) == F(PINNED["calibrate"])
-    assert AimSchedule.start(F(PINNED["calibrate"]), BOUNDED, initial=9).measure.sigma_squared == F(PINNED["sigma"])
+    schedule = AimSchedule.start(F(PINNED["calibrate"]), BOUNDED, initial=9, rounds=144)
+    assert schedule.measure.sigma_squared == F(PINNED["sigma"])
 
 
 PINNED = {
     "cdp_rho": "1273766876303105995787967912159639861/85070591730234615865843651857942052864",
     "cdp_eps": "2203011870264697841306882653272340582679/340282366920938463463374607431768211456",
     "calibrate": "371174841308577637711895551257504742203/340282366920938463463374607431768211456",
-    "sigma": "2642412785027041675/18014398509481984",
+    "sigma": "7610148820877880023/36028797018963968",
 }
 
 
@@ -104,9 +105,11 @@ def test_nothing_spent_is_nothing_lost() -> None:
         lambda: Neighbouring("bounded", 1),  # type: ignore[arg-type]
         lambda: Filter(F(0), UNBOUNDED),
         lambda: Filter(F(1), UNBOUNDED, eta_max=F(0)),
-        lambda: AimSchedule.start(F(1), UNBOUNDED, initial=0),
-        lambda: AimSchedule.start(F(1, 2**79), UNBOUNDED, initial=1),
-        lambda: AimSchedule.start(F(1), UNBOUNDED, initial=9).after(anneal=True),
+        lambda: AimSchedule.start(F(1), UNBOUNDED, initial=0, rounds=9),
+        lambda: AimSchedule.start(F(1), UNBOUNDED, initial=9, rounds=0),
+        lambda: AimSchedule.start(F(1, 2**79), UNBOUNDED, initial=1, rounds=16),
+        lambda: AimSchedule.start(F(1, 2**79), UNBOUNDED, initial=16, rounds=1),
+        lambda: AimSchedule.start(F(1), UNBOUNDED, initial=9, rounds=9).after(anneal=True),
         lambda: MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=0),
         lambda: MwemSchedule.laplace(F(0), UNBOUNDED, rounds=1),
         lambda: MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=1).after(anneal=True),
@@ -173,22 +176,23 @@ def test_a_selection_has_room_for_its_rounding() -> None:
     assert PermuteAndFlip(F(1, 4)).scale(7, BOUNDED) == 112
 
 
-def test_aim_starts_as_published() -> None:
-    """sigma = sqrt(T / (1.8 rho)), epsilon = sqrt(0.8 rho / T), T = 16 d; the start costs 0.9 d / T of the budget."""
+def test_aim_divides_its_budget() -> None:
+    """A quarter for 9 columns; three quarters for 45 rounds, of which a sixth selects: epsilon = sqrt(8 rho)."""
     rho = cdp_rho(1, NANO)
-    schedule = AimSchedule.start(rho, UNBOUNDED, initial=9)
-    assert float(schedule.measure.sigma_squared) ** 0.5 == pytest.approx(73.10, abs=0.01)
-    assert float(schedule.select.epsilon_star) * 1.125 == pytest.approx((0.8 * float(rho) / 144) ** 0.5)
-    assert float(schedule.after().spent / rho) == pytest.approx(0.05625)
+    schedule = AimSchedule.start(rho, UNBOUNDED, initial=9, rounds=45)
+    assert float(schedule.first.sigma_squared) == pytest.approx(9 * 4 / (2 * float(rho)))
+    assert float(schedule.after().spent / rho) == pytest.approx(0.25)
+    assert float(schedule.measure.sigma_squared) == pytest.approx(45 / (2 * 5 / 6 * 0.75 * float(rho)))
+    assert float(schedule.select.epsilon_star) * 1.125 == pytest.approx((8 / 6 * 0.75 * float(rho) / 45) ** 0.5)
 
 
 def test_aims_last_round_takes_what_is_left() -> None:
-    schedule = AimSchedule.start(F(1), UNBOUNDED, initial=1, rounds=2)
+    schedule = AimSchedule.start(F(1), UNBOUNDED, initial=1, rounds=1)
     schedule = schedule.after()
     assert schedule.last
-    assert float(schedule.spent) == pytest.approx(0.45)
-    assert float(schedule.select.rho(UNBOUNDED)) == pytest.approx(0.055)
-    assert float(schedule.measure.rho(UNBOUNDED)) == pytest.approx(0.495)
+    assert float(schedule.spent) == pytest.approx(0.25)
+    assert float(schedule.select.rho(UNBOUNDED)) == pytest.approx(0.125)
+    assert float(schedule.measure.rho(UNBOUNDED)) == pytest.approx(0.625)
     end = schedule.after().after()
     assert end.step is None
     with pytest.raises(DomainError, match="not the last"):
@@ -196,23 +200,38 @@ def test_aims_last_round_takes_what_is_left() -> None:
 
 
 def test_aim_runs_as_many_rounds_as_it_can_pay() -> None:
-    """The start costs 0.9 * 9 of 144 rounds; of the 135.9 left, 134 are plain and the last takes 1.9."""
-    schedule = AimSchedule.start(F(1), UNBOUNDED, initial=9)
-    first, measured = schedule.measure, 0
-    while schedule.step is not None:
-        measured += schedule.role is Role.MEASURE
-        assert schedule.last or schedule.measure == first
-        schedule = schedule.after()
-    assert measured == 135
-    assert float(schedule.measure.rho(UNBOUNDED) / first.rho(UNBOUNDED)) == pytest.approx(1.9)
+    """Rounding down leaves the last of 45 rounds a little more than one; annealed once, 44 rounds become 11."""
+    for anneal, expected in ((False, 45), (True, 12)):
+        schedule = AimSchedule.start(F(1), UNBOUNDED, initial=1, rounds=45)
+        measured = 0
+        while schedule.step is not None:
+            measured += schedule.role is Role.MEASURE
+            schedule = schedule.after(anneal=anneal and measured == 1 and schedule.role is Role.MEASURE)
+        assert measured == expected
 
 
 def test_annealing_halves_sigma_and_doubles_epsilon() -> None:
-    before = AimSchedule.start(F(1), UNBOUNDED, initial=9).after().after()
+    before = AimSchedule.start(F(1), UNBOUNDED, initial=9, rounds=144).after().after()
     after = before.after(anneal=True)
     assert before.role is Role.MEASURE
     assert after.measure.sigma_squared == before.measure.sigma_squared / 4
     assert after.select == NoisyMax.of_star(2 * before.select.epsilon_star)
+
+
+def test_annealing_leaves_as_many_rounds_as_it_must() -> None:
+    """At least 5 rounds for 4 columns: of 6, annealing after the first changes nothing; of 16, it leaves 5."""
+    schedule = AimSchedule.start(F(1), UNBOUNDED, initial=4, rounds=6).after().after()
+    assert schedule.after(anneal=True) == schedule.after()
+    schedule = AimSchedule.start(F(1), UNBOUNDED, initial=4, rounds=16).after().after()
+    once = schedule.after(anneal=True)
+    assert float(once.measure.rho(UNBOUNDED)) == pytest.approx(
+        5 / 6 * 0.75 * 15 / 16 / 5
+    )  # less than four times as much
+    rounds = 0
+    while once.step is not None:
+        rounds += once.role is Role.SELECT
+        once = once.after(anneal=once.role is Role.MEASURE and not once.last)
+    assert rounds == 5
 
 
 def entry(**changes: Any) -> Entry:

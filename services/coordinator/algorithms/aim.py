@@ -13,7 +13,7 @@ class Aim(AimProgram, Algorithm):
     """In each round, the candidate whose error in the model most exceeds the noise.
 
     Deviation from private-pgm's aim.py: all columns are measured at the start, also those outside the workload; scores
-    are integers in units of 2^-8; the last round is found, and the start charged, as `AimSchedule` says.
+    are integers in units of 2^-8; the budget is divided, and rounds are annealed, as `AimSchedule` says.
     """
 
     def loop(self, walk: Walk[M]) -> M:
@@ -38,8 +38,6 @@ class Aim(AimProgram, Algorithm):
             walk.measure(clique, estimates[clique], draws=draws)
             model = walk.fit(model)
             change = np.abs(model.marginal(clique) - estimates[clique]).sum()
-            annealed = walk.going and bool(change <= noise * domain.cells(clique))
-            if annealed:
-                walk.anneal()
-            walk.fitted(clique, annealed=annealed)
+            idle = bool(change <= noise * domain.cells(clique))
+            walk.fitted(clique, annealed=walk.going and idle and walk.anneal())
         return model
