@@ -21,6 +21,8 @@ from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, P
 from caps.privacy.neighbouring import Neighbouring
 from caps.privacy.rational import grid_down, positive, read_count, significant_down
 
+LEAST_RISE = Fraction(5, 4)
+"""Rounds of AIM that annealing would make dearer by less are left alone: other noise needs other tables."""
 SMALLEST_PART = Fraction(1, 2**80)
 MAX_ROUNDS = 100_000
 """Far more than any budget can be divided into; a schedule lists its steps."""
@@ -164,7 +166,7 @@ class AimSchedule:
         if share >= 4 * cost:
             select = NoisyMax(2 * self.select.epsilon_star, 2 * self.select.kappa)
             return replace(self, select=select, measure=Gaussian(self.measure.sigma_squared / 4))
-        if share < cost * Fraction(5, 4):  # not worth tables of its own
+        if share < LEAST_RISE * cost:
             return self
         select, measure = _split(share, self.neighbouring, self.MEASURE_SHARE)
         return replace(self, select=select, measure=measure)

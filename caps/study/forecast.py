@@ -13,6 +13,7 @@ from fractions import Fraction
 from caps.noise.tables import LIMIT
 from caps.oracle import measurement_plan, selection_plan
 from caps.privacy import ETA_MAX, AimSchedule, AnyMechanism, Gaussian, Laplace, Neighbouring, NoisyMax, Role
+from caps.privacy.schedule import LEAST_RISE
 from caps.programs import Program, Task
 
 
@@ -70,11 +71,14 @@ class Forecast:
         if stage.last or stage.role is Role.INITIAL or not self.dearest:
             return stage.draws * (LIMIT if stage.last else self._distance(stage.mechanism))
         # A round annealed i times costs as much as 4^i rounds; so n_i of them, at distance d_i, add up to no more than
-        # all rounds at the largest d_i / 4^i. One round more, since the last may cost as much as two; and those that
-        # annealing made as dear as it can, which is less than four times.
+        # all rounds at the largest d_i / 4^i. One round more, since the last may cost as much as two. Rounds that
+        # annealing made as dear as it may are others: each costs at least as much as 5/4 of the first ones.
         once = _annealed(stage.mechanism)
         worst = max(self._distance(stage.mechanism), self._distance(once) / 4, LIMIT / 16)
-        return Fraction(stage.draws, stage.releases) * ((stage.releases + 1) * worst + self.dearest * LIMIT)
+        rounds = stage.releases + 1
+        dearest = min(Fraction(self.dearest), rounds / LEAST_RISE)
+        strays = rounds * worst + dearest * max(LIMIT - LEAST_RISE * worst, Fraction(0))
+        return Fraction(stage.draws, stage.releases) * strays
 
     def _distance(self, mechanism: AnyMechanism) -> Fraction:
         if isinstance(mechanism, Gaussian | Laplace):
@@ -106,9 +110,9 @@ def forecast(program: Program, task: Task) -> Forecast:
                 draws = releases * (max(sizes) if pooled is None else pooled)
                 stages.append(Stage(role, mechanism, releases, draws, max(sizes), last=last))
     weight = max(candidates.values(), default=0)
-    # Of rounds that cost all that is left, divided by so many, one more may be begun before the last.
-    dearest = start.least_rounds + 1 if isinstance(start, AimSchedule) else 0
-    return Forecast(tuple(stages), task.neighbouring, weight, dearest)
+    return Forecast(
+        tuple(stages), task.neighbouring, weight, start.least_rounds if isinstance(start, AimSchedule) else 0
+    )
 
 
 def _annealed(mechanism: AnyMechanism) -> AnyMechanism:

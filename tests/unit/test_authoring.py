@@ -315,7 +315,7 @@ def test_expected_errors_of_laplace_noise() -> None:
     manifest, _ = example_manifest(algorithm="mwem", privacy=privacy)
     found = plan(manifest, costs_of(manifest))
     scale = found.stages[1].scale
-    assert scale == pytest.approx(4 / 0.9)
+    assert scale == pytest.approx(8 / 0.9)
     x = np.arange(-2000, 2001)
     law = np.exp(-abs(x) / scale)
     law /= law.sum()

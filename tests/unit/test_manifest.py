@@ -237,10 +237,10 @@ PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
         ["algorithm.parameters: "],
     ),
     (
-        "too few rounds",
+        "no rounds",
         ROWS,
-        put("algorithm", value={"name": "aim", "parameters": {"rounds": 1}}),
-        ["algorithm: "],
+        put("algorithm", value={"name": "aim", "parameters": {"rounds": 0}}),
+        ["algorithm.parameters: "],
     ),
     ("pure Gaussian", ROWS, put("privacy", "accounting", value="pure"), ["privacy.accounting: "]),
     ("too many cells", ROWS, put("schema", value=WIDE), ["workload: "]),
@@ -307,7 +307,7 @@ def test_a_run_that_would_be_stopped_halfway_is_refused() -> None:
     }
     document, keys = example_json(schema=schema)
     assert [problem for problem in problems(document) if "noise values" in problem] == problems(document) != []
-    fewer, _ = example_json(schema=schema, keys=keys, algorithm={"name": "aim", "parameters": {"rounds": 30}})
+    fewer, _ = example_json(schema=schema, keys=keys, algorithm={"name": "aim", "parameters": {"rounds": 20}})
     assert problems(fewer) == []
 
 
