@@ -311,9 +311,10 @@ def test_a_run_that_would_be_stopped_halfway_is_refused() -> None:
     assert problems(fewer) == []
 
 
-def test_the_forecast_bounds_every_path() -> None:
+@pytest.mark.parametrize("rounds", [12, 61])
+def test_the_forecast_bounds_every_path(rounds: int) -> None:
     """Walk the schedule with and without annealing: never more draws, nor more distance, than foretold."""
-    manifest, _ = example_manifest(algorithm={"name": "aim", "parameters": {"rounds": 12}})
+    manifest, _ = example_manifest(algorithm={"name": "aim", "parameters": {"rounds": rounds}})
     forecast, task, program = manifest.forecast, manifest.task, manifest.program
     assert forecast.eta() == forecast.draws * Fraction(1, 2**80) < ETA_MAX
     per = {
