@@ -247,8 +247,8 @@ class Runs:
     def _attend(self) -> None:
         """Servers that were out of reach, or whose operators had not decided, are asked again."""
         while not self._stop.wait(_ATTEND_EVERY):
-            for study in self._store.studies():
+            for study in self._store.unjudged():
                 try:
-                    self._studies.refresh(study, only=frozenset({Judged.PENDING, Judged.WAITING}))
+                    self._studies.refresh(study)
                 except CapsError as error:
                     log.warning(json.dumps({"study": study, "error": type(error).__name__}))

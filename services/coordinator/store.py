@@ -224,6 +224,11 @@ class Store:
         with self._write() as connection:
             connection.execute(update(tables.judgements).where(place).values(values))
 
+    def unjudged(self) -> list[str]:
+        """Studies on which a server has not decided, or could not be asked."""
+        open_ = tables.judgements.c.state.in_([Judged.PENDING, Judged.WAITING])
+        return [row["study"] for row in self._all(select(tables.judgements.c.study).where(open_).distinct())]
+
     def judgements(self, study: str) -> dict[str, Judgement]:
         """By server."""
         rows = self._all(select(tables.judgements).where(tables.judgements.c.study == study))

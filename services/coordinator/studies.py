@@ -68,10 +68,10 @@ class Studies:
             raise Problem(Kind.NOT_FOUND, "there is no such study here", study=study)
         return manifest
 
-    def refresh(self, study: str, *, only: frozenset[Judged] = frozenset(Judged) - {Judged.APPROVED}) -> None:
-        """Ask the servers whose last word was one of these. Servers that cannot be reached stay pending."""
+    def refresh(self, study: str) -> None:
+        """Ask the servers, unless all have approved. Servers that cannot be reached stay pending."""
         manifest, before = self.manifest(study), self._store.judgements(study)
-        if not any(before[server.name].state in only for server in manifest.servers):
+        if all(before[server.name].state is Judged.APPROVED for server in manifest.servers):
             return
         replies = self._servers.ask_each(manifest, "PUT", f"/v1/studies/{study}", manifest.to_json())
         for server, reply in zip(manifest.servers, replies, strict=True):

@@ -75,12 +75,12 @@ class Ledger:
 
         `limit` is what all studies of the population may spend together, by this server's policy.
         """
-        population, taken = manifest.privacy.population, Fraction(0)
-        for record in self._within(within):
-            if record["kind"] == "reserve" and record["population"] == population:
-                taken += decode_ratio(record["rho"])
-            if record["kind"] == "release" and record["population"] == population:
-                taken -= decode_ratio(record["rho"])
+        population = manifest.privacy.population
+        given = {
+            kind: sum((decode_ratio(r["rho"]) for r in _found(within, kind=kind, population=population)), Fraction(0))
+            for kind in ("reserve", "release")
+        }
+        taken = given["reserve"] - given["release"]
         if taken + rho > limit:
             raise BudgetExceeded(
                 f"population {population} has rho {float(max(limit - taken, Fraction(0))):.4g} left on this server, "
@@ -108,7 +108,8 @@ class Ledger:
 
     def range_of(self, run: str) -> LedgerRange:
         """Where a run stands in the record."""
-        found = [record for record in self.records() if record["run"] == run]
+        with reading(self._database) as connection:
+            found = _found(connection, run=run)
         first, last = found[0], found[-1]
         return LedgerRange(first=first["number"], last=last["number"], first_hash=first["hash"], last_hash=last["hash"])
 
@@ -125,11 +126,22 @@ class Ledger:
             rows = connection.execute(select(ledger.c.record, ledger.c.hash).order_by(ledger.c.number)).all()
         return [(row.record, row.hash) for row in rows]
 
-    def _within(self, connection: Connection) -> Iterator[dict[str, Any]]:
-        for row in connection.execute(select(ledger.c.record).order_by(ledger.c.number)).all():
-            found = canonical.load(row.record.encode())
-            assert isinstance(found, dict)
-            yield found
+
+def _found(within: Connection, **members: str) -> list[dict[str, Any]]:
+    """The records with these members, in order, and their hashes.
+
+    The database looks for them, since to read every record takes long: in canonical JSON a member has but one spelling.
+    """
+    chosen = select(ledger.c.record, ledger.c.hash).order_by(ledger.c.number)
+    for name, value in members.items():
+        spelling = canonical.dump({name: value}).decode()[1:-1]
+        chosen = chosen.where(ledger.c.record.contains(spelling, autoescape=True))
+    found = [(canonical.load(row.record.encode()), row.hash) for row in within.execute(chosen)]
+    return [
+        record | {"hash": written}
+        for record, written in found
+        if isinstance(record, dict) and members.items() <= record.items()
+    ]
 
 
 def _hash(record: dict[str, Any]) -> str:

@@ -14,10 +14,11 @@ import pytest
 from caps.service.problems import Problem
 from caps.study import Certificate
 from caps.study.verification import verify
+from services.coordinator import runs
 from services.coordinator.execution import Stopped
 from services.coordinator.formats import digest_of
 from services.coordinator.service import Coordinator
-from services.coordinator.store import Judged, State
+from services.coordinator.store import Judged, Judgement, State
 from tests.integration.coordinator_servers import Bench, written
 from tests.study_kit import AT, COLUMNS, NOW, SERVERS, example_json, make_keys
 
@@ -417,6 +418,23 @@ def test_judgements_of_the_servers(bench):
     faults.bad_signature = set()
     coordinator.studies.refresh(study)
     assert coordinator.studies.state(study, []) == "approved"
+
+
+def test_servers_that_were_away_are_asked_again_and_those_that_refused_are_not(bench, monkeypatch):
+    monkeypatch.setattr(runs, "_ATTEND_EVERY", 0.02)
+    coordinator, study, faults = bench.coordinator(), bench.manifest.study_id, bench.federation.faults
+    faults.down, faults.manual = {"S1"}, {"S3"}
+    coordinator.studies.propose(bench.manifest.to_json())
+    assert coordinator.store.unjudged() == [study]
+    coordinator.runs.open()
+    try:
+        faults.down, faults.manual = set(), set()
+        until(lambda: coordinator.studies.state(study, []) == "approved")
+        assert coordinator.store.unjudged() == []
+        coordinator.store.judge(study, Judgement("S2", Judged.REFUSED, "no"))
+        assert coordinator.store.unjudged() == []
+    finally:
+        coordinator.runs.close()
 
 
 def test_participation_shows_who_holds_what(bench):

@@ -171,14 +171,17 @@ def test_what_is_released_may_be_reserved_again_and_no_more(database: Engine, ma
         reserve(database, manifest, RUNS[2], Fraction(1, 2))
 
 
-def test_populations_have_budgets_of_their_own(database: Engine, manifest: Manifest) -> None:
-    privacy = manifest.privacy.to_json() | {"population": "another"}
-    other = Manifest.from_json(manifest.to_json() | {"privacy": privacy})
-    reserve(database, manifest, RUNS[0], LIMIT)
-    reserve(database, other, RUNS[1], LIMIT)
-    for one in (manifest, other):
-        with pytest.raises(BudgetExceeded, match=one.privacy.population):
-            reserve(database, one, RUNS[2], LIMIT)
+@pytest.mark.parametrize("names", [("one", "another"), ("a_b", "axb", "A_B", "a_b2"), ("reserve", "kind", "run")])
+def test_populations_have_budgets_of_their_own(database: Engine, manifest: Manifest, names: tuple[str, ...]) -> None:
+    document = manifest.to_json()
+    studies = [
+        Manifest.from_json(document | {"privacy": manifest.privacy.to_json() | {"population": name}}) for name in names
+    ]
+    for run, one in zip(RUNS, studies, strict=False):
+        reserve(database, one, run, LIMIT)
+    for one in studies:
+        with pytest.raises(BudgetExceeded, match=f"population {one.privacy.population} "):
+            reserve(database, one, RUNS[4], LIMIT)
 
 
 def test_many_at_once_reserve_no_more_than_there_is(database: Engine, manifest: Manifest) -> None:
