@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 
 from caps.errors import party_name
-from caps.privacy.rational import decode_ratio
 from caps.service.metrics import Reading, Source
 from caps.study import Policy
 from services.mpc_server.ledger import Ledger, LedgerBroken
@@ -51,11 +49,5 @@ def _ledger(ledger: Ledger, policy: Policy) -> Iterator[Reading]:
         return
     yield Reading("caps_ledger_sound", 1)
     yield Reading("caps_ledger_records", count)
-    taken: dict[str, Fraction] = {}
-    for record in ledger.records():
-        sign = {"reserve": 1, "release": -1}.get(record["kind"], 0)
-        if sign:
-            population = record["population"]
-            taken[population] = taken.get(population, Fraction(0)) + sign * decode_ratio(record["rho"])
-    for population, spent in sorted(taken.items()):
+    for population, spent in sorted(ledger.taken().items()):
         yield Reading("caps_ledger_rho_left", float(policy.population_rho(population) - spent), (population,))

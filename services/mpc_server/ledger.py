@@ -68,6 +68,11 @@ class Ledger:
             assert isinstance(found, dict)
             yield found | {"hash": written}
 
+    def taken(self) -> dict[str, Fraction]:
+        """What of each population's budget is set aside on this server."""
+        with reading(self._database) as connection:
+            return _taken(connection)
+
     def reserve(
         self, within: Connection, run: str, manifest: Manifest, rho: Fraction, *, limit: Fraction, at: str
     ) -> None:
@@ -76,11 +81,7 @@ class Ledger:
         `limit` is what all studies of the population may spend together, by this server's policy.
         """
         population = manifest.privacy.population
-        given = {
-            kind: sum((decode_ratio(r["rho"]) for r in _found(within, kind=kind, population=population)), Fraction(0))
-            for kind in ("reserve", "release")
-        }
-        taken = given["reserve"] - given["release"]
+        taken = _taken(within, population=population).get(population, Fraction(0))
         if taken + rho > limit:
             raise BudgetExceeded(
                 f"population {population} has rho {float(max(limit - taken, Fraction(0))):.4g} left on this server, "
@@ -125,6 +126,16 @@ class Ledger:
         with reading(self._database) as connection:
             rows = connection.execute(select(ledger.c.record, ledger.c.hash).order_by(ledger.c.number)).all()
         return [(row.record, row.hash) for row in rows]
+
+
+def _taken(within: Connection, **members: str) -> dict[str, Fraction]:
+    """By population, what was reserved and not given back, in the records with these members."""
+    taken: dict[str, Fraction] = {}
+    for kind, sign in (("reserve", 1), ("release", -1)):
+        for record in _found(within, kind=kind, **members):
+            population = record["population"]
+            taken[population] = taken.get(population, Fraction(0)) + sign * decode_ratio(record["rho"])
+    return taken
 
 
 def _found(within: Connection, **members: str) -> list[dict[str, Any]]:

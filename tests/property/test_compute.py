@@ -393,17 +393,23 @@ def test_each_kind_of_bad_entry_is_found_in_large_words(bad: list[int]) -> None:
     assert_cost("check_one_hot", outcome, {"u": 4, "r": 32})
 
 
-def test_nothing_of_the_bits_above_what_was_shared_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They depend on the shares: only multiples of 2^8 are opened, and of good columns only zeros."""
-    opened = []
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is opened from now on, in order, by every party."""
+    found = []
     reveal = compute.reveal
 
     async def watched(ctx: Any, x: AShare) -> Any:
         words = await reveal(ctx, x)
-        opened.append(words)
+        found.append(words)
         return words
 
     monkeypatch.setattr(compute, "reveal", watched)
+    return found
+
+
+def test_nothing_of_the_bits_above_what_was_shared_is_opened(opened: list[Any]) -> None:
+    """They depend on the shares: only multiples of 2^8 are opened, and of good columns only zeros."""
     wrong = COLUMNS.copy()
     wrong[3, :2] = 1
     arguments = [in_words(Z32, words, np.random.default_rng(1)) for words in (COLUMNS, wrong)]
@@ -642,16 +648,7 @@ def test_as_many_sums_are_opened_as_two_to_the_minus_forty_takes(bits: int, cell
     assert (sums - 1) * (64 - worst) < 40
 
 
-def test_of_a_refused_contribution_only_a_power_of_two_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = []
-    reveal = compute.reveal
-
-    async def watched(ctx: Any, x: AShare) -> Any:
-        words = await reveal(ctx, x)
-        opened.append(words)
-        return words
-
-    monkeypatch.setattr(compute, "reveal", watched)
+def test_of_a_refused_contribution_only_a_power_of_two_is_seen(opened: list[Any]) -> None:
     deviations = np.full((64, 64), 4 * 5, np.uint16)
     deviations[0] = 0
     flags = World(1).run(compute._all_zero, deviations).value

@@ -22,11 +22,22 @@ def problems(draw):
 def joint_of(domain, potentials, total):
     log = np.zeros(domain.sizes)
     for clique, table in potentials.items():
-        log = log + table.reshape(
-            [n if name in clique else 1 for name, n in zip(domain.names, domain.sizes, strict=True)]
-        )
+        log = log + table.reshape(aligned(domain, clique))
     joint = np.exp(log - log.max())
     return total * joint / joint.sum()
+
+
+def aligned(domain, clique):
+    """The shape in which a table over a clique is broadcast to the whole domain."""
+    return [n if name in clique else 1 for name, n in zip(domain.names, domain.sizes, strict=True)]
+
+
+def noisy_uniform(problem, sigma):
+    """Each clique of a problem as if 100 people were spread evenly, with Gaussian noise."""
+    domain, cliques, seed = problem
+    rng = np.random.default_rng(seed)
+    cells = [domain.cells(clique) for clique in cliques]
+    return [Measured(c, 100 / n + sigma * rng.normal(size=n), sigma) for c, n in zip(cliques, cells, strict=True)]
 
 
 def summed(domain, joint, clique):
@@ -55,16 +66,14 @@ def test_every_marginal_is_that_of_the_joint_distribution(problem, spread, worth
 @given(problems())
 @settings(max_examples=15, deadline=None)
 def test_a_fit_is_as_good_as_mirror_descent_on_the_joint_distribution(problem):
-    domain, cliques, seed = problem
-    rng = np.random.default_rng(seed)
-    measured = [Measured(c, 100 / domain.cells(c) + 10 * rng.normal(size=domain.cells(c)), 10.0) for c in cliques]
+    (domain, cliques, _), measured = problem, noisy_uniform(problem, 10.0)
     model = create_estimator("kernel", domain, tolerance=1e-7, iterations=5000).fit(measured, total=100.0)
     log, step = np.zeros(domain.sizes), 0.9 / max(1, len(cliques))
     for _ in range(1500):
         joint = np.exp(log - log.max())
         joint *= 100 / joint.sum()
         for one in measured:
-            shape = [n if name in one.clique else 1 for name, n in zip(domain.names, domain.sizes, strict=True)]
+            shape = aligned(domain, one.clique)
             log = log - step * (summed(domain, joint, one.clique).reshape(shape) - one.values.reshape(shape)) / 100
 
     def loss(distribution):
@@ -79,9 +88,7 @@ def test_a_fit_is_as_good_as_mirror_descent_on_the_joint_distribution(problem):
 @settings(max_examples=15, deadline=None)
 def test_a_smoothed_fit_is_the_most_probable_distribution(problem):
     """Loss plus 30 KL(p || q), q the tempered columns of the model it starts from: by exponentiated gradients on p."""
-    domain, cliques, seed = problem
-    rng = np.random.default_rng(seed)
-    measured = [Measured(c, 100 / domain.cells(c) + 20 * rng.normal(size=domain.cells(c)), 20.0) for c in cliques]
+    (domain, cliques, _), measured = problem, noisy_uniform(problem, 20.0)
     estimator = create_estimator("kernel", domain, tolerance=1e-9, iterations=5000)
     start = estimator.fit(measured, total=100.0)
     columns = [start.marginal([name]) / 100 for name in domain.names]
@@ -93,8 +100,7 @@ def test_a_smoothed_fit_is_the_most_probable_distribution(problem):
     prior = np.ones(domain.sizes)
     for axis, column in enumerate(columns):
         tempered = np.maximum(column, 1e-12) ** (1 - kernel.EVENNESS)
-        shape = [-1 if i == axis else 1 for i in range(len(columns))]
-        prior = prior * (tempered / tempered.sum()).reshape(shape)
+        prior = prior * (tempered / tempered.sum()).reshape(aligned(domain, (domain.names[axis],)))
 
     def objective(p):
         squares = sum(np.square(summed(domain, 100 * p, m.clique).ravel() - m.values).sum() for m in measured)
@@ -104,9 +110,8 @@ def test_a_smoothed_fit_is_the_most_probable_distribution(problem):
     for _ in range(1500):
         gradient = kernel.INDEPENDENCE * np.log(np.maximum(p, 1e-300) / prior)
         for m in measured:
-            shape = [n if name in m.clique else 1 for name, n in zip(domain.names, domain.sizes, strict=True)]
             gap = summed(domain, 100 * p, m.clique).ravel() - m.values
-            gradient = gradient + (gap / 4).reshape(shape)
+            gradient = gradient + (gap / 4).reshape(aligned(domain, m.clique))
         p = p * np.exp(-rate * (gradient - gradient.min()))
         p /= p.sum()
     found = model.marginal(domain.names) / 100
