@@ -262,7 +262,7 @@ class Driver:
         manifest = self.manifest
         privacy = manifest.privacy
         pure = privacy.exact_epsilon if privacy.accounting == "pure" else None
-        budget = Filter(Policy().rho_of(manifest), manifest.task.neighbouring, pure_epsilon=pure)
+        budget = Filter(manifest.budget, manifest.task.neighbouring, allowance=manifest.allowance, pure_epsilon=pure)
         oracle = ClearOracle(codes, manifest.layout, manifest.task.neighbouring, budget, RunBits(self), b"/run")
         return self._run(oracle)
 

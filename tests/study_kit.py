@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from caps import canonical, pki, signing
 from caps.oracle import Measurement
-from caps.privacy import ETA_MAX, Entry, Filter, Gaussian, PrivacyStatement, pure_rho
+from caps.privacy import ETA_MAX, Entry, Filter, Gaussian, PrivacyStatement
 from caps.study.documents import (
     Approval,
     Attestation,
@@ -223,9 +223,9 @@ def filter_of(manifest: Manifest) -> Filter:
     step = manifest.program.schedule(task).step
     assert step is not None
     spent = Filter(
-        pure_rho(manifest.privacy.exact_epsilon) if pure else task.zcdp,
+        manifest.budget,
         task.neighbouring,
-        eta_max=ETA_MAX,
+        allowance=manifest.allowance,
         pure_epsilon=manifest.privacy.exact_epsilon if pure else None,
     )
     if isinstance(step.mechanism, Gaussian):

@@ -1,19 +1,32 @@
 """Privacy accounting: what each release costs, what is left, what may be claimed. See docs/privacy.md."""
 
+from caps.privacy.allowance import ALLOWANCE, ETA_MAX, NOTHING, NU_MAX, Allowance
 from caps.privacy.filter import BudgetExceeded, Entry, Filter
 from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, Mechanism, NoisyMax, PermuteAndFlip
 from caps.privacy.neighbouring import BOUNDED, UNBOUNDED, Neighbouring, Relation
 from caps.privacy.schedule import AimSchedule, MstSchedule, MwemSchedule, Role, Schedule, Step
 from caps.privacy.statement import ASSUMPTIONS, UNIT, PrivacyStatement, Releases
-from caps.privacy.zcdp import ETA_MAX, calibrate, cdp_delta, cdp_eps, cdp_rho, folded_epsilon, pure_rho, satisfies
+from caps.privacy.zcdp import (
+    calibrate,
+    cdp_delta,
+    cdp_eps,
+    cdp_rho,
+    folded_epsilon,
+    pure_rho,
+    satisfies,
+)
 
 __all__ = [
+    "ALLOWANCE",
     "ASSUMPTIONS",
     "BOUNDED",
     "ETA_MAX",
+    "NOTHING",
+    "NU_MAX",
     "UNBOUNDED",
     "UNIT",
     "AimSchedule",
+    "Allowance",
     "AnyMechanism",
     "BudgetExceeded",
     "Entry",

@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from caps import canonical
 from caps.errors import DomainError, LocalError
+from caps.privacy.allowance import ALLOWANCE, Allowance
 from caps.privacy.mechanisms import AnyMechanism, mechanism_from_json, mechanism_to_json
 from caps.privacy.neighbouring import Neighbouring
 from caps.privacy.rational import (
@@ -27,7 +28,6 @@ from caps.privacy.rational import (
     read_object,
     read_text,
 )
-from caps.privacy.zcdp import ETA_MAX
 
 VERSION = 1
 PAPER_SAMPLERS = "paper:"
@@ -116,20 +116,21 @@ class Filter:
     No I/O, no clock, no chance: a ledger replays its entries into a new filter and gets an equal one.
     """
 
-    __slots__ = ("_entries", "_epsilon", "_eta", "_rho", "budget", "eta_max", "neighbouring", "pure_epsilon")
+    __slots__ = ("_entries", "_epsilon", "_eta", "_rho", "allowance", "budget", "neighbouring", "pure_epsilon")
 
     def __init__(
         self,
         budget: Fraction,
         neighbouring: Neighbouring,
         *,
-        eta_max: Fraction = ETA_MAX,
+        allowance: Allowance = ALLOWANCE,
         pure_epsilon: Fraction | None = None,
         entries: Iterable[Entry] = (),
     ) -> None:
         self.budget = positive("budget", budget)
         self.neighbouring = neighbouring
-        self.eta_max = positive("eta_max", eta_max)
+        positive("eta", allowance.eta)
+        self.allowance = allowance
         self.pure_epsilon = None if pure_epsilon is None else positive("epsilon", pure_epsilon)
         self._entries: list[Entry] = []
         self._rho = self._eta = self._epsilon = Fraction(0)
@@ -172,7 +173,7 @@ class Filter:
         epsilon = self._epsilon
         if rho > self.budget:
             raise BudgetExceeded(f"step {entry.step}: rho would exceed the budget by {float(rho - self.budget):.3g}")
-        if eta > self.eta_max:
+        if eta > self.allowance.eta:
             raise BudgetExceeded(f"step {entry.step}: the samplers' statistical distance would exceed its limit")
         if self.pure_epsilon is not None:
             pure = entry.epsilon(self.neighbouring)
@@ -195,9 +196,9 @@ class Filter:
         """Canonical JSON of the budgets and all entries."""
         return canonical.dump(
             {
+                "allowance": self.allowance.to_json(),
                 "budget": encode_ratio(self.budget),
                 "entries": [entry.to_json(self.neighbouring) for entry in self._entries],
-                "eta_max": encode_ratio(self.eta_max),
                 "neighbouring": self.neighbouring.to_json(),
                 "pure_epsilon": None if self.pure_epsilon is None else encode_ratio(self.pure_epsilon),
                 "version": VERSION,
@@ -207,7 +208,7 @@ class Filter:
     @classmethod
     def from_json(cls, data: bytes) -> Filter:
         """Rebuild by charging every entry again. Raises BudgetExceeded if they do not fit."""
-        names = ("budget", "entries", "eta_max", "neighbouring", "pure_epsilon", "version")
+        names = ("allowance", "budget", "entries", "neighbouring", "pure_epsilon", "version")
         members = read_object(canonical.load(data), names)
         entries, pure = members["entries"], members["pure_epsilon"]
         if read_count(members["version"]) != VERSION or not isinstance(entries, list):
@@ -216,7 +217,7 @@ class Filter:
         return cls(
             decode_ratio(members["budget"]),
             neighbouring,
-            eta_max=decode_ratio(members["eta_max"]),
+            allowance=Allowance.from_json(members["allowance"]),
             pure_epsilon=None if pure is None else decode_ratio(pure),
             entries=(Entry.from_json(entry, neighbouring) for entry in entries),
         )

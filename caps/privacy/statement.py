@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from caps import canonical
 from caps.errors import DomainError
+from caps.privacy.allowance import Allowance
 from caps.privacy.filter import Filter
 from caps.privacy.mechanisms import KINDS
 from caps.privacy.neighbouring import Neighbouring, Relation
@@ -68,7 +69,7 @@ class Releases:
 class PrivacyStatement:
     """The guarantee of one filter. An instance whose epsilon does not follow from its budgets cannot be made.
 
-    The guarantee is that of the budgets `rho` and `eta_max`, which were fixed beforehand; `rho_spent` and `eta` tell
+    The guarantee is that of the budgets `rho` and `allowance`, which were fixed beforehand; `rho_spent` and `eta` tell
     what became of them, and prove nothing by themselves, since a run may stop depending on what it saw.
     """
 
@@ -77,7 +78,7 @@ class PrivacyStatement:
     rho: Fraction
     rho_spent: Fraction
     eta: Fraction
-    eta_max: Fraction
+    allowance: Allowance
     pure_epsilon: Fraction | None
     neighbouring: Neighbouring
     releases: tuple[Releases, ...]
@@ -85,10 +86,10 @@ class PrivacyStatement:
     assumptions: tuple[str, ...] = ASSUMPTIONS
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rho_spent <= self.rho or not 0 <= self.eta <= self.eta_max:
+        if not 0 <= self.rho_spent <= self.rho or not 0 <= self.eta <= self.allowance.eta:
             raise DomainError("more was spent than the budgets allow")
-        pure = _pure_holds(self.pure_epsilon, self.eta_max, self.delta) and self.epsilon == self.pure_epsilon
-        if not pure and not satisfies(self.rho, self.eta_max, self.epsilon, self.delta):
+        pure = _pure_holds(self.pure_epsilon, self.allowance, self.delta) and self.epsilon == self.pure_epsilon
+        if not pure and not satisfies(self.rho, self.allowance, self.epsilon, self.delta):
             raise DomainError("this epsilon and delta do not follow from the budgets")
 
     @classmethod
@@ -96,8 +97,8 @@ class PrivacyStatement:
         cls, spent: Filter, delta: Fraction, *, unit: str = UNIT, assumptions: tuple[str, ...] = ASSUMPTIONS
     ) -> PrivacyStatement:
         """The statement about everything a filter has accepted and may yet accept, at this delta."""
-        epsilon = folded_epsilon(spent.budget, spent.eta_max, delta)
-        if spent.pure_epsilon is not None and _pure_holds(spent.pure_epsilon, spent.eta_max, delta):
+        epsilon = folded_epsilon(spent.budget, spent.allowance, delta)
+        if spent.pure_epsilon is not None and _pure_holds(spent.pure_epsilon, spent.allowance, delta):
             epsilon = min(epsilon, spent.pure_epsilon)
         counts = Counter[tuple[str, str, bool]]()
         for entry in spent.entries:
@@ -109,7 +110,7 @@ class PrivacyStatement:
             spent.budget,
             spent.spent,
             spent.eta,
-            spent.eta_max,
+            spent.allowance,
             spent.pure_epsilon,
             spent.neighbouring,
             releases,
@@ -158,9 +159,22 @@ class PrivacyStatement:
         made = f"{_listed(parts)} spent {shown(self.rho_spent)} of it" if parts else "nothing has been spent of it"
         return (
             f"A budget of rho = {shown(self.rho)} (zero-concentrated differential privacy) was fixed beforehand, and "
-            f"{made}. The noise as drawn may differ from the ideal by a statistical distance of {shown(self.eta)}; "
-            f"the limit for that, {shown(self.eta_max)}, is included in delta."
+            f"{made}. The noise as drawn may differ from the ideal by a statistical distance of {shown(self.eta)}. "
+            f"delta is the sum of {self._terms()}."
         )
+
+    def delta_terms(self) -> tuple[tuple[str, Fraction], ...]:
+        """What delta consists of, each a number: the last takes what the others leave."""
+        weight = 1 + exp_up(self.epsilon)
+        others = (
+            ("for the noise as drawn, which may be so far from the ideal", weight * self.allowance.eta),
+            ("for pseudorandom in place of random functions", weight * self.allowance.nu),
+            ("for checks of what holders bring that may err", self.allowance.soundness),
+        )
+        return (*others, ("from rho", self.delta - sum(value for _, value in others)))
+
+    def _terms(self) -> str:
+        return _listed([f"{shown(value)} {name}" for name, value in reversed(self.delta_terms()) if value])
 
     def _premises(self) -> str:
         numbered = "; ".join(f"({i}) {text}" for i, text in enumerate(self.assumptions, 1))
@@ -170,12 +184,12 @@ class PrivacyStatement:
         """Canonical JSON."""
         return canonical.dump(
             {
+                "allowance": self.allowance.to_json(),
                 "assumptions": list(self.assumptions),
                 "certified": self.certified,
                 "delta": encode_ratio(self.delta),
                 "epsilon": encode_ratio(self.epsilon),
                 "eta": encode_ratio(self.eta),
-                "eta_max": encode_ratio(self.eta_max),
                 "neighbouring": self.neighbouring.to_json(),
                 "paragraph": self.paragraph(),
                 "pure_epsilon": None if self.pure_epsilon is None else encode_ratio(self.pure_epsilon),
@@ -191,8 +205,9 @@ class PrivacyStatement:
     def from_json(cls, data: bytes) -> PrivacyStatement:
         """The inverse of `to_json`. Raises DomainError for a statement that is not true of its own budgets."""
         value = canonical.load(data)
-        ratios = ("epsilon", "delta", "rho", "rho_spent", "eta", "eta_max")
+        ratios = ("epsilon", "delta", "rho", "rho_spent", "eta")
         others = (
+            "allowance",
             "assumptions",
             "certified",
             "neighbouring",
@@ -212,6 +227,7 @@ class PrivacyStatement:
             raise DomainError("not a privacy statement of this version")
         statement = cls(
             **{name: decode_ratio(members[name]) for name in ratios},
+            allowance=Allowance.from_json(members["allowance"]),
             pure_epsilon=None if pure is None else decode_ratio(pure),
             neighbouring=Neighbouring.from_json(members["neighbouring"]),
             releases=tuple(Releases.from_json(release) for release in releases),
@@ -229,9 +245,9 @@ def shown(x: Fraction) -> str:
     return f"{rounded:f}" if x == 0 or Decimal("0.0001") <= rounded < 10**6 else f"{rounded:e}"
 
 
-def _pure_holds(epsilon: Fraction | None, eta: Fraction, delta: Fraction) -> bool:
-    """Whether an epsilon-DP mechanism, drawn within distance eta, is (epsilon, delta)-DP."""
-    return epsilon is not None and (1 + exp_up(epsilon)) * eta <= delta
+def _pure_holds(epsilon: Fraction | None, allowance: Allowance, delta: Fraction) -> bool:
+    """Whether a mechanism that differs from an epsilon-DP one by the allowance is (epsilon, delta)-DP."""
+    return epsilon is not None and allowance.of_delta(epsilon) <= delta
 
 
 def _listed(parts: list[str]) -> str:

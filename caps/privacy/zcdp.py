@@ -18,10 +18,10 @@ from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 
 from caps.errors import DomainError
+from caps.privacy.allowance import ALLOWANCE, Allowance
 from caps.privacy.rational import exact, exp_up, grid_down, grid_up, ln_down, ln_up, positive
 
 LARGEST = Fraction(1000)
-ETA_MAX = Fraction(1, 2**60)
 _SEARCH = Context(prec=50, Emin=-9999, Emax=9999)
 _CLOSE = Decimal("1e-20")
 _NEWTON_STEPS = 200
@@ -76,32 +76,30 @@ def cdp_rho(epsilon: int | Fraction, delta: int | Fraction) -> Fraction:
     return grid_down(rho * _MARGIN)
 
 
-def calibrate(epsilon: int | Fraction, delta: int | Fraction, *, eta_max: Fraction = ETA_MAX) -> Fraction:
-    """The rho a run may spend so that, samplers' distance eta_max included, it is (epsilon, delta)-DP. Rounded down."""
-    return cdp_rho(epsilon, _left_of(_probability(delta), _loss("epsilon", epsilon), eta_max))
+def calibrate(epsilon: int | Fraction, delta: int | Fraction, allowance: Allowance = ALLOWANCE) -> Fraction:
+    """The rho a run may spend so that, with what delta covers besides, it is (epsilon, delta)-DP. Rounded down."""
+    return cdp_rho(epsilon, _left_of(_probability(delta), _loss("epsilon", epsilon), allowance))
 
 
-def folded_epsilon(rho: int | Fraction, eta: int | Fraction, delta: int | Fraction) -> Fraction:
-    """The least epsilon, rounded up, with cdp_delta(rho, epsilon) + (1 + e**epsilon) eta <= delta.
+def folded_epsilon(rho: int | Fraction, allowance: Allowance, delta: int | Fraction) -> Fraction:
+    """The least epsilon, rounded up, with cdp_delta(rho, epsilon) + allowance.of_delta(epsilon) <= delta.
 
-    A mechanism within statistical distance eta of a rho-zCDP one is then (epsilon, delta)-DP. The iteration climbs to
+    A mechanism that differs from a rho-zCDP one by the allowance is then (epsilon, delta)-DP. The iteration climbs to
     the fixed point from below, so its last value is lifted a little and returned only once the inequality is verified.
     """
-    eta = _loss("eta", eta)
     delta = _probability(delta)
     epsilon = cdp_eps(rho, delta)
     for _ in range(_NEWTON_STEPS):
         lifted = grid_up(epsilon * _LIFT)
-        epsilon = cdp_eps(rho, _left_of(delta, lifted, eta))
+        epsilon = cdp_eps(rho, _left_of(delta, lifted, allowance))
         if epsilon <= lifted:
             return lifted
-    raise DomainError("the samplers' statistical distance is too large for this delta")
+    raise DomainError("delta does not cover the distances and probabilities that it has to")
 
 
-def satisfies(rho: int | Fraction, eta: int | Fraction, epsilon: int | Fraction, delta: int | Fraction) -> bool:
-    """Whether a mechanism within statistical distance eta of a rho-zCDP one is provably (epsilon, delta)-DP."""
-    epsilon, eta = _loss("epsilon", epsilon), _loss("eta", eta)
-    return cdp_delta(rho, epsilon) + (1 + exp_up(epsilon)) * eta <= _probability(delta)
+def satisfies(rho: int | Fraction, allowance: Allowance, epsilon: int | Fraction, delta: int | Fraction) -> bool:
+    """Whether a mechanism that differs from a rho-zCDP one by the allowance is provably (epsilon, delta)-DP."""
+    return cdp_delta(rho, epsilon) + allowance.of_delta(epsilon) <= _probability(delta)
 
 
 def pure_rho(epsilon: int | Fraction) -> Fraction:
@@ -131,11 +129,14 @@ def _probability(value: int | Fraction) -> Fraction:
     return delta
 
 
-def _left_of(delta: Fraction, epsilon: Fraction, eta: Fraction) -> Fraction:
-    left = delta - (1 + exp_up(epsilon)) * eta
-    if left <= 0:
-        raise DomainError("the samplers' statistical distance alone exceeds this delta")
-    return left
+def _left_of(delta: Fraction, epsilon: Fraction, allowance: Allowance) -> Fraction:
+    taken = allowance.of_delta(epsilon)
+    if taken >= delta:
+        raise DomainError(
+            f"delta must exceed {float(taken):.2g}: so much is taken by the distance of noise and of pseudorandom "
+            "functions from their ideals, and by the chance that a check of inputs errs"
+        )
+    return delta - taken
 
 
 def _best_order(rho: Fraction, epsilon: Fraction) -> Fraction:

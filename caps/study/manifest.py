@@ -33,7 +33,7 @@ from caps.errors import DomainError
 from caps.joinkey import JoinKey
 from caps.linkage import RowFormat
 from caps.pki import role_uri
-from caps.privacy import ASSUMPTIONS, ETA_MAX, Neighbouring, Relation, calibrate
+from caps.privacy import ASSUMPTIONS, ETA_MAX, Allowance, Neighbouring, Relation, calibrate, pure_rho
 from caps.programs import Program, Task, all_pairs, names, program
 from caps.schema import Column, Schema
 from caps.study.forecast import Forecast, forecast
@@ -510,6 +510,19 @@ class Manifest(Document):
         return program(self.algorithm.name, self.algorithm.parameters)
 
     @cached_property
+    def allowance(self) -> Allowance:
+        """What delta has to cover besides the conversion from rho."""
+        return Allowance()
+
+    @cached_property
+    def budget(self) -> Fraction:
+        """What a run may spend in all, in rho."""
+        privacy = self.privacy
+        if privacy.accounting == "pure":
+            return pure_rho(privacy.exact_epsilon)
+        return calibrate(privacy.exact_epsilon, privacy.exact_delta, self.allowance)
+
+    @cached_property
     def task(self) -> Task:
         """The manifest as an algorithm sees it."""
         privacy = self.privacy
@@ -518,7 +531,7 @@ class Manifest(Document):
             self.domain,
             self.queries,
             privacy.relation,
-            rho=None if pure else calibrate(privacy.exact_epsilon, privacy.exact_delta),
+            rho=None if pure else self.budget,
             pure_epsilon=privacy.exact_epsilon if pure else None,
             total=privacy.rows,
         )

@@ -13,7 +13,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from caps.errors import DomainError
-from caps.privacy import calibrate, pure_rho
+from caps.privacy import calibrate
 from caps.study.manifest import Document, Manifest, Name
 from caps.study.memory import memory_of, size_shown
 
@@ -64,7 +64,7 @@ class Policy(Document):
             objections.append(f"epsilon {privacy.epsilon} exceeds this server's largest, {self.largest_epsilon:g}")
         if privacy.exact_delta > _exact(self.largest_delta):
             objections.append(f"delta {privacy.delta} exceeds this server's largest, {self.largest_delta:g}")
-        if self.rho_of(manifest) > self.population_rho(privacy.population):
+        if manifest.budget > self.population_rho(privacy.population):
             objections.append(f"the study alone exceeds the budget of population {privacy.population}")
         if len(manifest.holders) < self.least_holders:
             objections.append(f"{len(manifest.holders)} holders are fewer than the {self.least_holders} demanded here")
@@ -94,12 +94,6 @@ class Policy(Document):
         if self.coordinators and manifest.coordinator.name not in self.coordinators:
             objections.append(f"the coordinator {manifest.coordinator.name} is not one this server works with")
         return objections
-
-    def rho_of(self, manifest: Manifest) -> Fraction:
-        """What a study may spend, in rho."""
-        if manifest.privacy.accounting == "pure":
-            return pure_rho(manifest.privacy.exact_epsilon)
-        return manifest.task.zcdp
 
     def population_rho(self, population: str) -> Fraction:
         """What all studies of a population together may spend, in rho."""

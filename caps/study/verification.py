@@ -220,7 +220,7 @@ def _guarantee(certificate: Certificate) -> str:
     if privacy.accounting == "pure":
         if statement.pure_epsilon is None or statement.pure_epsilon > privacy.exact_epsilon:
             raise _Fails(f"a pure epsilon of at most {privacy.epsilon} was agreed, and is not stated")
-    elif not satisfies(statement.rho, statement.eta_max, privacy.exact_epsilon, privacy.exact_delta):
+    elif not satisfies(statement.rho, statement.allowance, privacy.exact_epsilon, privacy.exact_delta):
         raise _Fails(f"a budget of rho = {shown(statement.rho)} is more than the agreed guarantee allows")
     return f"it is no weaker than agreed: epsilon = {privacy.epsilon} at delta = {privacy.delta}"
 

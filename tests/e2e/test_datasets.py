@@ -14,7 +14,7 @@ import pytest
 from caps.clear import ClearOracle
 from caps.privacy import Filter
 from caps.quality import workload_error
-from caps.study import Manifest, Policy
+from caps.study import Manifest
 from services.coordinator.algorithms import algorithm
 from services.coordinator.generate import create_estimator
 from tests.e2e.kit import Everybody, Study, horizontal, mixed, vertical
@@ -49,7 +49,7 @@ def central_errors(manifest: Manifest, codes: np.ndarray) -> np.ndarray:
     """Of the same algorithm on the same table in one place, with noise of its own each time."""
     task, errors = manifest.task, []
     for seed in range(TWINS):
-        budget = Filter(Policy().rho_of(manifest), task.neighbouring)
+        budget = Filter(manifest.budget, task.neighbouring, allowance=manifest.allowance)
         oracle = ClearOracle(codes, manifest.layout, task.neighbouring, budget)
         chosen = algorithm(manifest.algorithm.name, manifest.algorithm.parameters)
         model = chosen.run(task, oracle, create_estimator("kernel", manifest.domain)).model

@@ -151,7 +151,7 @@ def test_a_filter_refuses_without_a_trace_and_replays_to_an_equal_one(
         epsilon = sum((e.epsilon(relation) or F(0) for e in [*accepted, entry]), F(0))
         fits = (
             sum(e.rho(relation) for e in [*accepted, entry]) <= budget
-            and sum(e.eta for e in [*accepted, entry]) <= kept.eta_max
+            and sum(e.eta for e in [*accepted, entry]) <= kept.allowance.eta
             and not (pure and (isinstance(entry.mechanism, Gaussian) or epsilon > 3 * budget))
         )
         if fits:

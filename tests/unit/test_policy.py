@@ -64,8 +64,8 @@ def test_populations_and_rho() -> None:
     policy = Policy(populations={"patients": 2.0})
     assert policy.population_rho("patients") == calibrate(Fraction(2), Fraction(1, 10**6))
     assert policy.population_rho("others") == calibrate(Fraction(3), Fraction(1, 10**6))
-    assert policy.rho_of(example_manifest()[0]) == example_manifest()[0].task.zcdp
-    assert policy.rho_of(example_manifest(algorithm="mwem", privacy=PURE)[0]) == pure_rho(Fraction(1))
+    assert example_manifest()[0].budget == example_manifest()[0].task.zcdp
+    assert example_manifest(algorithm="mwem", privacy=PURE)[0].budget == pure_rho(Fraction(1))
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ from caps.errors import DomainError, LocalError
 from caps.privacy import (
     BOUNDED,
     ETA_MAX,
+    NOTHING,
     UNBOUNDED,
     AimSchedule,
+    Allowance,
     BudgetExceeded,
     Entry,
     Filter,
@@ -72,13 +74,13 @@ def test_every_machine_computes_the_same_digits() -> None:
 PINNED = {
     "cdp_rho": "1273766876303105995787967912159639861/85070591730234615865843651857942052864",
     "cdp_eps": "2203011870264697841306882653272340582679/340282366920938463463374607431768211456",
-    "calibrate": "371174841308577637711895551257504742203/340282366920938463463374607431768211456",
-    "sigma": "7610148820877880023/36028797018963968",
+    "calibrate": "371174541316164385114735119069266379275/340282366920938463463374607431768211456",
+    "sigma": "7610154971587737147/36028797018963968",
 }
 
 
 def test_nothing_spent_is_nothing_lost() -> None:
-    assert cdp_delta(0, 1) == cdp_eps(0, NANO) == pure_rho(0) == folded_epsilon(0, 0, NANO) == 0
+    assert cdp_delta(0, 1) == cdp_eps(0, NANO) == pure_rho(0) == folded_epsilon(0, NOTHING, NANO) == 0
 
 
 @pytest.mark.parametrize(
@@ -93,8 +95,8 @@ def test_nothing_spent_is_nothing_lost() -> None:
         lambda: cdp_rho(0, NANO),
         lambda: cdp_rho(True, NANO),
         lambda: calibrate(50, NANO),
-        lambda: folded_epsilon(1, F(1, 10**8), NANO),
-        lambda: folded_epsilon(1, F(1, 10**13), NANO),
+        lambda: folded_epsilon(1, Allowance(F(1, 10**8)), NANO),
+        lambda: folded_epsilon(1, Allowance(F(1, 10**13)), NANO),
         lambda: exact(0.5),  # type: ignore[arg-type]
         lambda: Gaussian(F(0)),
         lambda: Laplace(F(-1)),
@@ -104,7 +106,7 @@ def test_nothing_spent_is_nothing_lost() -> None:
         lambda: Neighbouring(Relation.BOUNDED, 0),
         lambda: Neighbouring("bounded", 1),  # type: ignore[arg-type]
         lambda: Filter(F(0), UNBOUNDED),
-        lambda: Filter(F(1), UNBOUNDED, eta_max=F(0)),
+        lambda: Filter(F(1), UNBOUNDED, allowance=NOTHING),
         lambda: AimSchedule.start(F(1), UNBOUNDED, initial=0, rounds=9),
         lambda: AimSchedule.start(F(1), UNBOUNDED, initial=9, rounds=0),
         lambda: AimSchedule.start(F(1, 2**79), UNBOUNDED, initial=1, rounds=16),
@@ -316,7 +318,7 @@ def test_the_wire_form() -> None:
                 "step": "run/1/measure",
             }
         ],
-        "eta_max": f"1/{2**60}",
+        "allowance": {"eta": f"1/{2**60}", "nu": f"1/{2**60}", "soundness": "0/1"},
         "neighbouring": {"multiplicity": 3, "relation": "unbounded"},
         "pure_epsilon": None,
         "version": 1,
@@ -386,8 +388,9 @@ PARAGRAPH = (
     "count is secret. "
     "A budget of rho = 0.05614 (zero-concentrated differential privacy) was fixed beforehand, and 9 tables with "
     "Gaussian noise (sampler dgauss-mpc) and 1 private selection (sampler gumbel-rnm) spent 0.002483 of it. "
-    "The noise as drawn may differ from the ideal by a statistical distance of 2.048e-22; the limit for that, "
-    "8.674e-19, is included in delta. "
+    "The noise as drawn may differ from the ideal by a statistical distance of 2.048e-22. delta is the sum of 1e-9 "
+    "from rho, 7.277e-18 for pseudorandom in place of random functions and 7.277e-18 for the noise as drawn, which may "
+    "be so far from the ideal. "
     "The assumptions are: (1) at most one of the three servers is corrupted or shares what it sees with others, and it "
     "follows the protocol; (2) AES-128 and keyed BLAKE2b are indistinguishable from random functions, and TLS 1.3 "
     "protects the connections; (3) nothing else computed from these persons' data is released; what is, adds to the "

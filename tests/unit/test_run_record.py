@@ -15,7 +15,7 @@ from caps.clear import ClearOracle
 from caps.errors import DomainError, LocalError, NotDue
 from caps.oracle import COMPUTE_DIGEST, Measurement, Request, Selection, request_digest
 from caps.privacy import BudgetExceeded, Filter, Gaussian
-from caps.study import Answer, Manifest, Policy, Signed
+from caps.study import Answer, Manifest, Signed
 from services.coordinator.algorithms import algorithm
 from services.coordinator.generate import create_estimator
 from services.mpc_server import tables
@@ -52,7 +52,7 @@ def transcript(study: tuple[Manifest, Keys]) -> list[tuple[Request, int | tuple[
     manifest, _ = study
     generator = np.random.default_rng(1)
     codes = np.stack([generator.integers(0, size, 300) for size in manifest.domain.sizes], axis=1)
-    budget = Filter(Policy().rho_of(manifest), manifest.task.neighbouring)
+    budget = Filter(manifest.budget, manifest.task.neighbouring, allowance=manifest.allowance)
     oracle = Transcript(codes, manifest.layout, manifest.task.neighbouring, budget)
     oracle.seen = []
     choice = manifest.algorithm
@@ -73,7 +73,7 @@ def database(tmp_path: Path, study: tuple[Manifest, Keys]) -> Iterator[Engine]:
 
 
 def record_of(database: Engine, manifest: Manifest, budget: Fraction | None = None) -> Record:
-    rho = Policy().rho_of(manifest) if budget is None else budget
+    rho = manifest.budget if budget is None else budget
     return Record(database, Ledger(database), manifest, RUN, INPUTS, rho)
 
 

@@ -51,7 +51,7 @@ class Record:
         self.run = run
         self.inputs = inputs
         pure = manifest.privacy.exact_epsilon if manifest.privacy.accounting == "pure" else None
-        self.filter = Filter(budget, manifest.task.neighbouring, pure_epsilon=pure)
+        self.filter = Filter(budget, manifest.task.neighbouring, allowance=manifest.allowance, pure_epsilon=pure)
         self._enforcer = Enforcer.start(manifest.program, manifest.task, manifest.layout)
         self.steps: list[Recorded] = []
         with reading(database) as connection:

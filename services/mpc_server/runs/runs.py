@@ -181,7 +181,6 @@ class Runs:
         objections = self._policy.judge(manifest)
         if objections:
             raise Problem(Kind.POLICY_REFUSED, objections[0], objections=objections)
-        rho = self._policy.rho_of(manifest)
         with self._database.begin() as transaction:
             row = transaction.execute(select(runs).where(runs.c.run == run)).first()
             if row is None:
@@ -190,7 +189,7 @@ class Runs:
                     if _charged(transaction, earlier.run) or earlier.state != "failed":
                         raise Problem(Kind.BUDGET_EXCEEDED, f"run {earlier.run} has the budget of this study")
                 limit = self._policy.population_rho(manifest.privacy.population)
-                self._ledger.reserve(transaction, run, manifest, rho, limit=limit, at=self._now())
+                self._ledger.reserve(transaction, run, manifest, manifest.budget, limit=limit, at=self._now())
                 transaction.execute(
                     runs.insert().values(run=run, study=asked.study, inputs=asked.inputs, state="going")
                 )
@@ -280,7 +279,7 @@ class Runs:
             if self._row(run).state == "going":
                 with self._database.begin() as transaction:
                     if not _charged(transaction, run):
-                        self._ledger.release(transaction, run, manifest, self._policy.rho_of(manifest), self._now())
+                        self._ledger.release(transaction, run, manifest, manifest.budget, self._now())
                     changed = update(runs).where(runs.c.run == run)
                     transaction.execute(changed.values(state="failed", reason="given up by the coordinator"))
                 if found.task is not None:
@@ -303,7 +302,7 @@ class Runs:
         row = self._row(run)
         manifest = self._studies.manifest(row.study)
         sealed = self._sealed(row.study)
-        record = Record(self._database, self._ledger, manifest, run, row.inputs, self._policy.rho_of(manifest))
+        record = Record(self._database, self._ledger, manifest, run, row.inputs, manifest.budget)
         material = Material(manifest, run, sealed, self._studies, self._contributions, self._store)
         party = self._studies.party(row.study)
         seat = Seat(
