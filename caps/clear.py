@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from caps.bounds import UNIT_BITS
 from caps.domain import Layout
 from caps.errors import LocalError
 from caps.noise import clear
 from caps.noise.plans import DistributedPlan, GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
-from caps.oracle import UNIT_BITS, Integers, Measurement, Selection
+from caps.oracle import Integers, Measurement, Selection
 from caps.privacy.filter import Filter
 from caps.privacy.neighbouring import Neighbouring
 

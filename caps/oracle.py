@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caps import canonical
+from caps.bounds import MOST_BIAS, MOST_COUNTED, MOST_ESTIMATED, SCORE_BITS, UNIT_BITS, largest_score
 from caps.domain import Clique, Layout
 from caps.errors import DomainError
 from caps.noise.plans import (
@@ -47,8 +48,6 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 Plan: TypeAlias = GaussianPlan | LaplacePlan | GumbelPlan | GeometricPlan
 """Noise that is drawn jointly, in MPC."""
 
-UNIT_BITS = 8
-MAX_ROWS = 1 << 32
 _SAMPLERS = {
     GaussianPlan: "discrete-gaussian",
     LaplacePlan: "discrete-laplace",
@@ -61,7 +60,7 @@ _SAMPLERS = {
 def rounded_estimate(estimate: npt.ArrayLike) -> Integers:
     """An estimate of counts, as a model gives it, in units of 2^-UNIT_BITS."""
     scaled = np.rint(np.asarray(estimate, np.float64) * (1 << UNIT_BITS))
-    if not np.all(np.abs(scaled) < MAX_ROWS << UNIT_BITS):  # also catches NaN
+    if not np.all((scaled >= 0) & (scaled <= MOST_COUNTED << UNIT_BITS)):  # also catches NaN
         raise DomainError("an estimated count is not a number of people")
     return scaled.astype(np.int64)
 
@@ -107,20 +106,30 @@ class Selection:
             raise DomainError(f"{draws} noise values are too few for {len(self.candidates)} candidates")
         return draws
 
-    def check(self, layout: Layout) -> None:
-        """Refuse a request that does not fit the layout, or whose scores could reach 2^62 and wrap."""
-        cells = sum(layout.sizes[layout.index(clique)] for clique in self.candidates)
-        if not self.candidates or self.estimate.shape != (cells,):
-            raise DomainError(f"{len(self.candidates)} candidates with {cells} cells need as many estimates")
+    def check(self, layout: Layout, largest_count: int = MOST_COUNTED) -> None:
+        """Refuse a request that does not fit the layout, or holds numbers that no honest model comes to.
+
+        largest_count: of a cell, whatever holders send. With it no score can reach 2^61.
+        """
+        sizes = np.array([layout.sizes[layout.index(clique)] for clique in self.candidates], np.int64)
+        if not self.candidates or self.estimate.shape != (int(sizes.sum()),):
+            raise DomainError(f"{len(self.candidates)} candidates with {sizes.sum()} cells need as many estimates")
         if self.bias.shape != (len(self.candidates),) or self.weights.shape != self.bias.shape:
             raise DomainError("every candidate needs a bias and a weight")
         if any(array.dtype != np.int64 for array in (self.estimate, self.bias, self.weights)):
             raise DomainError("estimates, biases and weights are 64-bit integers")
         if not np.any(self.weights):
             raise DomainError("at least one weight must not be zero")
-        worst = (MAX_ROWS << UNIT_BITS) + sum(map(abs, self.estimate.tolist())) + max(map(abs, self.bias.tolist()))
-        if worst * max(map(abs, self.weights.tolist())) >> 61:
-            raise DomainError("estimates, biases or weights are so large that a score could overflow")
+        if np.any(self.estimate < 0) or np.any(self.estimate > MOST_COUNTED << UNIT_BITS):
+            raise DomainError("an estimate is not a number of people")
+        # No sum of these wraps: there are at most 2^24 cells.
+        if np.any(np.add.reduceat(self.estimate, self.starts(layout)) > MOST_ESTIMATED):
+            raise DomainError("the estimates of a candidate add up to more people than there can be")
+        if np.any(self.bias < 0) or np.any(self.bias > sizes * MOST_BIAS):
+            raise DomainError("a bias is not what noise could come to")
+        worst = max(map(largest_score, self.weights.tolist(), sizes.tolist(), [largest_count] * len(sizes)))
+        if worst >> SCORE_BITS:
+            raise DomainError("weights or marginals are so large that a score could overflow")
 
     def starts(self, layout: Layout) -> npt.NDArray[np.intp]:
         """The first cell of every candidate in `estimate`."""

@@ -123,11 +123,14 @@ def attributes_of(domain: Domain, clique: Sequence[str]) -> list[Attribute]:
 def _(s: Source) -> Call:
     layout, ring, count = drawn_layout(s), s.ring(Z16, Z32), s.count(1, 4)
     tables = [layout.marginals(drawn_codes(s, layout.domain, s.count(0, 20))) for _ in range(count)]
-    kwargs = {"inputs": [horizontal(f"H{i}") for i in range(count)], "layout": layout}
-    sizes = {"v": count, "e": count * layout.cells, "k": ring.bits}
-    sizes["j"] = compute.combinations_of_totals([layout], ring.bits)
+    bits = s.count(8, min(ring.bits, 32 - (count - 1).bit_length()))
+    kwargs = {"inputs": [horizontal(f"H{i}") for i in range(count)], "layout": layout, "bits": bits}
+    sizes = {"v": count, "e": count * layout.cells, "k": bits}
+    sizes["j"] = compute.combinations_of_totals([layout], bits)
     expect = (np.sum(tables, axis=0), np.ones(count, bool))
-    return Call(tuple(ring.encode(table) for table in tables), sizes, expect, kwargs)
+    # Whatever a holder says beyond the bits that count is cut off.
+    claims = [ring.encode(table) | (s.words(ring, table.shape) >> bits << bits) for table in tables]
+    return Call(tuple(claims), sizes, expect, kwargs)
 
 
 @case(compute.check_one_hot, listed(compute.check_one_hot))

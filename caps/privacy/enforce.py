@@ -193,7 +193,7 @@ class Enforcer:
             raise self._refusal("a selection among others than the program's candidates")
         if len(set(request.candidates)) < len(request.candidates):
             raise self._refusal("a selection with a candidate given twice")
-        request.check(self._rules.layout)
+        request.check(self._rules.layout, self._rules.task.largest_count)
         if request.noise_values != len(known):
             raise self._refusal(f"a selection with {request.noise_values} noise values, not {len(known)},")
         if request.weights.tolist() != [known[candidate] for candidate in request.candidates]:

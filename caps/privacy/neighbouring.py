@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from caps.errors import DomainError
-from caps.privacy.rational import read_count, read_object, read_text
+from caps.privacy.rational import read_count, read_flag, read_object, read_text
 
 
 class Relation(StrEnum):
@@ -24,26 +24,34 @@ class Neighbouring:
     change has L2 and L1 norm at most k. Bounded: k rows leave and k others come; the two parts are non-negative
     vectors of opposite sign, so the squared L2 norm is at most k^2 + k^2 and the L1 norm at most 2k. A score
     w * (||x - y||_1 - c) changes by at most |w| times the L1 norm (triangle inequality).
+
+    moves: whether two holders may bring one value. The first one's counts, and once that person has gone, the second
+    one's, which may be any other: k rows then move from one cell to another, and the change has L1 norm 2k and squared
+    L2 norm 2k^2. Bounded, it happens twice, and both moves may be between the same two cells: 4k and 8k^2.
     """
 
     relation: Relation
     multiplicity: int = 1
+    moves: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.relation, Relation):
             raise DomainError("a relation is unbounded or bounded")
         if read_count(self.multiplicity) < 1:
             raise DomainError("a person stands in at least one row")
+        read_flag(self.moves)
 
     @property
     def l2_squared(self) -> int:
         """The square of the L2 sensitivity of one marginal."""
-        return self._sides * self.multiplicity**2
+        bounded, moves = self._factors
+        return (8 if bounded and moves else 2 if bounded or moves else 1) * self.multiplicity**2
 
     @property
     def l1(self) -> int:
         """The L1 sensitivity of one marginal."""
-        return self._sides * self.multiplicity
+        bounded, moves = self._factors
+        return (1 + bounded) * (1 + moves) * self.multiplicity
 
     @property
     def score_factor(self) -> int:
@@ -51,21 +59,21 @@ class Neighbouring:
         return self.l1
 
     @property
-    def _sides(self) -> int:
-        return 2 if self.relation is Relation.BOUNDED else 1
+    def _factors(self) -> tuple[bool, bool]:
+        return self.relation is Relation.BOUNDED, self.moves
 
     def to_json(self) -> dict[str, object]:
         """As an object of canonical JSON."""
-        return {"multiplicity": self.multiplicity, "relation": self.relation.value}
+        return {"moves": self.moves, "multiplicity": self.multiplicity, "relation": self.relation.value}
 
     @classmethod
     def from_json(cls, value: object) -> Neighbouring:
         """The inverse of `to_json`."""
-        fields = read_object(value, ("multiplicity", "relation"))
+        fields = read_object(value, ("moves", "multiplicity", "relation"))
         relation = read_text(fields["relation"])
         if relation not in set(Relation):
             raise DomainError("a relation is unbounded or bounded")
-        return cls(Relation(relation), read_count(fields["multiplicity"]))
+        return cls(Relation(relation), read_count(fields["multiplicity"]), read_flag(fields["moves"]))
 
 
 UNBOUNDED = Neighbouring(Relation.UNBOUNDED)

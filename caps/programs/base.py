@@ -10,6 +10,7 @@ from itertools import combinations
 from math import gcd
 from typing import ClassVar, TypeVar, get_type_hints
 
+from caps.bounds import MOST_COUNTED
 from caps.domain import Clique, Domain, Workload
 from caps.errors import DomainError, LocalError
 from caps.privacy.neighbouring import Neighbouring, Relation
@@ -27,7 +28,8 @@ class Task:
     """What all parties agreed on, as far as an algorithm must know it.
 
     The budget is `rho` (zCDP) or `pure_epsilon`, not both. `total` is the number of rows where it is public, which is
-    so only if neighbours have equally many: under the unbounded relation it is refused.
+    so only if neighbours have equally many: under the unbounded relation it is refused. No cell of a marginal counts
+    more than `largest_count`, whatever holders send.
     """
 
     domain: Domain
@@ -36,6 +38,7 @@ class Task:
     rho: Fraction | None = None
     pure_epsilon: Fraction | None = None
     total: int | None = None
+    largest_count: int = MOST_COUNTED
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "workload", self.workload.over(self.domain))

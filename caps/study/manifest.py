@@ -7,7 +7,9 @@ built is consistent: every reference resolves, the algorithm accepts its paramet
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property
@@ -28,6 +30,7 @@ from pydantic import (
 )
 
 from caps import canonical
+from caps.bounds import counted_bits, largest_sum
 from caps.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
 from caps.errors import DomainError
 from caps.joinkey import JoinKey
@@ -169,9 +172,10 @@ class Join(Document):
 class Form(NamedTuple):
     """What a contribution looks like: it follows from the manifest alone, so it tells nothing of a table.
 
-    `marginals`, the flat counts of the layout in Z_2^32; `columns`, one-hot columns, slots x width, in Z_2^16, or in
-    Z_2^24 if there are more than 65,535 slots; or `records`, rows of `caps.linkage`, capacity x bytes, in XOR shares of
-    bytes. No ring depends on the size of a table: it would tell how many rows there are.
+    `marginals`, the flat counts of the layout in Z_2^32, of which servers take the `counted_bits` lowest; `columns`,
+    one-hot columns, slots x width, in Z_2^16, or in Z_2^24 if there are more than 65,535 slots; or `records`, rows of
+    `caps.linkage`, capacity x bytes, in XOR shares of bytes. No ring depends on the size of a table: it would tell how
+    many rows there are.
     """
 
     form: Literal["marginals", "columns", "records"]
@@ -265,11 +269,6 @@ class Privacy(Document):
     def exact_delta(self) -> Fraction:
         """delta as a rational."""
         return Fraction(self.delta)
-
-    @property
-    def relation(self) -> Neighbouring:
-        """The neighbouring relation."""
-        return Neighbouring(Relation(self.neighbouring), self.multiplicity)
 
 
 class Publication(Document):
@@ -391,7 +390,8 @@ class Manifest(Document):
     def _spending_problems(self) -> list[str]:
         """Of parts that are sound by themselves and must also go together."""
         for place, check in (
-            ("privacy", lambda: self.task),
+            ("privacy", lambda: self._asked),
+            ("holders", lambda: self.counted_bits),
             ("privacy.accounting" if self.privacy.accounting == "pure" else "algorithm", lambda: self.forecast),
             ("workload", lambda: self.layout),
         ):
@@ -525,16 +525,60 @@ class Manifest(Document):
     @cached_property
     def task(self) -> Task:
         """The manifest as an algorithm sees it."""
+        return replace(self._asked, largest_count=largest_sum(self._counting, self.counted_bits, self.joined_rows))
+
+    @cached_property
+    def _asked(self) -> Task:
+        """The task, as far as it does not depend on how much is counted."""
         privacy = self.privacy
         pure = privacy.accounting == "pure"
         return Task(
             self.domain,
             self.queries,
-            privacy.relation,
+            self.neighbouring,
             rho=None if pure else self.budget,
             pure_epsilon=privacy.exact_epsilon if pure else None,
             total=privacy.rows,
         )
+
+    @property
+    def neighbouring(self) -> Neighbouring:
+        """What one person can change: the relation, and whether a value that goes may uncover another holder's."""
+        privacy = self.privacy
+        return Neighbouring(Relation(privacy.neighbouring), privacy.multiplicity, moves=bool(self.shared_columns))
+
+    @cached_property
+    def shared_columns(self) -> tuple[str, ...]:
+        """Columns that more than one holder brings of the same persons, in the schema's order."""
+        brought = Counter(
+            name
+            for holder in self.holders
+            if holder.brings == "columns"
+            for name in holder.columns or self.domain.names
+        )
+        return tuple(name for name in self.domain.names if brought[name] > 1)
+
+    @property
+    def _counting(self) -> int:
+        """How many holders count their rows themselves."""
+        return sum(holder.brings == "rows" for holder in self.holders)
+
+    @property
+    def joined_rows(self) -> int:
+        """Rows of the joint table that are spread over holders, at most."""
+        return self.slots or sum(holder.capacity or 0 for holder in self.holders)
+
+    @cached_property
+    def counted_bits(self) -> int:
+        """Bits of a count that a holder of whole rows brings (`caps.bounds`). Raises DomainError if none suffices."""
+        weights = self.program.candidates(self._asked)
+        candidates = {(weight, self.domain.cells(clique)) for clique, weight in weights.items()}
+        return counted_bits(self._counting, self.joined_rows, candidates)
+
+    @property
+    def most_persons(self) -> int:
+        """That a holder of whole rows can bring."""
+        return (1 << self.counted_bits) - 1
 
     @cached_property
     def forecast(self) -> Forecast:

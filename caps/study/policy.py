@@ -70,7 +70,7 @@ class Policy(Document):
             objections.append(f"{len(manifest.holders)} holders are fewer than the {self.least_holders} demanded here")
         if manifest.layout.cells > self.largest_domain:
             objections.append(f"{manifest.layout.cells} cells exceed this server's largest, {self.largest_domain}")
-        slots = manifest.slots or sum(holder.capacity or 0 for holder in manifest.holders)
+        slots = manifest.joined_rows
         if slots > self.largest_slots:
             what = "rows" if manifest.alignment is None else "slots"
             objections.append(f"{slots} {what} exceed this server's largest, {self.largest_slots}")

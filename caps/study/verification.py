@@ -215,7 +215,7 @@ def _guarantee(certificate: Certificate) -> str:
         raise _Fails(f"epsilon = {shown(statement.epsilon)} exceeds the {privacy.epsilon} that was agreed")
     if statement.delta > privacy.exact_delta:
         raise _Fails(f"delta = {shown(statement.delta)} exceeds the {privacy.delta} that was agreed")
-    if statement.neighbouring != privacy.relation:
+    if statement.neighbouring != certificate.manifest.neighbouring:
         raise _Fails("the statement protects against another change of the data than was agreed (neighbouring)")
     if privacy.accounting == "pure":
         if statement.pure_epsilon is None or statement.pure_epsilon > privacy.exact_epsilon:

@@ -340,6 +340,6 @@ def _statement(manifest: Manifest, attestation: Attestation) -> PrivacyStatement
     privacy = manifest.privacy
     if statement.epsilon > privacy.exact_epsilon or statement.delta > privacy.exact_delta:
         raise RunFailed("the servers state a greater privacy loss than the study's")
-    if statement.neighbouring != privacy.relation or statement.certified != manifest.algorithm.certified:
+    if statement.neighbouring != manifest.neighbouring or statement.certified != manifest.algorithm.certified:
         raise RunFailed("the servers' privacy statement is about another kind of privacy than the study's")
     return statement

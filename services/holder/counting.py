@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from caps.bounds import MOST_COUNTED
 from caps.domain import MISSING, Layout
 from caps.errors import DomainError
 
@@ -14,7 +15,7 @@ _ROWS = 1 << 16
 
 def count_marginals(layout: Layout, codes: npt.NDArray[np.integer]) -> npt.NDArray[np.uint32]:
     """What `layout.marginals` returns, as words of Z_2^32; fast, and some rows at a time."""
-    if len(codes) >= 1 << 32:
+    if len(codes) > MOST_COUNTED:
         raise DomainError("2^32 rows and more cannot be counted in Z_2^32")
     domain = layout.domain
     counts = np.zeros(layout.cells, np.uint32)

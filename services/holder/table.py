@@ -71,6 +71,8 @@ def read_table(
         raise _refusal(f"slot numbers that the study does not admit: {found.refused} in column {found.name}", report)
     if alignment is not None and len(codes) > alignment.slots:
         raise _refusal(f"the table has more rows than the {alignment.slots} slots of the study", report)
+    if holder.brings == "rows" and len(codes) > manifest.most_persons:
+        raise _refusal(f"the table has more rows than the {manifest.most_persons} that the study can count", report)
     if not len(codes):
         raise DomainError("the table has no rows")
     return Rows(codes, slots), report

@@ -18,7 +18,6 @@ from services.mpc_server.engine import compute, conversion, join, release, sampl
 from services.mpc_server.engine.registry import REGISTRY
 
 _DECLARING = (compute, conversion, join, release, sampling, steps)  # imported for what they put into the registry
-MARGINAL_BITS = 32
 
 
 def costs_of(manifest: Manifest) -> Costs:
@@ -46,7 +45,7 @@ def _compute(manifest: Manifest) -> StepCost:
     rows = len(manifest.holders) - len(tables)
     if not rows:
         return joined
-    added = _declared("add_marginals", **compute.marginals_sizes([manifest.layout] * rows, MARGINAL_BITS))
+    added = _declared("add_marginals", **compute.marginals_sizes([manifest.layout] * rows, manifest.counted_bits))
     return StepCost(max(joined.rounds, added.rounds), (joined + added).sent)
 
 
@@ -57,7 +56,7 @@ def answers_sizes_of(manifest: Manifest) -> dict[str, int]:
     columns = [holder for holder in manifest.holders if holder.brings == "columns"]
     sizes = compute.NO_ANSWERS.copy()
     if rows:
-        sizes |= compute.marginals_sizes([layout] * len(rows), MARGINAL_BITS)
+        sizes |= compute.marginals_sizes([layout] * len(rows), manifest.counted_bits)
     if columns:
         assert manifest.slots is not None
         brought = Counter(name for holder in columns for name in holder.columns or layout.domain.names)

@@ -617,7 +617,7 @@ def test_a_refused_contribution_of_marginals_is_left_out(ring: Any) -> None:
     arguments[1][layout.part(("b",))] += 1
     arguments[2][layout.part(("a", "b")).start] -= 1  # wraps to the largest count if it was 0
     arguments[3] = ring.encode(np.full(layout.cells, 0)).copy()
-    arguments[3][layout.part(("a",)).start] = 1 << (ring.bits - 1)
+    arguments[3][layout.part(("a",)).start] = 1 << (min(ring.bits, 30) - 1)  # four holders' counts have 30 bits
     inputs = [horizontal(f"H{i}") for i in range(4)]
     marginals, accepted = World(1).run(answers, *arguments, inputs=inputs, layout=layout).value
     assert accepted.tolist() == [True, False, False, False]
@@ -718,10 +718,16 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception]]]
     "marginals of another layout": (
         described(add_marginals),
         (np.zeros(2, np.uint16),),
-        {"inputs": [horizontal("H", (("a",),))], "layout": PAIRS},
+        {"inputs": [horizontal("H", (("a",),))], "layout": PAIRS, "bits": 16},
         DomainError,
     ),
-    "no marginals": (described(add_marginals), (), {"inputs": [], "layout": PAIRS}, ShareError),
+    "no marginals": (described(add_marginals), (), {"inputs": [], "layout": PAIRS, "bits": 16}, ShareError),
+    "marginals that could add up to 2^32": (
+        described(add_marginals),
+        (MARGINALS.astype(np.uint32), MARGINALS.astype(np.uint32)),
+        {"inputs": [horizontal("H"), horizontal("I")], "layout": PAIRS, "bits": 32},
+        DomainError,
+    ),
     "an unknown attribute": (
         answers, (COLUMNS,), {"inputs": [columns("H", ("a", "b", "d"))], "layout": PAIRS}, DomainError
     ),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caps.bounds import MOST_BIAS, MOST_COUNTED, UNIT_BITS
 from caps.domain import Layout, Workload
 from caps.errors import DomainError, NotDue
 from caps.oracle import Measurement, Request, Selection
@@ -341,9 +342,27 @@ def test_selections_that_do_not_fit_the_layout_are_refused(case: str) -> None:
         {"bias": request.bias[1:]},
         {"weights": request.weights[1:]},
         {"weights": request.weights.astype(float)},
-        {"estimate": request.estimate + 2**61},
     ):
         refused(enforcer, replace(request, **change), "estimates|every candidate|64-bit", DomainError)
+
+
+@pytest.mark.parametrize("case", ["aim", "mst", "mwem", "mwem, pure"])
+def test_numbers_that_no_honest_model_comes_to_are_refused(case: str) -> None:
+    enforcer, request = selection_of(case)
+    largest, cells = MOST_COUNTED << UNIT_BITS, request.estimate.size
+    one = np.arange(cells) == 0
+
+    def asked(**change: object) -> Selection:
+        return replace(request, **{name: np.asarray(value, np.int64) for name, value in change.items()})
+
+    assert enforcer.after(asked(estimate=np.where(one, largest, 0)))
+    for wrong in (-1, largest + 1, 2**61, -(2**63), 2**63 - 1):
+        refused(enforcer, asked(estimate=np.where(one, wrong, 0)), "not a number of people", DomainError)
+    refused(enforcer, asked(estimate=np.full(cells, largest)), "more people than there can be", DomainError)
+    most = MOST_BIAS * np.array([DOMAIN.cells(clique) for clique in request.candidates])
+    assert enforcer.after(asked(bias=most))
+    for wrong_bias in (most + 1, np.full(len(most), -1), np.full(len(most), 2**63 - 1)):
+        refused(enforcer, asked(bias=wrong_bias), "not what noise could come to", DomainError)
 
 
 @pytest.mark.parametrize("case", ["aim", "mst", "mwem", "mwem, pure"])

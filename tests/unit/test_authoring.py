@@ -26,7 +26,7 @@ from caps.study.authoring import MAX_TEXT, Finding, ManifestRefused, check, load
 from caps.study.cards import Card, read_bundle
 from caps.study.manifest import Manifest
 from caps.study.planning import Costs, StageCost, StepCost, plan
-from services.mpc_server.costs import MARGINAL_BITS, answers_sizes_of, costs_of
+from services.mpc_server.costs import answers_sizes_of, costs_of
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, answers_sizes
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.shares import AShare
@@ -378,7 +378,6 @@ def test_sizes_are_those_of_the_engine(holders: Any, slots: int) -> None:
             share = AShare(object(), columns, columns.copy())  # type: ignore[arg-type]
             inputs.append(ColumnsInput(holder.name, own.names, share))
     assert answers_sizes_of(manifest) == answers_sizes(inputs, manifest.layout)
-    assert Z32.bits == MARGINAL_BITS
 
 
 @pytest.mark.parametrize(

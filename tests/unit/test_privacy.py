@@ -51,8 +51,12 @@ def _many_digits() -> Iterator[None]:
 NANO = F(1, 10**9)
 THRICE = Neighbouring(Relation.UNBOUNDED, 3)
 SWAPPED_THRICE = Neighbouring(Relation.BOUNDED, 3)
-CHANGES = {UNBOUNDED: [1], BOUNDED: [1, 1], THRICE: [3], SWAPPED_THRICE: [3, 3]}
-every_relation = pytest.mark.parametrize("relation", CHANGES, ids=lambda n: f"{n.relation}-{n.multiplicity}")
+MOVED = Neighbouring(Relation.UNBOUNDED, moves=True)
+MOVED_THRICE = Neighbouring(Relation.BOUNDED, 3, moves=True)
+CHANGES = {UNBOUNDED: [1], BOUNDED: [1, 1], THRICE: [3], SWAPPED_THRICE: [3, 3], MOVED: [1, 1], MOVED_THRICE: [6, 6]}
+every_relation = pytest.mark.parametrize(
+    "relation", CHANGES, ids=lambda n: f"{n.relation}-{n.multiplicity}-{'moves' if n.moves else 'goes'}"
+)
 
 
 def test_vectors() -> None:
@@ -319,7 +323,7 @@ def test_the_wire_form() -> None:
             }
         ],
         "allowance": {"eta": f"1/{2**60}", "nu": f"1/{2**60}", "soundness": "0/1"},
-        "neighbouring": {"multiplicity": 3, "relation": "unbounded"},
+        "neighbouring": {"moves": False, "multiplicity": 3, "relation": "unbounded"},
         "pure_epsilon": None,
         "version": 1,
     }

@@ -19,9 +19,10 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from caps.bounds import UNIT_BITS
 from caps.domain import Clique
 from caps.errors import DomainError, LocalError
-from caps.oracle import UNIT_BITS, Measurement, Oracle, Selection, rounded_estimate
+from caps.oracle import Measurement, Oracle, Selection, rounded_estimate
 from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.privacy.schedule import Role, Schedule, Step, step_name
 from caps.programs.base import Program, Task, chosen, read_choice, registered

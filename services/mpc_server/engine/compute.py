@@ -30,6 +30,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from caps.bounds import COUNT_BITS, MOST_COUNTED, counted_bits, largest_sum
 from caps.domain import Clique, Domain, Layout
 from caps.errors import DomainError, ShareError
 from caps.prss import expand
@@ -64,8 +65,8 @@ _LIFTED = "(1+first)*{e}*8 + ((1+first)*{k} + carry_ands({k}))*plane({e})"
 _ADD_ROUNDS = "7 + log2(k)"
 _ADD_SENT = _LIFTED.format(e="e", k="k") + " + 64 + 16*v*j"
 _CHECK_SENT = f"64 + u*{3 * COMBINATIONS**2}*r//8"
-_COUNT_ROUNDS = "l*row_blocks(n, p, r) + min(c, 1) + 4 + log2(counted_bits(r))"
-_COUNT_SENT = "(n*q + row_groups(n, r)*c)*r//8 + " + _LIFTED.format(e="row_groups(n, r)*m", k="counted_bits(r)")
+_COUNT_ROUNDS = "l*row_blocks(n, p, r) + min(c, 1) + 4 + log2(group_bits(r))"
+_COUNT_SENT = "(n*q + row_groups(n, r)*c)*r//8 + " + _LIFTED.format(e="row_groups(n, r)*m", k="group_bits(r)")
 
 
 @protocol("PRSS words, opened", rounds="1", sent="48")
@@ -99,7 +100,8 @@ async def _all_zero(ctx: Context, deviations: AShare) -> Flags:
 class HorizontalInput:
     """What a holder counted itself: the marginals of `cliques` (of the whole layout if None), flat, over its own rows.
 
-    They are shared over Z_2^16 or Z_2^32, in which every word is a possible count; so none can be negative or huge.
+    They are shared over Z_2^16 or Z_2^32 and taken modulo a power of two, so that every word is a possible count, and
+    those of all holders add up to less than 2^32.
     """
 
     holder: str
@@ -173,14 +175,21 @@ def combinations_of_totals(layouts: Sequence[Layout], bits: int) -> int:
     return -(-SOUNDNESS_BITS // room)
 
 
+def own_bits(contributions: Sequence[HorizontalInput], rows: int = 0) -> int:
+    """The most bits that holders' own counts can have: with so many joined rows, no sum reaches 2^32."""
+    return min(counted_bits(len(contributions), rows), contributions[0].marginals.ring.bits)
+
+
 @protocol("CaPS Protocol 2, lines 1-5", rounds=_ADD_ROUNDS, sent=_ADD_SENT)
 async def add_marginals(
-    ctx: Context, contributions: Sequence[HorizontalInput], *, layout: Layout
+    ctx: Context, contributions: Sequence[HorizontalInput], *, layout: Layout, bits: int
 ) -> tuple[AShare, Flags]:
     """[[the sum of the contributions]] in the order of `layout`, over Z_2^64, and which of them were accepted.
 
+    Each contribution is lifted from Z_2^k, k = bits: what a holder says beyond 2^k - 1 is cut off, whatever it sends.
+
     Deviation: the paper adds what holders share over Z_2^64. There a holder could share counts that wrap, and so break
-    the bound on what one row can change; here they come in a smaller ring and are lifted.
+    the bound on what one row can change.
 
     Pre-conditions: all contributions are in one ring; servers compared their copies of them on receipt.
     Leaks: which contributions are accepted (see check_totals).
@@ -188,12 +197,14 @@ async def add_marginals(
     if not contributions:
         raise ShareError("there is no contribution to add")
     layouts, ring = _check_marginals(ctx, contributions, layout)
-    combinations_of_totals(layouts, ring.bits)
+    if not 1 <= bits <= ring.bits or largest_sum(len(contributions), bits, 0) > MOST_COUNTED:
+        raise DomainError(f"{len(contributions)} counts of {bits} bits could add up to 2^{COUNT_BITS} or more")
+    combinations_of_totals(layouts, bits)
     stacked = concatenate([contribution.marginals for contribution in contributions])
-    wide = await lift(ctx.step("lift"), stacked, ring=Z64)
+    wide = await lift(ctx.step("lift"), stacked, ring=Z64, modulo=Ring(bits, ring.dtype))
     ends = np.cumsum([own.cells for own in layouts])
     parts = [wide[end - own.cells : end] for end, own in zip(ends, layouts, strict=True)]
-    accepted = await check_totals(ctx.step("check"), parts, layouts=layouts, bits=ring.bits)
+    accepted = await check_totals(ctx.step("check"), parts, layouts=layouts, bits=bits)
     mine, next_ = np.zeros(layout.cells, Z64.dtype), np.zeros(layout.cells, Z64.dtype)
     for index in np.flatnonzero(accepted):
         positions = layout.positions(layouts[index].cliques)
@@ -629,8 +640,8 @@ def _row_slices(rows: int, columns: int) -> list[slice]:
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-def counted_bits(bits: int) -> int:
-    """Bits of a count, of columns in words of so many."""
+def group_bits(bits: int) -> int:
+    """Bits of a group's count, of columns in words of so many."""
     return _WIDTHS[RINGS[bits]].counted.bits
 
 
@@ -756,6 +767,7 @@ async def compute_answers(
     *,
     layout: Layout,
     counted: Sequence[Clique] | None = None,
+    bits: int | None = None,
 ) -> Answers:
     """[[the marginals of the joint table]] in the order of `layout`, over Z_2^64, and which inputs were accepted.
 
@@ -770,7 +782,8 @@ async def compute_answers(
     By default `counted` is every clique whose attributes are all brought as columns. Where several holders bring an
     attribute as columns, the first in the order of `inputs` that has a value in a row decides. A refused input is left
     out: its rows count nowhere, or its attributes are missing unless another holder has them. The declared cost is that
-    of a call in which nothing is refused.
+    of a call in which nothing is refused. `bits` is how many a count of a holder's own has; by default, as many as keep
+    every sum below 2^32.
 
     Pre-conditions: no row is brought twice for a clique; columns are aligned; servers compared their copies on receipt.
     Leaks: which inputs are accepted (see check_totals and check_one_hot).
@@ -800,7 +813,8 @@ async def compute_answers(
     accepted = np.zeros(len(inputs), np.bool_)
     branches = []
     if marginals:
-        branches.append(add_marginals(ctx.step("marginals"), marginals, layout=layout))
+        bits = bits or own_bits(marginals, columns[0].columns.shape[0] if columns else 0)
+        branches.append(add_marginals(ctx.step("marginals"), marginals, layout=layout, bits=bits))
     if columns:
         branches.append(_count_joined(ctx.step("columns"), columns, layout, chosen))
     results = await together(*branches)
@@ -871,14 +885,18 @@ NO_ANSWERS = dict.fromkeys("nmcqlvejugh", 0) | {"k": 16, "r": 16, "p": 1}
 
 
 def answers_sizes(
-    inputs: Sequence[HorizontalInput | ColumnsInput], layout: Layout, counted: Sequence[Clique] | None = None
+    inputs: Sequence[HorizontalInput | ColumnsInput],
+    layout: Layout,
+    counted: Sequence[Clique] | None = None,
+    bits: int | None = None,
 ) -> dict[str, int]:
     """The sizes that the declared cost of `compute_answers` is a formula of."""
     marginals = [one for one in inputs if isinstance(one, HorizontalInput)]
     columns = [one for one in inputs if isinstance(one, ColumnsInput)]
     sizes = NO_ANSWERS.copy()
     if marginals:
-        sizes |= marginals_sizes([one.layout(layout) for one in marginals], marginals[0].marginals.ring.bits)
+        bits = bits or own_bits(marginals, columns[0].columns.shape[0] if columns else 0)
+        sizes |= marginals_sizes([one.layout(layout) for one in marginals], bits)
     if columns:
         brought = Counter(name for one in columns for name in one.attributes)
         cliques = [q for q in layout.cliques if all(name in brought for name in q)] if counted is None else counted
@@ -891,7 +909,7 @@ def answers_sizes(
 
 
 FUNCTIONS.update(
-    counted_bits=counted_bits,
+    group_bits=group_bits,
     row_groups=row_groups,
     row_blocks=row_blocks,
     paper_blocks=paper_blocks,

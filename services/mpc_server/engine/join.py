@@ -42,6 +42,7 @@ from services.mpc_server.engine.compute import (
     count,
     count_sizes,
     marginals_sizes,
+    own_bits,
     recipe_of,
     row_blocks,
 )
@@ -413,6 +414,7 @@ async def compute_joined_answers(
     layout: Layout,
     mode: Mode,
     counted: Sequence[Clique] | None = None,
+    bits: int | None = None,
 ) -> Answers:
     """[[the marginals of the joint table]] in the order of `layout`, over Z_2^64, and which inputs were accepted.
 
@@ -442,7 +444,8 @@ async def compute_joined_answers(
 
     branches = []
     if marginals:
-        branches.append(add_marginals(ctx.step("marginals"), marginals, layout=layout))
+        bits = bits or own_bits(marginals, sum(len(one.rows) for one in tables))
+        branches.append(add_marginals(ctx.step("marginals"), marginals, layout=layout, bits=bits))
     if tables:
         _plan(ctx, tables, layout, chosen)
         branches.append(join_answers(ctx.step("join"), tables, layout=layout, mode=mode, counted=chosen))
@@ -459,13 +462,15 @@ def joined_sizes(
     matching: Matching | None,
     layout: Layout,
     counted: Sequence[Clique] | None = None,
+    bits: int | None = None,
 ) -> dict[str, int]:
     """The sizes that the declared cost of `compute_joined_answers` is a formula of, given its tables' matching."""
     marginals = [one for one in inputs if isinstance(one, HorizontalInput)]
     tables = [one for one in inputs if isinstance(one, JoinInput)]
     sizes = dict.fromkeys("nsagzbxwymcqlvuej", 0) | {"k": 16, "p": 1}
     if marginals:
-        sizes |= marginals_sizes([one.layout(layout) for one in marginals], marginals[0].marginals.ring.bits)
+        bits = bits or own_bits(marginals, sum(len(one.rows) for one in tables))
+        sizes |= marginals_sizes([one.layout(layout) for one in marginals], bits)
     if matching is not None:
         brought = {name for one in tables for name in one.attributes}
         chosen = [clique for clique in layout.cliques if brought.issuperset(clique)] if counted is None else counted

@@ -11,8 +11,9 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from caps.bounds import UNIT_BITS
 from caps.errors import DomainError, ShareError
-from caps.oracle import UNIT_BITS, Integers
+from caps.oracle import Integers
 from caps.ring import Z32, Z64, Words, pack_bits, unpack_bits
 from services.mpc_server.engine.arithmetic import reshare, reveal, reveal_bits, share_from
 from services.mpc_server.engine.boolean import carry, tournament
@@ -22,9 +23,6 @@ from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare
 
 Indices = npt.NDArray[np.intp]
-
-COUNT_BITS = Z32.bits
-"""Counts are below 2^32: no study has more people."""
 
 
 @protocol(
@@ -37,7 +35,7 @@ async def count_bits(ctx: Context, counts: AShare) -> BShare:
 
     Reducing every component modulo 2^32 shares the counts modulo 2^32, which is what they are.
 
-    Pre-conditions: 0 <= count < 2^32, in Z_2^64.
+    Pre-conditions: 0 <= count < 2^32, in Z_2^64; `caps.bounds` says why that is so.
     Leaks: nothing.
     """
     ctx.own(counts)
@@ -143,14 +141,15 @@ async def error_scores(
 
     Deviation: the paper prints sum(1 - 2 abs_diff) in Protocol 8; the sum of abs_diff is meant.
 
-    Pre-conditions: bits are those of `count_bits`; |score| < 2^61, which `caps.oracle.Selection.check` decides.
+    Pre-conditions: bits are those of `count_bits`; the request passed `caps.oracle.Selection.check`,
+        so that bounds have 32 bits and |score| < 2^61.
     Leaks: nothing.
     """
     ctx.own(counts, bits)
     if counts.shape != bits.shape or estimate.shape != counts.shape or not bias.shape == weights.shape == starts.shape:
         raise ShareError("one estimate for each cell, and one bias and weight for each candidate, are needed")
-    # 2^8 x < estimate exactly when x < ceil(estimate / 2^8).
-    bound = np.clip(-(-estimate >> UNIT_BITS), 0, (1 << COUNT_BITS) - 1).astype(np.uint64)
+    # 2^8 x < estimate exactly when x < ceil(estimate / 2^8), which has 32 bits, for an estimate is below 2^40.
+    bound = (-(-estimate >> UNIT_BITS)).astype(np.uint64)
     sign = await bits_below(ctx.step("sign"), bits, bound=bound)
     distance = counts * (1 << UNIT_BITS) - estimate
     sums = await signed_sums(ctx.step("sums"), sign, distance, starts=starts)

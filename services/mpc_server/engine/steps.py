@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from caps.bounds import MOST_COUNTED
 from caps.domain import Layout
 from caps.errors import DomainError
 from caps.noise.clear import BitSource
@@ -126,6 +127,8 @@ class Steps:
     layout: Layout
     neighbouring: Neighbouring
     counts: AShare
+    largest_count: int = MOST_COUNTED
+    """No count is larger, whatever holders sent."""
     pool: NoisePool = field(default_factory=NoisePool)
     _bits: BShare | None = None
 
@@ -143,7 +146,7 @@ class Steps:
         return int(selected)
 
     async def _select(self, selection: Selection) -> int:
-        selection.check(self.layout)
+        selection.check(self.layout, self.largest_count)
         if self._bits is None:
             raise DomainError("prepare() comes before select()")
         ctx = request_context(self.run, selection)

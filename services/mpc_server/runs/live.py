@@ -342,17 +342,26 @@ class _RunSession:
                 columns.append(ColumnsInput(holder, attributes, context.share(*share)))
             else:
                 tables.append(JoinInput(holder, attributes, RowShare(context.owner, *share)))
-        whole = manifest.layout.cliques if columns or tables else None
+        whole, bits = manifest.layout.cliques if columns or tables else None, manifest.counted_bits
         if tables:
             assert manifest.join is not None
             mode = Mode(manifest.join.mode)
             joined: list[HorizontalInput | JoinInput] = [*counted, *tables]
             protocol = compute_joined_answers(
-                context.step("compute"), joined, layout=manifest.layout, mode=mode, counted=whole
+                context.step("compute"),
+                joined,
+                layout=manifest.layout,
+                mode=mode,
+                counted=whole,
+                bits=bits,
             )
         else:
             protocol = compute_answers(
-                context.step("compute"), [*counted, *columns], layout=manifest.layout, counted=whole
+                context.step("compute"),
+                [*counted, *columns],
+                layout=manifest.layout,
+                counted=whole,
+                bits=bits,
             )
         answers = await self._party.execute(protocol)
         # The engine had the counted contributions first; verdicts are in the order of the seal.
@@ -367,7 +376,9 @@ class _RunSession:
         """Be ready for selections and measurements on these counts."""
         context, manifest = self._party.context, self._record.manifest
         shared = context.share(*(np.asarray(part, Z64.dtype) for part in counts))
-        self._steps = Steps(context.step("run"), manifest.layout, manifest.task.neighbouring, shared)
+        self._steps = Steps(
+            context.step("run"), manifest.layout, manifest.task.neighbouring, shared, manifest.task.largest_count
+        )
         self._verdicts = verdicts
         if manifest.program.candidates(manifest.task):
             await self._party.execute(self._steps.prepare())
