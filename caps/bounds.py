@@ -6,7 +6,8 @@ added. Counts come from holders, who may lie; estimates and biases from the coor
 
 - a holder's own counts are taken modulo 2^k, with k so small that those of all holders, and one for each joined row,
   add up to less than 2^32, and that no score can reach 2^61;
-- an estimate is a table of at most 2^32 persons, and noise in their number, and a bias no more than the widest noise would make it.
+- an estimate is a table of at most 2^32 persons, with noise in their number, and a bias is no more than the widest
+  noise would make it.
 
 All of it follows from the manifest and is checked when a study is agreed.
 """

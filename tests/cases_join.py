@@ -20,6 +20,7 @@ from services.mpc_server.engine.boolean import one_hot_ands
 from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.join import JoinInput, Matching, Mode
+from services.mpc_server.engine.registry import plane
 from services.mpc_server.engine.shares import BShare, stack_planes
 from services.mpc_server.engine.shuffle import RowShare
 from tests.cases import Call, Source
@@ -177,6 +178,55 @@ def _(s: Source) -> Call:
     return Call(tuple(map(dealt, tables)), sizes, check=check)
 
 
+async def ids_checked(ctx: Context, *tables: Any) -> Any:
+    return await join.check_ids(ctx, [received(ctx, table) for table in tables])
+
+
+@case(join.check_ids, ids_checked)
+def _(s: Source) -> Call:
+    """Tables in order, and some that repeat an identifier or are out of order at one place."""
+    tables, wrong = [], []
+    for _ in range(s.count(1, 4)):
+        count = s.count(1, 200)
+        ids = np.frombuffer(drawn_bytes(s, count * ID_BYTES), np.uint8).reshape(count, ID_BYTES).copy()
+        ids[:, 4:6] = np.arange(count)[:, None].astype("<u2").view(np.uint8)  # distinct, whatever is filled in
+        ids = ids[np.lexsort(ids[:, 4:].T)]
+        wrong.append(count > 1 and s.sizes.random() < 0.4)
+        if wrong[-1]:
+            place = int(s.sizes.integers(count - 1))
+            ids[place + 1] = ids[place] if s.sizes.random() < 0.7 else 0
+        tables.append(np.pad(ids, ((0, 0), (0, s.count(0, 3)))))
+    sizes = {"tables": len(tables), "ordered": sum(plane(len(table) - 1) for table in tables)}
+    return Call(tuple(map(dealt, tables)), sizes, ~np.array(wrong))
+
+
+async def planted(ctx: Context, noise: Any, *, tables: int, reach: int) -> Any:
+    found = await join.plant_dummies(ctx, noise, tables=tables, reach=reach)
+    return tuple(in_words(rows) for rows in found)
+
+
+@case(join.plant_dummies, planted)
+def _(s: Source) -> Call:
+    tables, reach = s.count(2, 4), s.count(1, 40)
+    sets = join.sets_of(tables)
+    noise = s.values.integers(-reach, reach + 1, len(sets))
+
+    def check(value: Any) -> None:
+        """Every set has as many common identifiers as its number says, and every table as many rows as any."""
+        owners: dict[bytes, list[int]] = {}
+        for table, words in enumerate(value):
+            rows = in_bytes(words, ID_BYTES)
+            assert len(rows) == 2 * reach * sum(table in chosen for chosen in sets)
+            for row in rows:
+                owners.setdefault(bytes(row), []).append(table)
+        found = Counter(tuple(owned) for owned in owners.values())
+        assert {chosen: found[chosen] for chosen in sets} == dict(zip(sets, (noise + reach).tolist(), strict=True))
+        assert set(found) <= {*sets, *((table,) for table in range(tables))}
+
+    sizes = {"sets": len(sets), "d": 2 * reach, "copied": sum(len(chosen) - 1 for chosen in sets)}
+    return Call((Z64.encode(noise),), sizes, check=check, kwargs={"tables": tables, "reach": reach})
+
+
 async def columns_of(ctx: Context, *codes: BShare, sizes: Sequence[int]) -> Any:
     return await join.one_hot_columns(ctx, codes, sizes=sizes)
 
@@ -225,10 +275,25 @@ def joined_in_the_clear(domain: Domain, tables: Sequence[Table], mode: Mode) -> 
     return np.array(joint, np.int64).reshape(-1, len(domain.names))
 
 
-def matching_of(tables: Sequence[Table], cliques: Any, mode: Mode) -> Matching:
-    """What the servers will see, with identifiers in place of tags."""
-    ids = [np.frombuffer(b"".join(table.ids), "<u8").reshape(-1, 2) for table in tables]
-    return join.match(ids, [table.attributes for table in tables], cliques, mode)
+def matching_of(tables: Sequence[Table], cliques: Any, mode: Mode, planted: Sequence[int] = ()) -> Matching:
+    """What the servers will see, with identifiers in place of tags.
+
+    planted: how many dummies each set of tables has, beside those that match nothing.
+    """
+    valid = [table for table in tables if not table.refused]
+    ids = [list(table.ids) for table in valid]
+    for number, (chosen, count) in enumerate(zip(join.sets_of(len(valid)), planted, strict=False)):
+        for table in chosen:
+            ids[table] += [person_id(i, b"planted %d" % number) for i in range(count)]
+    words = [np.frombuffer(b"".join(part), "<u8").reshape(-1, 2) for part in ids]
+    needed = {name for table in tables for name in table.attributes} if mode is Mode.INNER else ()
+    if not valid:
+        return Matching(np.empty((0, 0), np.intp), ())
+    return join.match(words, [table.attributes for table in valid], cliques, needed)
+
+
+def extents_of(tables: Sequence[Table]) -> list[join.TableExtent]:
+    return [join.TableExtent(len(table.ids), table.attributes, not table.refused) for table in tables]
 
 
 def person_id(number: int, salt: bytes = b"") -> bytes:
@@ -296,8 +361,7 @@ def _(s: Source) -> Call:
     layout, tables = answerable(s)
     mode, domain = drawn_mode(s), layout.domain
     inputs = [table_input(f"H{i}", table.attributes) for i, table in enumerate(tables)]
-    extents = [(len(table.ids), table.attributes) for table in tables]
-    sizes = join.join_sizes(extents, matching_of(tables, layout.cliques, mode), layout)
+    sizes = join.join_sizes(extents_of(tables), matching_of(tables, layout.cliques, mode), layout)
     accepted = np.array([not table.refused for table in tables])
     expect = (layout.marginals(joined_in_the_clear(domain, tables, mode)), accepted)
     arguments = tuple(dealt(table.rows(domain)) for table in tables)
@@ -325,7 +389,8 @@ def _(s: Source) -> Call:
         tables = []
     made: list[Any] = [HorizontalInput(f"H{i}", Extent()) for i in range(len(own))]  # type: ignore[arg-type]
     made += [JoinInput("T", table.attributes, Extent(len(table.ids))) for table in tables]  # type: ignore[arg-type]
-    sizes = join.joined_sizes(made, matching_of(tables, layout.cliques, mode) if tables else None, layout)
+    matching = matching_of(tables, layout.cliques, mode) if tables else None
+    sizes = join.joined_sizes(made, matching, layout, accepted=[not table.refused for table in tables])
     inputs = [marginals_input(f"H{i}") for i in range(len(own))]
     inputs += [table_input(f"T{i}", table.attributes) for i, table in enumerate(tables)]
     arguments = (

@@ -52,6 +52,9 @@ MAX_INDEX_BITS = 10
 MAX_CELL_BITS = 14
 """The same for Gumbel noise, which has no cheaper construction."""
 
+MOST_REACH = (1 << 15) - 1
+"""Of dummies: their numbers have 16 bits on shares."""
+
 SMOOTH2 = Fraction(361, 100)
 """Least s^2 of a convolution: s >= 1.9 keeps its error below 2^-100."""
 
@@ -312,6 +315,35 @@ def _geometric_digit(scale: Fraction, position: int, bits: int) -> AliasTable:
     total = sum(weights)
     probabilities = [w * ONE // total for w in weights]
     return alias_table(f"geometric scale={scale} at={position}", range(1 << bits), probabilities)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DummyPlan:
+    """A number of dummies for each set of tables of a join: noise + reach, from 0 to 2 reach (`engine.join`).
+
+    distance: of one number from the law that is not cut off, the tail beyond `reach` included.
+    """
+
+    noise: GaussianPlan | LaplacePlan
+    reach: int
+    distance: Fraction
+
+    @property
+    def digest(self) -> str:
+        """What parties compare before use."""
+        return digest(f"{VERSION}/dummies {self.reach} {self.noise.digest}")
+
+
+def dummy_plan(noise: GaussianPlan | LaplacePlan) -> DummyPlan:
+    """So many dummies that their noise is cut off with a probability below 2^-82. Refused if they are too many."""
+    if isinstance(noise, GaussianPlan):
+        reach = _reach(noise.sigma2)
+    else:
+        with localcontext(CONTEXT):  # P(|X| > t) < 2 exp(-t / b)
+            reach = int((decimal(noise.scale) * _LN2 * (DIGITS + 3)).to_integral_value(ROUND_CEILING)) + 1
+    if reach > MOST_REACH:
+        raise DomainError(f"{2 * reach:,} dummies are more than the {2 * MOST_REACH:,} that a set of tables can have")
+    return DummyPlan(noise, reach, noise.distance + Fraction(1, 1 << (DIGITS + 2)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

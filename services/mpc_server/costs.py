@@ -38,9 +38,9 @@ def _compute(manifest: Manifest) -> StepCost:
     if manifest.join is None or manifest.slots is not None:
         return _declared("compute_answers", **answers_sizes_of(manifest))
     tables = [holder for holder in manifest.holders if holder.brings == "columns"]
-    extents = [(holder.capacity or 0, manifest.columns_of(holder).domain().names) for holder in tables]
-    everybody = (tuple(range(len(tables))), min(rows for rows, _ in extents))
-    matching = join.Matching(np.ones(len(tables), np.bool_), np.empty((0, len(tables)), np.intp), (everybody,))
+    extents = [join.TableExtent(holder.capacity or 0, manifest.columns_of(holder).domain().names) for holder in tables]
+    everybody = (tuple(range(len(tables))), min(extent.rows for extent in extents))
+    matching = join.Matching(np.empty((0, len(tables)), np.intp), (everybody,))
     joined = _declared("join_answers", **join.join_sizes(extents, matching, manifest.layout))
     rows = len(manifest.holders) - len(tables)
     if not rows:

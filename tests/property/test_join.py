@@ -18,7 +18,7 @@ from caps.prss import Prss
 from caps.ring import Z32, Z64
 from services.mpc_server.engine import join
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.join import Mode, compute_joined_answers, join_answers, match
+from services.mpc_server.engine.join import Dummies, Matching, Mode, compute_joined_answers, join_answers, match
 from services.mpc_server.engine.registry import REGISTRY
 from services.mpc_server.engine.shares import Owner
 from services.mpc_server.engine.shuffle import RowShare, _Pair
@@ -27,6 +27,7 @@ from tests.cases_join import (
     Table,
     answerable,
     dealt,
+    extents_of,
     in_bytes,
     joined_in_the_clear,
     marginals_input,
@@ -45,22 +46,58 @@ mixed_answers = with_inputs(compute_joined_answers)
 modes = pytest.mark.parametrize("mode", Mode)
 
 
-def run_join(layout: Layout, tables: list[Table], mode: Mode, world: World | None = None) -> Outcome:
+REACH = 9
+
+
+async def answers_with_dummies(ctx: Context, noise: Any, *shares: Any, **kwargs: Any) -> Any:
+    return await answers(ctx, *shares, dummies=Dummies(noise, REACH), **kwargs)
+
+
+def run_join(
+    layout: Layout, tables: list[Table], mode: Mode, world: World | None = None, noise: np.ndarray | None = None
+) -> Outcome:
     inputs = [table_input(f"H{i}", table.attributes) for i, table in enumerate(tables)]
     rows = [dealt(table.rows(layout.domain)) for table in tables]
-    return (world or World(1)).run(answers, *rows, inputs=inputs, layout=layout, mode=mode)
+    world, kwargs = world or World(1), {"inputs": inputs, "layout": layout, "mode": mode}
+    if noise is None:
+        return world.run(answers, *rows, **kwargs)
+    return world.run(answers_with_dummies, Z64.encode(noise), *rows, **kwargs)
 
 
 def assert_as_in_the_clear(layout: Layout, tables: list[Table], mode: Mode) -> None:
-    outcome = run_join(layout, tables, mode)
+    """With dummies and without, at the cost declared."""
+    noise = np.random.default_rng(len(tables[0].ids)).integers(-REACH, REACH + 1, len(join.sets_of(len(tables))))
+    assert_joined(layout, tables, mode, None)
+    assert_joined(layout, tables, mode, noise)
+
+
+def assert_joined(layout: Layout, tables: list[Table], mode: Mode, noise: np.ndarray | None) -> None:
+    outcome = run_join(layout, tables, mode, noise=noise)
     marginals, accepted = outcome.value
     assert np.array_equal(marginals, layout.marginals(joined_in_the_clear(layout.domain, tables, mode)))
     assert accepted.tolist() == [not table.refused for table in tables]
-    extents = [(len(table.ids), table.attributes) for table in tables]
-    sizes = join.join_sizes(extents, matching_of(tables, layout.cliques, mode), layout)
+    reach, planted = (0, []) if noise is None else (REACH, (noise + REACH).tolist())
+    matching = matching_of(tables, layout.cliques, mode, planted)
+    alone = [2 * REACH - count for count in planted]  # dummies that match nothing are rows of one table each
+    matching = with_singles(tables, layout.cliques, mode, matching, alone)
+    sizes = join.join_sizes(extents_of(tables), matching, layout, reach=reach)
     declared = REGISTRY["join_answers"]
     assert outcome.rounds == declared.rounds_for(**sizes)
     assert outcome.sent == tuple(declared.sent_by(party, **sizes) for party in range(3))
+
+
+def with_singles(tables: list[Table], cliques: Any, mode: Mode, matching: Matching, alone: list[int]) -> Matching:
+    """The matching with rows that only one table has: where such rows can count at all, they are joint rows, too."""
+    valid = [table for table in tables if not table.refused]
+    needed = {name for table in tables for name in table.attributes} if mode is Mode.INNER else set()
+    patterns = dict(matching.patterns)
+    for chosen, count in zip(join.sets_of(len(valid)), alone, strict=False):
+        for table in chosen:
+            has = set(valid[table].attributes)
+            if count and needed <= has and any(has.issuperset(clique) for clique in cliques):
+                patterns[table,] = patterns.get((table,), 0) + count
+    codes = sorted(patterns, key=lambda members: sum(1 << table for table in members))
+    return Matching(matching.sources, tuple((members, patterns[members]) for members in codes))
 
 
 @modes
@@ -180,8 +217,7 @@ def test_rows_that_holders_counted_are_added() -> None:
 
 def test_tags_that_share_their_first_word_are_told_apart() -> None:
     tags = [np.array([[7, 1], [7, 2], [3, 3]], np.uint64), np.array([[7, 3], [7, 1], [7, 2]], np.uint64)]
-    found = match(tags, [("a",), ("b",)], [("a",), ("b",)], Mode.UNION)
-    assert found.accepted.tolist() == [True, True]
+    found = match(tags, [("a",), ("b",)], [("a",), ("b",)])
     assert sorted(map(tuple, found.sources.tolist())) == [(-1, 0), (0, 1), (1, 2), (2, -1)]
     assert dict(found.patterns) == {(0,): 1, (1,): 1, (0, 1): 2}
 
@@ -366,7 +402,7 @@ def test_rows_are_inert_and_say_nothing() -> None:
 def test_too_many_tables_are_refused() -> None:
     tags = [np.zeros((1, 2), np.uint64)] * (join.MAX_TABLES + 1)
     with pytest.raises(DomainError):
-        match(tags, [("a",)] * len(tags), [("a",)], Mode.UNION)
+        match(tags, [("a",)] * len(tags), [("a",)])
 
 
 def test_a_row_is_packed_as_specified() -> None:

@@ -1,33 +1,45 @@
 """Private record alignment: COMPUTE ANSWERS from tables of different holders whose rows are in no common order.
 
 A holder shares rows (caps.linkage): a hashed identifier and a short code for each of its attributes. The servers
-shuffle every table, encrypt the identifiers under a key that nobody knows, open the ciphertexts and compare them in the
-clear (after Mohassel, Rindal and Rosulek 2020). Equal tags are the same person; what a server sees is how many persons
-each set of tables has in common, and nothing that leads to a row of a holder or to an identifier. Codes are expanded to
-one-hot columns only then, for rows that count, at the place of their person; so tables travel in their small form.
+check that no table repeats an identifier, shuffle every table, encrypt the identifiers under a key that nobody knows,
+open the ciphertexts and compare them in the clear (after Mohassel, Rindal and Rosulek 2020). Equal tags are the same
+person; what a server sees is how many persons each set of tables has in common, and nothing that leads to a row of a
+holder or to an identifier. These numbers carry noise: for every set of two tables and more the servers plant dummies,
+rows without values, so many of them in all tables of the set as a number says that they drew on shares. Codes are
+expanded to one-hot columns only then, for rows that count, at the place of their person; so tables travel in their
+small form.
 
-Sizes in the costs: n rows of all tables, of s bytes in all; a joint (aligned) rows, counted in g groups, which take z
-rounds before they are counted, in b blocks; to expand them takes x bytes for ANDs and w bytes of planes of columns, to
-merge them y elements. The other letters as in compute.
+Sizes in the costs: `tables`, of which those accepted have n rows, dummies included, of s bytes in all; `ordered` bytes
+of planes of all tables' rows but the first; `sets` of tables with d dummies for each, `copied` into so many further
+tables; a joint (aligned) rows, counted in g groups, which take z rounds before they are counted, in b blocks; to expand
+them takes x bytes for ANDs and w bytes of planes of columns, to merge them y elements. The other letters as in compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from caps.domain import Clique, Domain, Layout
 from caps.errors import DomainError, ShareError
-from caps.linkage import ID_BYTES, RowFormat
-from caps.ring import PLANE, Z16, Z64, Words, plane_words
+from caps.linkage import ID_BYTES, ORDERED, RowFormat
+from caps.prss import expand
+from caps.ring import PLANE, Z8, Z16, Z64, Words, pack_bits, plane_words, unpack_bits
 from services.mpc_server.engine.aes import BLOCK_BITS, CACHED_BLOCKS, encrypt, expand_key, random_key
 from services.mpc_server.engine.arithmetic import reveal_bits
-from services.mpc_server.engine.boolean import Indices, one_hot, one_hot_ands
+from services.mpc_server.engine.boolean import (
+    Indices,
+    bits_less_than,
+    conjunction,
+    one_hot,
+    one_hot_ands,
+    random_planes,
+)
 from services.mpc_server.engine.compute import (
     _ADD_ROUNDS,
     _ADD_SENT,
@@ -45,19 +57,27 @@ from services.mpc_server.engine.compute import (
     own_bits,
     recipe_of,
     row_blocks,
+    toss,
 )
 from services.mpc_server.engine.context import Branch, Context, together
-from services.mpc_server.engine.conversion import from_bits
+from services.mpc_server.engine.conversion import from_bits, to_bits
 from services.mpc_server.engine.registry import FUNCTIONS, log2, plane, protocol
 from services.mpc_server.engine.shares import AShare, BShare
-from services.mpc_server.engine.shuffle import RowShare, own_rows, shuffle
+from services.mpc_server.engine.shuffle import RowShare, concatenate_rows, own_rows, rows_of, shuffle, widened
 
 MAX_TABLES = 62
-"""Tables of one join: a set of tables is a number of 62 bits."""
+"""Tables that can be matched: a set of tables is a number of 62 bits."""
 GROUP_WORDS = 1 << 22
 """Elements of the joined columns that are expanded and counted at once: 8 MiB per component in Z_2^16."""
 _TAG_BITS = 64
 """A tag of 128 bits is opened as two words."""
+_ID_SUMS = 64
+"""Combinations that are opened to find an identifier that occurs twice: it stays hidden with probability 2^-64."""
+_ID_COINS = b"caps/v1/join/ids"
+_COMPARED = 8 * (ORDERED.stop - ORDERED.start)
+_IDS_ROUNDS = f"2 + min(ordered, 1)*log2({_COMPARED})"
+_IDS_SENT = f"64 + {_ID_SUMS // 8}*tables + ({_COMPARED} + carry_ands({_COMPARED}))*ordered"
+_PLANT_SENT = f"(first*16 + adder_ands(16) + one_hot_ands(dummy_bits(d)))*plane(sets) + {BLOCK_BITS}*copied*plane(d)"
 
 
 class Mode(Enum):
@@ -76,6 +96,119 @@ class JoinInput:
     holder: str
     attributes: tuple[str, ...]
     rows: RowShare
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dummies:
+    """Noise for the numbers that a join shows: for each set of two tables and more, noise + reach dummies.
+
+    noise: [[a value for each set]], in the order of `sets_of`; no law that is used here leaves -reach .. reach but with
+    a probability that its distance includes.
+    """
+
+    noise: AShare
+    reach: int
+
+
+def sets_of(tables: int) -> list[tuple[int, ...]]:
+    """The sets of two tables and more."""
+    return [chosen for size in range(2, tables + 1) for chosen in combinations(range(tables), size)]
+
+
+@protocol(
+    "comparisons of neighbours, then random combinations of what must be zero",
+    rounds=_IDS_ROUNDS,
+    sent=_IDS_SENT,
+)
+async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
+    """Which tables have identifiers that increase from row to row, so that none occurs twice.
+
+    For each row but the last there is a bit that says it is not below the next one. The XOR of a random half of these
+    bits is zero if all are, and otherwise with probability 1/2: 64 of these are opened, with coins tossed for it, so a
+    table that repeats an identifier passes with probability 2^-64.
+
+    Pre-conditions: rows begin with identifiers of 16 bytes; tables were fixed before, under keys of this session.
+    Leaks: which tables are accepted; of those nothing else. Of a refused one, combinations of where it is out of order.
+    """
+    for table in tables:
+        own_rows(ctx, table)
+        if not len(table) or table.shape[1] < ID_BYTES:
+            raise ShareError(f"{table!r} has no rows with identifiers")
+    compared = [
+        bits_less_than(ctx.step(number), table.bits(slice(0, -1), ORDERED), table.bits(slice(1, None), ORDERED))
+        for number, table in enumerate(tables)
+        if len(table) > 1
+    ]
+    seed, *below = await together(toss(ctx.step("toss")), *compared)
+    flags = iter(below)
+    words = [
+        _combined(~next(flags), seed.tobytes(), b"/%d" % number) if len(table) > 1 else np.zeros((2, 1), PLANE)
+        for number, table in enumerate(tables)
+    ]
+    mine, next_ = (np.concatenate(part).reshape(1, -1) for part in zip(*words, strict=True))
+    combined = ctx.bits((_ID_SUMS * len(tables),), mine, next_)
+    opened = await reveal_bits(ctx.step("open"), combined, ring=Z8)
+    return np.asarray(~opened.reshape(len(tables), _ID_SUMS).any(axis=1))
+
+
+def _combined(wrong: BShare, seed: bytes, label: bytes) -> Words:
+    """Both components of the XOR of _ID_SUMS random halves of the bits of one plane, each a bit of one word."""
+    coins = expand(seed, _ID_COINS + label, (_ID_SUMS, wrong.mine.shape[1]), Z64)
+    sums = [np.bitwise_xor.reduce(coins & part[0], axis=1) for part in (wrong.mine, wrong.next)]
+    return np.stack([pack_bits(np.bitwise_count(words) & 1) for words in sums])
+
+
+@protocol(
+    "shuffle DP by dummies, their number drawn on shares",
+    rounds="3 + log2(16-1) + log2(dummy_bits(d))",
+    sent=_PLANT_SENT,
+)
+async def plant_dummies(ctx: Context, noise: AShare, *, tables: int, reach: int) -> list[RowShare]:
+    """[[identifiers of dummies]], for each table: 2 reach of them for every set that it is in.
+
+    Dummy i of a set has one random identifier in all tables of the set if i < noise + reach, and in each of them a
+    random one of its own otherwise; then it matches nothing, as padding does. So how many rows a table has is public,
+    and how many of them make the set look larger is not.
+
+    Pre-conditions: noise has an element for each set, and is fresh; 1 <= reach < 2^15.
+    Leaks: nothing.
+    """
+    sets, count = sets_of(tables), 2 * reach
+    ctx.own(noise)
+    if noise.shape != (len(sets),) or not sets or not 1 <= reach < 1 << 15:
+        raise ShareError(f"{noise!r} is not a number for each of {len(sets)} sets, or {reach} is out of range")
+    narrow = ctx.share(noise.mine.astype(Z16.dtype), noise.next.astype(Z16.dtype)) + reach
+    bits = await to_bits(ctx.step("bits"), narrow)
+    number = await one_hot(ctx.step("number"), bits.planes(slice(0, dummy_bits(count))))
+    # Dummy i is used if the number is greater: the XOR of the flags above i, a plane for each set after turning.
+    above = [
+        pack_bits(unpack_bits(np.bitwise_xor.accumulate(part[:0:-1], axis=0)[::-1][:count], len(sets)).T)
+        for part in (number.mine, number.next)
+    ]
+    unused = ~ctx.bits((count,), *above)
+    common = random_planes(ctx.step("common"), width=BLOCK_BITS * len(sets), shape=(count,))
+    others = [(place, table) for place, chosen in enumerate(sets) for table in chosen[1:]]
+    own = random_planes(ctx.step("own"), width=BLOCK_BITS * len(others), shape=(count,))
+    spread = np.repeat([place for place, _ in others], BLOCK_BITS)
+    apart = await conjunction(ctx.step("apart"), unused.planes(spread), own)
+    found: list[list[RowShare]] = [[] for _ in range(tables)]
+    blocks = {(place, chosen[0]): _block(common, place) for place, chosen in enumerate(sets)}
+    blocks |= {
+        (place, table): _block(common, place) ^ _block(apart, position)
+        for position, (place, table) in enumerate(others)
+    }
+    for (_, table), block in blocks.items():
+        found[table].append(rows_of(block))
+    return [concatenate_rows(rows) for rows in found]
+
+
+def _block(x: BShare, number: int) -> BShare:
+    return x.planes(slice(number * BLOCK_BITS, (number + 1) * BLOCK_BITS))
+
+
+def dummy_bits(dummies: int) -> int:
+    """Bits of a number of dummies, from none to all."""
+    return dummies.bit_length()
 
 
 class Tagged(NamedTuple):
@@ -148,16 +281,16 @@ class Matching:
     Joint rows with the same set of tables lie together; `patterns` lists these sets with their numbers of rows.
     """
 
-    accepted: Flags
     sources: Indices
     patterns: tuple[tuple[tuple[int, ...], int], ...]
 
 
-def match(tags: Sequence[Words], attributes: Sequence[Clique], cliques: Sequence[Clique], mode: Mode) -> Matching:
-    """Joint rows from the opened tags. A table in which a tag occurs twice is refused and takes no part.
+def match(
+    tags: Sequence[Words], attributes: Sequence[Clique], cliques: Sequence[Clique], needed: Collection[str] = ()
+) -> Matching:
+    """Joint rows from the opened tags: those who have all `needed` attributes and can count in one of the cliques.
 
-    Rows that can count in none of the cliques are left out, for no person of their set of tables has all attributes of
-    one.
+    Pre-conditions: no tag occurs twice in a table.
     """
     if len(tags) > MAX_TABLES:
         raise DomainError(f"at most {MAX_TABLES} tables can be joined, not {len(tags)}")
@@ -172,12 +305,10 @@ def match(tags: Sequence[Words], attributes: Sequence[Clique], cliques: Sequence
         same, differ = low[order[1:]] == low[order[:-1]], high[order[1:]] != high[order[:-1]]
     person = np.zeros(len(order), np.intp)
     person[order[1:]] = np.cumsum(~same | differ)
-    seat = person * len(tags) + table
-    times = np.bincount(seat, minlength=(int(person.max()) + 1) * len(tags)).reshape(-1, len(tags))
-    accepted = (times <= 1).all(axis=0)
-    sources = np.full(times.shape, -1, np.intp)
-    sources.reshape(-1)[seat] = row
-    sources[:, ~accepted] = -1
+    sources = np.full((int(person.max()) + 1, len(tags)), -1, np.intp)
+    sources[person, table] = row
+    if np.count_nonzero(sources >= 0) != len(row):
+        raise ShareError("an identifier occurs twice in a table")
 
     present = (sources >= 0) @ (1 << np.arange(len(tags)))
     sources = sources[np.argsort(present, kind="stable")]
@@ -185,12 +316,11 @@ def match(tags: Sequence[Words], attributes: Sequence[Clique], cliques: Sequence
     for code, size in zip(*np.unique(present, return_counts=True), strict=True):
         members = tuple(i for i in range(len(tags)) if int(code) >> i & 1)
         has = {name for i in members for name in attributes[i]}
-        complete = mode is Mode.UNION or all(has.issuperset(names) for names in attributes)
-        if complete and any(has.issuperset(clique) for clique in cliques):
+        if has.issuperset(needed) and any(has.issuperset(clique) for clique in cliques):
             patterns.append((members, int(size)))
             kept.append(sources[start : start + size])
         start += size
-    return Matching(np.asarray(accepted), np.concatenate([sources[:0], *kept]), tuple(patterns))
+    return Matching(np.concatenate([sources[:0], *kept]), tuple(patterns))
 
 
 @protocol(
@@ -256,44 +386,67 @@ class _Table:
         self.columns = {name: slice(*ends[i : i + 2]) for i, name in enumerate(self.names)}
 
 
-_JOIN_ROUNDS = "40 + 41*tag_blocks(n) + z + l*b + g*(min(c, 1) + 8)"
+_JOIN_ROUNDS = (
+    f"{_IDS_ROUNDS} + min(copied, 1)*(3 + log2(16-1) + log2(dummy_bits(d))) + min(n, 1)*40 + 41*tag_blocks(n) + z + l*b"
+    " + g*(min(c, 1) + 8)"
+)
 _JOIN_SENT = (
-    "(1 + first)*s + 1440 + 3008*plane(n) + 32*tag_blocks(n) + x + 16*w + 2*y + 2*a*q + 2*g*c + g*("
-    + _LIFTED.format(e="m", k="16")
-    + ")"
+    f"{_IDS_SENT} + min(copied, 1)*({_PLANT_SENT}) + (1 + first)*s + min(n, 1)*1440 + 3008*plane(n) + 32*tag_blocks(n)"
+    " + x + 16*w + 2*y + 2*a*q + 2*g*c + g*(" + _LIFTED.format(e="m", k="16") + ")"
 )
 
 
 @protocol("CaPS App. B, pi_JOIN and Protocol 2, on rows without a common order", rounds=_JOIN_ROUNDS, sent=_JOIN_SENT)
 async def join_answers(
-    ctx: Context, tables: Sequence[JoinInput], *, layout: Layout, mode: Mode, counted: Sequence[Clique] | None = None
+    ctx: Context,
+    tables: Sequence[JoinInput],
+    *,
+    layout: Layout,
+    mode: Mode,
+    counted: Sequence[Clique] | None = None,
+    dummies: Dummies | None = None,
 ) -> Answers:
     """[[the marginals of the joined table]] in the order of `layout`, over Z_2^64, and which tables were accepted.
 
     Rows of the same identifier are one person. Where several tables bring an attribute of a person, the first in the
     order of `tables` that has a value decides. `counted` are the cliques that are counted, by default all of the
-    layout; the others' cells are zero. A table in which an identifier occurs twice is refused: its rows take no part,
-    as if it were empty.
+    layout; the others' cells are zero. A table whose identifiers are not in order is refused: its rows take no part, as
+    if it were empty. `dummies` has a number for each set of two tables and more.
 
     Pre-conditions: servers compared their copies of the tables on receipt; see tag_rows for the session.
-    Leaks: the number of rows of each table, and how many identifiers occur how often in which of the tables; so also
-        which tables are refused. Padding rows are identifiers of their own. These numbers are exact: a holder that
-        colludes with a server and brings a table of one person learns whether others have that person; least sizes and
-        padding are a matter of policy.
+    Leaks: which tables are refused; the number of rows of each table; for each set of two tables and more, how many
+        identifiers exactly these have, plus its number of dummies. How many only one has follows from these. Padding
+        rows are identifiers of their own. Without dummies the numbers are exact, and a holder that colludes with a
+        server and brings one person learns whether others have that person.
     """
     cliques = layout.cliques if counted is None else [layout.cliques[layout.index(clique)] for clique in counted]
     used, wanted, kinds = _plan(ctx, tables, layout, cliques)
-    shuffled, tags = await tag_rows(ctx.step("tags"), [one.rows for one in tables])
-    matching = match(tags, [one.attributes for one in tables], cliques, mode)
+    accepted = await check_ids(ctx.step("ids"), [one.rows for one in tables])
+    valid = [one for one, flag in zip(tables, accepted, strict=True) if flag]
+    kinds = [kind for kind, flag in zip(kinds, accepted, strict=True) if flag]
     total = ctx.share(np.zeros(wanted.cells, Z64.dtype), np.zeros(wanted.cells, Z64.dtype))
-    for group in _groups(matching.patterns, group_rows(used.width)):
-        step = ctx.step(f"rows{group.rows.start}")
-        joined = await _joined_columns(step, shuffled, matching.sources[group.rows], group.runs, kinds, used)
-        total = total + await count(step.step("count"), joined, layout=wanted)
+    if valid:
+        rows = await _with_dummies(ctx.step("dummies"), [one.rows for one in valid], dummies)
+        shuffled, tags = await tag_rows(ctx.step("tags"), rows)
+        needed = {name for one in tables for name in one.attributes} if mode is Mode.INNER else ()
+        matching = match(tags, [one.attributes for one in valid], cliques, needed)
+        for group in _groups(matching.patterns, group_rows(used.width)):
+            step = ctx.step(f"rows{group.rows.start}")
+            joined = await _joined_columns(step, shuffled, matching.sources[group.rows], group.runs, kinds, used)
+            total = total + await count(step.step("count"), joined, layout=wanted)
     mine, next_ = np.zeros(layout.cells, Z64.dtype), np.zeros(layout.cells, Z64.dtype)
     positions = layout.positions(cliques)
     mine[positions], next_[positions] = total.mine, total.next
-    return Answers(ctx.share(mine, next_), matching.accepted)
+    return Answers(ctx.share(mine, next_), accepted)
+
+
+async def _with_dummies(ctx: Context, tables: Sequence[RowShare], dummies: Dummies | None) -> list[RowShare]:
+    """The tables with dummies behind their rows: identifiers, and no values."""
+    if dummies is None or len(tables) < 2:
+        return list(tables)
+    noise = dummies.noise[: len(sets_of(len(tables)))]  # of fewer tables than there could be, if some were refused
+    planted = await plant_dummies(ctx, noise, tables=len(tables), reach=dummies.reach)
+    return [concatenate_rows([table, widened(ids, table.shape[1])]) for table, ids in zip(tables, planted, strict=True)]
 
 
 def _plan(
@@ -369,19 +522,37 @@ async def _joined_columns(
     return ctx.share(mine, next_)
 
 
+class TableExtent(NamedTuple):
+    """What of a table the cost of a join depends on."""
+
+    rows: int
+    attributes: Clique
+    accepted: bool = True
+
+
 def join_sizes(
-    extents: Sequence[tuple[int, Clique]],
+    extents: Sequence[TableExtent],
     matching: Matching,
     layout: Layout,
     counted: Sequence[Clique] | None = None,
+    reach: int = 0,
 ) -> dict[str, int]:
-    """The sizes that the declared cost of `join_answers` is a formula of; `extents`: rows and attributes of tables."""
+    """The sizes that the declared cost of `join_answers` is a formula of; `matching` is that of accepted tables.
+
+    reach: of the dummies, 0 if there are none.
+    """
     cliques = layout.cliques if counted is None else tuple(counted)
     used = layout.domain.project({name for clique in cliques for name in clique})
-    kinds = [_Table(layout.domain, attributes, used) for _, attributes in extents]
+    valid = [extent for extent in extents if extent.accepted]
+    kinds = [_Table(layout.domain, extent.attributes, used) for extent in valid]
+    sets = sets_of(len(valid)) if reach else []
+    added = [2 * reach * sum(table in chosen for chosen in sets) for table in range(len(valid))]
+    rows_of_each = [extent.rows + more for extent, more in zip(valid, added, strict=True)]
     sizes = count_sizes(Layout(used, tuple(cliques)), 0)
-    sizes |= {"n": sum(rows for rows, _ in extents), "a": sum(size for _, size in matching.patterns)}
-    sizes["s"] = sum(rows * kind.row_bytes for (rows, _), kind in zip(extents, kinds, strict=True))
+    sizes |= {"n": sum(rows_of_each), "a": sum(size for _, size in matching.patterns), "tables": len(extents)}
+    sizes["s"] = sum(rows * kind.row_bytes for rows, kind in zip(rows_of_each, kinds, strict=True))
+    sizes["ordered"] = sum(plane(extent.rows - 1) for extent in extents)
+    sizes |= {"sets": len(sets), "d": 2 * reach, "copied": sum(len(chosen) - 1 for chosen in sets)}
     sizes |= dict.fromkeys("gzbxwy", 0)
     for group in _groups(matching.patterns, group_rows(used.width)):
         rows = dict.fromkeys(range(len(kinds)), 0)
@@ -415,6 +586,7 @@ async def compute_joined_answers(
     mode: Mode,
     counted: Sequence[Clique] | None = None,
     bits: int | None = None,
+    dummies: Dummies | None = None,
 ) -> Answers:
     """[[the marginals of the joint table]] in the order of `layout`, over Z_2^64, and which inputs were accepted.
 
@@ -448,7 +620,9 @@ async def compute_joined_answers(
         branches.append(add_marginals(ctx.step("marginals"), marginals, layout=layout, bits=bits))
     if tables:
         _plan(ctx, tables, layout, chosen)
-        branches.append(join_answers(ctx.step("join"), tables, layout=layout, mode=mode, counted=chosen))
+        branches.append(
+            join_answers(ctx.step("join"), tables, layout=layout, mode=mode, counted=chosen, dummies=dummies)
+        )
     results = await together(*branches)
     accepted = np.zeros(len(inputs), np.bool_)
     for (_, flags), which in zip(results, [which for which in (horizontal, joined) if which], strict=True):
@@ -463,20 +637,25 @@ def joined_sizes(
     layout: Layout,
     counted: Sequence[Clique] | None = None,
     bits: int | None = None,
+    reach: int = 0,
+    accepted: Sequence[bool] | None = None,
 ) -> dict[str, int]:
     """The sizes that the declared cost of `compute_joined_answers` is a formula of, given its tables' matching."""
     marginals = [one for one in inputs if isinstance(one, HorizontalInput)]
     tables = [one for one in inputs if isinstance(one, JoinInput)]
-    sizes = dict.fromkeys("nsagzbxwymcqlvuej", 0) | {"k": 16, "p": 1}
+    sizes = dict.fromkeys("nsagzbxwymcqlvuejd", 0) | {"k": 16, "p": 1}
+    sizes |= dict.fromkeys(("tables", "ordered", "sets", "copied"), 0)
     if marginals:
         bits = bits or own_bits(marginals, sum(len(one.rows) for one in tables))
         sizes |= marginals_sizes([one.layout(layout) for one in marginals], bits)
     if matching is not None:
         brought = {name for one in tables for name in one.attributes}
         chosen = [clique for clique in layout.cliques if brought.issuperset(clique)] if counted is None else counted
-        sizes |= join_sizes([(len(one.rows), one.attributes) for one in tables], matching, layout, chosen)
+        flags = [True] * len(tables) if accepted is None else accepted
+        extents = [TableExtent(len(one.rows), one.attributes, flag) for one, flag in zip(tables, flags, strict=True)]
+        sizes |= join_sizes(extents, matching, layout, chosen, reach)
         sizes["u"] = len(tables)
     return sizes
 
 
-FUNCTIONS.update(tag_blocks=tag_blocks)
+FUNCTIONS.update(tag_blocks=tag_blocks, dummy_bits=dummy_bits)

@@ -6,12 +6,13 @@ party lacks that one, so to it the order of the result is uniformly random.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from caps.errors import ShareError
-from caps.ring import PLANE, Z8, Z64, Words, plane_words, words_to_planes
+from caps.ring import PLANE, Z8, Z64, Words, plane_words, planes_to_words, words_to_planes
 from services.mpc_server.engine.boolean import Indices
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.registry import protocol
@@ -65,6 +66,28 @@ def _planes(octets: Words) -> Words:
         part = planes[64 * column : 64 * (column + 1)]
         part[...] = words_to_planes(words[:, column], len(part))
     return planes
+
+
+def rows_of(x: BShare) -> RowShare:
+    """Elements of 64 w bits as rows of 8 w bytes: the inverse of `RowShare.bits`."""
+    return RowShare(x.owner, *(_octets(part, x.size) for part in (x.mine, x.next)))
+
+
+def _octets(planes: Words, rows: int) -> Words:
+    words = [planes_to_words(planes[start : start + 64], rows) for start in range(0, len(planes), 64)]
+    return np.stack(words, axis=1).view(np.uint8)
+
+
+def concatenate_rows(parts: Sequence[RowShare]) -> RowShare:
+    """Some rows after others. Local."""
+    mine, next_ = (np.concatenate([getattr(part, name) for part in parts]) for name in ("mine", "next"))
+    return RowShare(parts[0].owner, mine, next_)
+
+
+def widened(rows: RowShare, width: int) -> RowShare:
+    """The same rows with zeros behind them, up to a number of bytes. Local."""
+    more = ((0, 0), (0, width - rows.shape[1]))
+    return RowShare(rows.owner, np.pad(rows.mine, more), np.pad(rows.next, more))
 
 
 def own_rows(ctx: Context, rows: RowShare) -> None:
