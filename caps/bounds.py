@@ -14,7 +14,8 @@ All of it follows from the manifest and is checked when a study is agreed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
 from caps.errors import DomainError
 
@@ -23,14 +24,35 @@ UNIT_BITS = 8
 COUNT_BITS = 32
 MOST_COUNTED = (1 << COUNT_BITS) - 1
 """No cell of any marginal counts more."""
-SCORE_BITS = 61
+SCORE_BITS, NOISE_BITS = 61, 62
 """Scores are below 2^61 in size and noise below 2^62, so that their sum keeps its sign in Z_2^64."""
 MOST_BIAS = 1 << 24 << UNIT_BITS
 """For each cell: no noise is wider than a standard deviation of 10^7."""
 MOST_ESTIMATED = (MOST_COUNTED << UNIT_BITS) + MOST_BIAS
 """All cells of one candidate's estimate together: its persons, with room for noise in their number."""
+MOST_STREAM = 1 << 38
+"""Bytes that one key expands to: 2^34 blocks of AES can be told from a random function with advantage 2^-61."""
+ONE_HOT_COMBINATIONS = 48
+"""Random combinations of rows, and of columns, in which a column that is not one-hot has to vanish."""
+ID_COMBINATIONS = 64
+"""Random combinations in which an identifier that occurs twice has to vanish."""
 LEAST_BITS = 16
 """A study in which a holder could not bring 65,535 persons is refused."""
+
+
+def columns_soundness(holders: int) -> Fraction:
+    """The probability, at most, that columns of one of so many holders pass their check and are not one-hot."""
+    return Fraction(2 * holders, 1 << ONE_HOT_COMBINATIONS)
+
+
+def join_soundness(rows: Sequence[int]) -> Fraction:
+    """The probability, at most, that a join goes wrong, given the rows of its tables, dummies included.
+
+    That a table repeats an identifier unseen; that random identifiers, or hashes, agree by chance (128 bits, of all
+    rows); that they do so in the bits by which a table is in order (96 bits, within a table), and it is refused.
+    """
+    seen = Fraction(len(rows), 1 << ID_COMBINATIONS)
+    return seen + Fraction(sum(rows) ** 2, 1 << 129) + Fraction(sum(count**2 for count in rows), 1 << 97)
 
 
 def largest_score(weight: int, cells: int, largest_count: int = MOST_COUNTED) -> int:

@@ -16,16 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from caps import canonical
-from caps.bounds import MOST_BIAS, MOST_COUNTED, MOST_ESTIMATED, SCORE_BITS, UNIT_BITS, largest_score
+from caps.bounds import MOST_BIAS, MOST_COUNTED, MOST_ESTIMATED, NOISE_BITS, SCORE_BITS, UNIT_BITS, largest_score
 from caps.domain import Clique, Layout
 from caps.errors import DomainError
 from caps.noise.plans import (
     DistributedPlan,
+    DummyPlan,
     GaussianPlan,
     GeometricPlan,
     GumbelPlan,
     LaplacePlan,
     distributed_plan,
+    dummy_plan,
     gaussian_plan,
     geometric_plan,
     gumbel_plan,
@@ -35,14 +37,16 @@ from caps.privacy.filter import Entry
 from caps.privacy.mechanisms import (
     AnyMechanism,
     Gaussian,
+    GaussianOverlaps,
     Laplace,
     NoisyMax,
+    Overlaps,
     PermuteAndFlip,
     mechanism_from_json,
     mechanism_to_json,
 )
 from caps.privacy.neighbouring import Neighbouring
-from caps.privacy.rational import read_count, read_flag, read_object, read_text
+from caps.privacy.rational import read_count, read_flag, read_list, read_object, read_text
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Plan: TypeAlias = GaussianPlan | LaplacePlan | GumbelPlan | GeometricPlan
@@ -70,7 +74,10 @@ def selection_plan(
 ) -> GumbelPlan | GeometricPlan:
     """The noise of scores whose largest absolute weight is `weight`."""
     scale = mechanism.scale(weight << UNIT_BITS, neighbouring)
-    return gumbel_plan(scale, mechanism.kappa) if isinstance(mechanism, NoisyMax) else geometric_plan(scale)
+    plan = gumbel_plan(scale, mechanism.kappa) if isinstance(mechanism, NoisyMax) else geometric_plan(scale)
+    if plan.width > NOISE_BITS:
+        raise DomainError(f"noise of scale {float(scale):.3g} could make a score overflow")
+    return plan
 
 
 def measurement_plan(mechanism: Gaussian | Laplace) -> GaussianPlan | LaplacePlan:
@@ -181,6 +188,19 @@ class Measurement:
         return _entry(self.step, self.mechanism, self.plan(), self.noise_values(layout))
 
 
+def overlaps_plan(mechanism: Overlaps) -> DummyPlan:
+    """The numbers of dummies of a join."""
+    if isinstance(mechanism, GaussianOverlaps):
+        return dummy_plan(gaussian_plan(mechanism.sigma_squared))
+    return dummy_plan(laplace_plan(mechanism.scale))
+
+
+def overlaps_entry(mechanism: Overlaps, sets: int) -> Entry:
+    """What a ledger is charged for COMPUTE ANSWERS where rows are joined: for each of so many sets, a noise value."""
+    plan = overlaps_plan(mechanism)
+    return Entry("compute", mechanism, 1, _SAMPLERS[type(plan.noise)], sets, plan.distance, certified=True)
+
+
 def _entry(step: str, mechanism: AnyMechanism, plan: Plan | DistributedPlan, draws: int) -> Entry:
     return Entry(step, mechanism, 1, _SAMPLERS[type(plan)], draws, plan.distance, certified=True)
 
@@ -229,7 +249,7 @@ def request_from_json(value: object) -> Request:
     if kind == "select":
         if not isinstance(mechanism, NoisyMax | PermuteAndFlip):
             raise DomainError(f"{mechanism.kind} does not select")
-        candidates = tuple(_clique(clique) for clique in _list(members["candidates"]))
+        candidates = tuple(_clique(clique) for clique in read_list(members["candidates"]))
         estimate, bias, weights = (_integers(members[name]) for name in ("estimate", "bias", "weights"))
         return Selection(step, candidates, estimate, bias, weights, mechanism, draws)
     if not isinstance(mechanism, Gaussian | Laplace):
@@ -242,18 +262,12 @@ def request_digest(request: Request) -> bytes:
     return canonical.digest("request", request_to_json(request))
 
 
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise DomainError("a list is expected")
-    return value
-
-
 def _clique(value: object) -> Clique:
-    return tuple(read_text(name) for name in _list(value))
+    return tuple(read_text(name) for name in read_list(value))
 
 
 def _integers(value: object) -> Integers:
-    return np.array([read_count(number) for number in _list(value)], np.int64)
+    return np.array([read_count(number) for number in read_list(value)], np.int64)
 
 
 class Oracle(Protocol):

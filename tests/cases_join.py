@@ -275,16 +275,19 @@ def joined_in_the_clear(domain: Domain, tables: Sequence[Table], mode: Mode) -> 
     return np.array(joint, np.int64).reshape(-1, len(domain.names))
 
 
-def matching_of(tables: Sequence[Table], cliques: Any, mode: Mode, planted: Sequence[int] = ()) -> Matching:
+def matching_of(
+    tables: Sequence[Table], cliques: Any, mode: Mode, planted: Sequence[int] = (), dummies: int = 0
+) -> Matching:
     """What the servers will see, with identifiers in place of tags.
 
-    planted: how many dummies each set of tables has, beside those that match nothing.
+    planted: how many of each set's dummies are common to its tables; the others match nothing.
     """
     valid = [table for table in tables if not table.refused]
     ids = [list(table.ids) for table in valid]
     for number, (chosen, count) in enumerate(zip(join.sets_of(len(valid)), planted, strict=False)):
         for table in chosen:
             ids[table] += [person_id(i, b"planted %d" % number) for i in range(count)]
+            ids[table] += [person_id(i, b"alone %d in %d" % (number, table)) for i in range(count, dummies)]
     words = [np.frombuffer(b"".join(part), "<u8").reshape(-1, 2) for part in ids]
     needed = {name for table in tables for name in table.attributes} if mode is Mode.INNER else ()
     if not valid:

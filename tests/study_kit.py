@@ -241,7 +241,7 @@ DATA, MEASUREMENTS = b"age,smoker,region,diagnosis\n13,no,north,A\n", b'{"measur
 
 def example_certificate(manifest: Manifest, keys: Keys, *, statement: PrivacyStatement | None = None) -> Certificate:
     """A certificate of a run that all holders took part in. Every signature is good."""
-    statement = statement or PrivacyStatement.of(filter_of(manifest), manifest.privacy.exact_delta)
+    statement = statement or manifest.statement(filter_of(manifest))
     contributions = tuple(contribution_of(manifest, holder).digest() for holder in manifest.holders)
     common: dict[str, Any] = {
         "study": manifest.study_id,

@@ -2,10 +2,21 @@
 
 from caps.privacy.allowance import ALLOWANCE, ETA_MAX, NOTHING, NU_MAX, Allowance
 from caps.privacy.filter import BudgetExceeded, Entry, Filter
-from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, Mechanism, NoisyMax, PermuteAndFlip
+from caps.privacy.mechanisms import (
+    AnyMechanism,
+    Charged,
+    Gaussian,
+    GaussianOverlaps,
+    Laplace,
+    LaplaceOverlaps,
+    Mechanism,
+    NoisyMax,
+    Overlaps,
+    PermuteAndFlip,
+)
 from caps.privacy.neighbouring import BOUNDED, UNBOUNDED, Neighbouring, Relation
 from caps.privacy.schedule import AimSchedule, MstSchedule, MwemSchedule, Role, Schedule, Step
-from caps.privacy.statement import ASSUMPTIONS, UNIT, PrivacyStatement, Releases
+from caps.privacy.statement import ASSUMPTIONS, RELEASE, UNIT, PrivacyStatement, Releases
 from caps.privacy.zcdp import (
     calibrate,
     cdp_delta,
@@ -23,21 +34,26 @@ __all__ = [
     "ETA_MAX",
     "NOTHING",
     "NU_MAX",
+    "RELEASE",
     "UNBOUNDED",
     "UNIT",
     "AimSchedule",
     "Allowance",
     "AnyMechanism",
     "BudgetExceeded",
+    "Charged",
     "Entry",
     "Filter",
     "Gaussian",
+    "GaussianOverlaps",
     "Laplace",
+    "LaplaceOverlaps",
     "Mechanism",
     "MstSchedule",
     "MwemSchedule",
     "Neighbouring",
     "NoisyMax",
+    "Overlaps",
     "PermuteAndFlip",
     "PrivacyStatement",
     "Relation",

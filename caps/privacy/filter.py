@@ -15,7 +15,7 @@ from fractions import Fraction
 from caps import canonical
 from caps.errors import DomainError, LocalError
 from caps.privacy.allowance import ALLOWANCE, Allowance
-from caps.privacy.mechanisms import AnyMechanism, mechanism_from_json, mechanism_to_json
+from caps.privacy.mechanisms import Charged, mechanism_from_json, mechanism_to_json
 from caps.privacy.neighbouring import Neighbouring
 from caps.privacy.rational import (
     decode_ratio,
@@ -48,7 +48,7 @@ class Entry:
     """
 
     step: str
-    mechanism: AnyMechanism
+    mechanism: Charged
     count: int
     sampler: str
     draws: int

@@ -91,6 +91,57 @@ class Laplace:
 
 
 @dataclass(frozen=True, slots=True)
+class GaussianOverlaps:
+    """For every set of holders how many persons exactly these have, plus discrete Gaussian noise of parameter sigma^2.
+
+    A person who goes is one less for the set of all holders that had the person, and one more for the set of those
+    that have the person still: corrupt ones, whose tables are what they are.
+    """
+
+    kind: ClassVar[str] = "gaussian-overlaps"
+    sigma_squared: Fraction
+
+    def __post_init__(self) -> None:
+        positive("sigma squared", self.sigma_squared)
+
+    @classmethod
+    def costing(cls, rho: Fraction, neighbouring: Neighbouring) -> GaussianOverlaps:
+        """The least noise whose charge is at most rho."""
+        return cls(Gaussian.costing(rho, neighbouring.moved).sigma_squared)
+
+    def rho(self, neighbouring: Neighbouring) -> Fraction:
+        return Gaussian(self.sigma_squared).rho(neighbouring.moved)
+
+    def epsilon(self, neighbouring: Neighbouring) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class LaplaceOverlaps:
+    """The same with discrete Laplace noise."""
+
+    kind: ClassVar[str] = "laplace-overlaps"
+    scale: Fraction
+
+    def __post_init__(self) -> None:
+        positive("scale", self.scale)
+
+    @classmethod
+    def of_epsilon(cls, epsilon: Fraction, neighbouring: Neighbouring) -> LaplaceOverlaps:
+        """The least noise that is epsilon-DP."""
+        return cls(Laplace.of_epsilon(epsilon, neighbouring.moved).scale)
+
+    def rho(self, neighbouring: Neighbouring) -> Fraction:
+        return pure_rho(self.epsilon(neighbouring))
+
+    def epsilon(self, neighbouring: Neighbouring) -> Fraction:
+        return Laplace(self.scale).epsilon(neighbouring.moved)
+
+
+Overlaps = GaussianOverlaps | LaplaceOverlaps
+
+
+@dataclass(frozen=True, slots=True)
 class NoisyMax:
     """The candidate of greatest score plus Gumbel noise, computed with error: rho = (epsilon_star + 4 kappa)^2 / 8.
 
@@ -155,16 +206,21 @@ class PermuteAndFlip:
 
 
 AnyMechanism = Gaussian | Laplace | NoisyMax | PermuteAndFlip
-KINDS: dict[str, type[AnyMechanism]] = {cls.kind: cls for cls in (Gaussian, Laplace, NoisyMax, PermuteAndFlip)}
+"""What a step may be asked to release."""
+Charged = AnyMechanism | Overlaps
+"""What a ledger may be charged for."""
+KINDS: dict[str, type[Charged]] = {
+    cls.kind: cls for cls in (Gaussian, Laplace, NoisyMax, PermuteAndFlip, GaussianOverlaps, LaplaceOverlaps)
+}
 
 
-def mechanism_to_json(mechanism: AnyMechanism) -> dict[str, object]:
+def mechanism_to_json(mechanism: Charged) -> dict[str, object]:
     """As an object of canonical JSON: the kind and the parameters."""
     parameters = {field.name: encode_ratio(getattr(mechanism, field.name)) for field in fields(mechanism)}
     return {"kind": mechanism.kind, **parameters}
 
 
-def mechanism_from_json(value: object) -> AnyMechanism:
+def mechanism_from_json(value: object) -> Charged:
     """The inverse of `mechanism_to_json`."""
     kind = read_text(value.get("kind")) if isinstance(value, dict) else ""
     if kind not in KINDS:

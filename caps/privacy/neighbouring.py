@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from caps.errors import DomainError
@@ -40,6 +40,11 @@ class Neighbouring:
         if read_count(self.multiplicity) < 1:
             raise DomainError("a person stands in at least one row")
         read_flag(self.moves)
+
+    @property
+    def moved(self) -> Neighbouring:
+        """The same where a person moves counts: as of sets of holders, for who leaves some may be left in others."""
+        return replace(self, moves=True)
 
     @property
     def l2_squared(self) -> int:

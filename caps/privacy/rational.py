@@ -132,6 +132,13 @@ def read_object(value: object, names: Iterable[str]) -> dict[str, object]:
     return value
 
 
+def read_list(value: object) -> list[object]:
+    """`value`, which must be a list."""
+    if not isinstance(value, list):
+        raise DomainError("a list is expected")
+    return value
+
+
 def read_text(value: object) -> str:
     """`value`, which must be a string."""
     if not isinstance(value, str):

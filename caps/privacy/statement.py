@@ -19,6 +19,7 @@ from caps.privacy.rational import (
     exp_up,
     read_count,
     read_flag,
+    read_list,
     read_object,
     read_text,
 )
@@ -27,15 +28,22 @@ from caps.privacy.zcdp import folded_epsilon, satisfies
 VERSION = 1
 UNIT = "one person, who is one row of the joined table"
 ASSUMPTIONS = (
-    "at most one of the three servers is corrupted or shares what it sees with others, and it follows the protocol",
-    "AES-128 and keyed BLAKE2b are indistinguishable from random functions, and TLS 1.3 protects the connections",
+    "at most one of the three servers is corrupted or shares what it sees with others, and it follows the protocol; "
+    "the coordinator and any holders may be corrupted with it, and send anything",
+    "AES-128 and keyed BLAKE2b are indistinguishable from random functions but for what delta has for it; HKDF-SHA256, "
+    "Ed25519, and X25519 or ML-KEM-768 are secure, and TLS 1.3 protects the connections",
+    "honest servers and holders draw random numbers from generators that nobody else can predict",
+    "whether an honest holder's table is one that the study admits does not hang on one person, for a refusal is seen",
     "nothing else computed from these persons' data is released; what is, adds to the loss stated here",
 )
+RELEASE = "what is published is covered by the epsilon and delta stated"
 _SHOWN = Context(prec=4, rounding=ROUND_CEILING)
 _WORDS = {
     "gaussian": ("table with Gaussian noise", "tables with Gaussian noise"),
     "laplace": ("table with Laplace noise", "tables with Laplace noise"),
     "noisy-max": ("private selection", "private selections"),
+    "gaussian-overlaps": ("set of numbers of persons in common, with Gaussian noise, seen by servers only", ""),
+    "laplace-overlaps": ("set of numbers of persons in common, with Laplace noise, seen by servers only", ""),
     "permute-and-flip": ("private selection (permute-and-flip)", "private selections (permute-and-flip)"),
 }
 
@@ -84,6 +92,8 @@ class PrivacyStatement:
     releases: tuple[Releases, ...]
     unit: str = UNIT
     assumptions: tuple[str, ...] = ASSUMPTIONS
+    views: tuple[str, ...] = (RELEASE,)
+    """What is covered, of what is published and of what each party sees; and what is not."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rho_spent <= self.rho or not 0 <= self.eta <= self.allowance.eta:
@@ -94,7 +104,12 @@ class PrivacyStatement:
 
     @classmethod
     def of(
-        cls, spent: Filter, delta: Fraction, *, unit: str = UNIT, assumptions: tuple[str, ...] = ASSUMPTIONS
+        cls,
+        spent: Filter,
+        delta: Fraction,
+        *,
+        assumptions: tuple[str, ...] = ASSUMPTIONS,
+        views: tuple[str, ...] = (RELEASE,),
     ) -> PrivacyStatement:
         """The statement about everything a filter has accepted and may yet accept, at this delta."""
         epsilon = folded_epsilon(spent.budget, spent.allowance, delta)
@@ -114,8 +129,8 @@ class PrivacyStatement:
             spent.pure_epsilon,
             spent.neighbouring,
             releases,
-            unit,
-            assumptions,
+            assumptions=assumptions,
+            views=views,
         )
 
     @property
@@ -125,7 +140,7 @@ class PrivacyStatement:
 
     def paragraph(self) -> str:
         """The statement in plain English."""
-        return " ".join([*self._verdict(), self._who(), self._spending(), self._premises()])
+        return " ".join([*self._verdict(), self._who(), self._seen(), self._spending(), self._premises()])
 
     def _verdict(self) -> list[str]:
         figures = f"epsilon = {shown(self.epsilon)} and delta = {shown(self.delta)}"
@@ -149,7 +164,12 @@ class PrivacyStatement:
         secret = self.neighbouring.relation is Relation.UNBOUNDED
         change = "added or removed, and the row count is secret" if secret else "replaced, and the row count is public"
         rows = "" if k == 1 else f" A person may stand in up to {k} rows."
-        return f"The protected unit is {self.unit}; a unit may be {change}.{rows}"
+        hidden = "Where two holders bring one value, that of the first hides the other, and noise is wider for it."
+        moves = f" {hidden}" if self.neighbouring.moves else ""
+        return f"The protected unit is {self.unit}; a unit may be {change}.{rows}{moves}"
+
+    def _seen(self) -> str:
+        return f"Who sees what: {'; '.join(self.views)}."
 
     def _spending(self) -> str:
         parts = [
@@ -198,6 +218,7 @@ class PrivacyStatement:
                 "rho_spent": encode_ratio(self.rho_spent),
                 "unit": self.unit,
                 "version": VERSION,
+                "views": list(self.views),
             }
         )
 
@@ -216,23 +237,21 @@ class PrivacyStatement:
             "releases",
             "unit",
             "version",
+            "views",
         )
         members = read_object(value, (*ratios, *others))
-        pure, releases, assumptions = members["pure_epsilon"], members["releases"], members["assumptions"]
-        if (
-            read_count(members["version"]) != VERSION
-            or not isinstance(releases, list)
-            or not isinstance(assumptions, list)
-        ):
+        pure = members["pure_epsilon"]
+        if read_count(members["version"]) != VERSION:
             raise DomainError("not a privacy statement of this version")
         statement = cls(
             **{name: decode_ratio(members[name]) for name in ratios},
             allowance=Allowance.from_json(members["allowance"]),
             pure_epsilon=None if pure is None else decode_ratio(pure),
             neighbouring=Neighbouring.from_json(members["neighbouring"]),
-            releases=tuple(Releases.from_json(release) for release in releases),
+            releases=tuple(Releases.from_json(release) for release in read_list(members["releases"])),
             unit=read_text(members["unit"]),
-            assumptions=tuple(read_text(text) for text in assumptions),
+            assumptions=tuple(read_text(text) for text in read_list(members["assumptions"])),
+            views=tuple(read_text(text) for text in read_list(members["views"])),
         )
         if statement.to_json() != data:
             raise DomainError("the statement contradicts itself")

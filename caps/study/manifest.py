@@ -30,13 +30,32 @@ from pydantic import (
 )
 
 from caps import canonical
-from caps.bounds import counted_bits, largest_sum
+from caps.bounds import MOST_STREAM, columns_soundness, counted_bits, join_soundness, largest_sum
 from caps.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
 from caps.errors import DomainError
 from caps.joinkey import JoinKey
 from caps.linkage import RowFormat
+from caps.noise.plans import MOST_REACH
+from caps.oracle import overlaps_entry, overlaps_plan
 from caps.pki import role_uri
-from caps.privacy import ASSUMPTIONS, ETA_MAX, Allowance, Neighbouring, Relation, calibrate, pure_rho
+from caps.privacy import (
+    ALLOWANCE,
+    ASSUMPTIONS,
+    ETA_MAX,
+    RELEASE,
+    Allowance,
+    Entry,
+    Filter,
+    GaussianOverlaps,
+    LaplaceOverlaps,
+    Neighbouring,
+    Overlaps,
+    PrivacyStatement,
+    Relation,
+    calibrate,
+    pure_rho,
+)
+from caps.privacy.rational import grid_down
 from caps.programs import Program, Task, all_pairs, names, program
 from caps.schema import Column, Schema
 from caps.study.forecast import Forecast, forecast
@@ -48,8 +67,10 @@ MAX_DIGITS = 28
 """Of epsilon and delta."""
 MAX_DEGREE = 8
 """Attributes of one marginal that servers count from columns."""
-MAX_TABLES = 62
-"""Holders whose rows are joined on shares."""
+MAX_TABLES = 8
+"""Holders whose rows are joined on shares: 247 sets of them."""
+OVERLAPS_SHARE = Fraction(1, 20)
+"""Of the budget, for what servers see of a join."""
 PROBLEMS = "problems"
 """In the context of a validation: a list that takes all problems, instead of an exception with them."""
 _PLACED = re.compile(r"[a-z_]+[\[.:]")
@@ -325,8 +346,8 @@ class Manifest(Document):
         for needed, check in checks:
             if sound is None or all(name in sound for name in needed):
                 found += check(self)
-        needed = ("table", "holders", "workload", "algorithm", "privacy")
-        blamed = ("schema", "workload", "algorithm", "privacy")
+        needed = ("table", "holders", "alignment", "join", "workload", "algorithm", "privacy")
+        blamed = ("schema", "workload", "algorithm", "privacy", "holders", "alignment", "join")
         if (sound is None or all(name in sound for name in needed)) and not any(p.startswith(blamed) for p in found):
             found += self._spending_problems()
         return found
@@ -391,6 +412,7 @@ class Manifest(Document):
         """Of parts that are sound by themselves and must also go together."""
         for place, check in (
             ("privacy", lambda: self._asked),
+            ("privacy.epsilon", lambda: self.dummies),
             ("holders", lambda: self.counted_bits),
             ("privacy.accounting" if self.privacy.accounting == "pure" else "algorithm", lambda: self.forecast),
             ("workload", lambda: self.layout),
@@ -400,6 +422,13 @@ class Manifest(Document):
             except DomainError as error:
                 return [f"{place}: {error}"]
         found = []
+        if sum(map(self.shuffled_rows, self.joined)) > MAX_SLOTS:
+            found.append(
+                f"holders: capacities, with {self.dummies:,} dummies for each of {self.overlap_sets} sets of holders, "
+                f"add up to more than {MAX_SLOTS} rows: fewer holders or a larger epsilon need fewer"
+            )
+        if max(self.form_of(holder).bytes for holder in self.holders) > MOST_STREAM:
+            found.append(f"holders: a contribution has more than {MOST_STREAM} bytes, the most that one key may mask")
         if any(holder.brings == "columns" for holder in self.holders):
             widest = max(self.layout.cliques, key=len)
             if len(widest) > MAX_DEGREE:
@@ -407,7 +436,8 @@ class Manifest(Document):
                     f"workload: {len(widest)} attributes in one query are more than the {MAX_DEGREE} that can be "
                     "counted where holders bring columns"
                 )
-        if self.algorithm.certified and self.forecast.eta() > ETA_MAX:
+        seen = Fraction(0) if self.overlaps_entry is None else self.overlaps_entry.eta
+        if self.algorithm.certified and self.forecast.eta() + seen > ETA_MAX:
             found.append(
                 f"algorithm: the run may draw {self.forecast.draws:,} noise values, more than the allowance in delta "
                 "covers, and would be stopped halfway: plan fewer rounds, coarser columns or smaller queries"
@@ -478,10 +508,12 @@ class Manifest(Document):
                 total += holder.capacity
                 if holder.capacity <= self.join.decoys:
                     found.append(f"holders[{i}].capacity: leaves no room beside {self.join.decoys} decoys")
-        if self.join is not None and self.join.protocol == "shuffle":
-            joined = sum(holder.brings == "columns" for holder in self.holders)
-            if joined > MAX_TABLES:
-                found.append(f"holders: rows of at most {MAX_TABLES} can be joined, not of {joined}")
+        if len(self.joined) > MAX_TABLES:
+            found.append(
+                f"holders: rows of at most {MAX_TABLES} can be joined on shares, not of {len(self.joined)}: how many "
+                "persons each set of them has in common is hidden by dummies, and there would be too many sets; "
+                "join.protocol: oprf has no such limit"
+            )
         if total > MAX_SLOTS:
             found.append(f"holders: capacities add up to more than {MAX_SLOTS} rows")
         return found
@@ -512,15 +544,58 @@ class Manifest(Document):
     @cached_property
     def allowance(self) -> Allowance:
         """What delta has to cover besides the conversion from rho."""
-        return Allowance()
+        if self.slots is not None:
+            return Allowance(soundness=columns_soundness(len(self.holders) - self._counting))
+        if self.join is not None:
+            # The most dummies there can be: how many there are follows from the budget, which follows from this.
+            most = 2 * MOST_REACH * sets_with(len(self.joined))
+            return Allowance(soundness=join_soundness([(holder.capacity or 0) + most for holder in self.joined]))
+        return ALLOWANCE
 
     @cached_property
     def budget(self) -> Fraction:
-        """What a run may spend in all, in rho."""
+        """What a run may spend in all, in rho. Raises DomainError if delta does not cover what it has to."""
         privacy = self.privacy
-        if privacy.accounting == "pure":
-            return pure_rho(privacy.exact_epsilon)
-        return calibrate(privacy.exact_epsilon, privacy.exact_delta, self.allowance)
+        rho = calibrate(privacy.exact_epsilon, privacy.exact_delta, self.allowance)
+        return pure_rho(privacy.exact_epsilon) if privacy.accounting == "pure" else rho
+
+    @property
+    def joined(self) -> tuple[Holder, ...]:
+        """The holders whose rows servers join on shares."""
+        shuffled = self.join is not None and self.join.protocol == "shuffle"
+        return tuple(holder for holder in self.holders if shuffled and holder.brings == "columns")
+
+    @cached_property
+    def overlaps(self) -> Overlaps | None:
+        """The noise in what servers see of a join on shares. None where there is nothing to see.
+
+        It takes a twentieth of the budget: noise of the releases is then wider by 2.6 %, and a set of holders has about
+        100 / epsilon dummies on either side at usual deltas.
+        """
+        if len(self.joined) < 2:
+            return None
+        if self.privacy.accounting == "pure":
+            return LaplaceOverlaps.of_epsilon(OVERLAPS_SHARE * self.privacy.exact_epsilon, self.neighbouring)
+        return GaussianOverlaps.costing(grid_down(OVERLAPS_SHARE * self.budget), self.neighbouring)
+
+    @property
+    def overlaps_entry(self) -> Entry | None:
+        """What COMPUTE ANSWERS is charged: nothing, unless servers see numbers of a join."""
+        return None if self.overlaps is None else overlaps_entry(self.overlaps, self.overlap_sets)
+
+    @property
+    def overlap_sets(self) -> int:
+        """Sets of two holders and more whose rows are joined on shares: each has a number of dummies."""
+        return (1 << len(self.joined)) - len(self.joined) - 1 if self.joined else 0
+
+    @cached_property
+    def dummies(self) -> int:
+        """For each set of holders whose rows are joined on shares. Raises DomainError if they would be too many."""
+        return 0 if self.overlaps is None else 2 * overlaps_plan(self.overlaps).reach
+
+    def shuffled_rows(self, holder: Holder) -> int:
+        """Rows of a holder that servers shuffle: its own, padding, and the dummies of every set that it is in."""
+        return (holder.capacity or 0) + self.dummies * sets_with(len(self.joined))
 
     @cached_property
     def task(self) -> Task:
@@ -536,10 +611,19 @@ class Manifest(Document):
             self.domain,
             self.queries,
             self.neighbouring,
-            rho=None if pure else self.budget,
-            pure_epsilon=privacy.exact_epsilon if pure else None,
+            rho=None if pure else self.budget - self._overlaps_cost,
+            pure_epsilon=privacy.exact_epsilon - self._overlaps_cost if pure else None,
             total=privacy.rows,
         )
+
+    @property
+    def _overlaps_cost(self) -> Fraction:
+        """Of what servers see of a join: in rho, or in epsilon where accounting is pure."""
+        if self.overlaps is None:
+            return Fraction(0)
+        if isinstance(self.overlaps, LaplaceOverlaps):
+            return self.overlaps.epsilon(self.neighbouring)
+        return self.overlaps.rho(self.neighbouring)
 
     @property
     def neighbouring(self) -> Neighbouring:
@@ -632,27 +716,42 @@ class Manifest(Document):
 
     @property
     def leaks(self) -> tuple[str, ...]:
-        """What parties learn beyond the released values because of how rows are brought together, in sentences."""
-        if self.join is None:
+        """What parties learn beyond what the guarantee covers, because of how rows are brought together."""
+        if self.join is None or self.join.protocol == "shuffle":
             return ()
-        if self.join.protocol == "shuffle":
-            return (
-                "the servers learn, exactly, how many of the padded rows belong to persons whom precisely which "
-                "holders have, decoys included, and not which rows these are",
-                "a holder that shares what it knows with a server can learn whether other holders have one person by "
-                "bringing a table of only that person; least sizes are a matter of each server's policy",
-                "how much the servers send each other may depend on these numbers, so whoever measures it, such as the "
-                "coordinator, learns something of them",
-            )
         return (
-            "S1 learns for every pseudonym, which no server can invert alone, which holders have it",
-            "a holder that shares what it knows with S1 learns which of its persons other holders have",
+            "S1 learns for every pseudonym, which no server can invert alone, which holders have it; this is NOT "
+            "differentially private",
+            "a holder that shares what it knows with S1 learns which of its persons other holders have: against S1 "
+            "with a holder nothing hides whether a person takes part",
         )
 
     @property
+    def views(self) -> tuple[str, ...]:
+        """What the guarantee covers, of what is published and of what each party sees, in sentences."""
+        one = "any one server, with the coordinator and any holders,"
+        if self.leaks:
+            covered = f"so is what S2 or S3, with the coordinator and any holders, sees; {'; '.join(self.leaks)}"
+        elif self.overlaps is not None:
+            covered = (
+                f"so is what {one} sees, which is sizes that were agreed, and for each of {self.overlap_sets} sets of "
+                f"holders how many persons exactly these have in common, with noise by up to {self.dummies:,} dummies; "
+                "what servers send each other follows from these numbers"
+            )
+        else:
+            covered = f"so is what {one} sees, which is sizes that were agreed"
+        return (RELEASE, covered)
+
+    @property
     def premises(self) -> tuple[str, ...]:
-        """What the privacy statement of a run rests on, and what it does not cover."""
-        return (*ASSUMPTIONS, *(f"beyond this, {leak}" for leak in self.leaks))
+        """What the privacy statement of a run rests on."""
+        k = self.privacy.multiplicity
+        rows = "one row" if k == 1 else f"{k} rows"
+        return (*ASSUMPTIONS, f"nobody stands in more than {rows} of the joint table, over all holders together")
+
+    def statement(self, spent: Filter) -> PrivacyStatement:
+        """What may be said of a run that a filter of this study's budgets has accepted."""
+        return PrivacyStatement.of(spent, self.privacy.exact_delta, assumptions=self.premises, views=self.views)
 
     def form_of(self, holder: Holder) -> Form:
         """What a holder's contribution looks like."""
@@ -667,6 +766,11 @@ class Manifest(Document):
     def columns_of(self, holder: Holder) -> Schema:
         """The schema of what a holder brings."""
         return self.schema_ if holder.columns is None else self.schema_.select(holder.columns)
+
+
+def sets_with(tables: int) -> int:
+    """Sets of two tables and more that a given one of them is in."""
+    return (1 << (tables - 1)) - 1 if tables else 0
 
 
 def _name_problems(domain: Domain, given: tuple[str, ...]) -> list[str]:

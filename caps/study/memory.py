@@ -54,9 +54,9 @@ def _working(manifest: Manifest) -> int:
         return merged + counting_memory(manifest.slots, manifest.layout)
     if manifest.join is not None:
         # Rows are moved to new places, with masks; only so many joint rows are expanded at once.
-        tables = [holder for holder in manifest.holders if holder.capacity is not None]
-        rows = sum(holder.capacity or 0 for holder in tables)
-        records = sum(manifest.form_of(holder).bytes for holder in tables)
+        tables = [(manifest.shuffled_rows(holder), manifest.form_of(holder).shape[1]) for holder in manifest.joined]
+        rows = sum(count for count, _ in tables)
+        records = sum(count * width for count, width in tables)
         return 4 * records + 4 * _JOINED_BYTES * min(rows * width, _JOINED_WORDS) + _products(width)
     return 0
 

@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from math import exp, pi, sqrt
 
 from caps.domain import Clique
-from caps.privacy import ETA_MAX, AnyMechanism, Gaussian, Laplace, Role
+from caps.privacy import ETA_MAX, AnyMechanism, Charged, Gaussian, GaussianOverlaps, Laplace, LaplaceOverlaps, Role
 from caps.privacy.statement import shown
 from caps.study.forecast import Stage
 from caps.study.manifest import Manifest
@@ -21,6 +21,8 @@ from caps.study.memory import Memory, memory_of, size_shown
 
 COSTS = "caps.costs"
 """Group of entry points: functions from a manifest to `Costs`, by the name of the scheme."""
+COMPUTE_STAGE = "compute"
+"""The role of what COMPUTE ANSWERS shows servers of a join."""
 OFFER_BYTES = 2048
 """Of an `Offer` as JSON, about: the signed contribution, two openings."""
 
@@ -126,8 +128,8 @@ class Plan:
     uploads: tuple[PlannedUpload, ...]
     memory: Memory
     costs: Costs | None
-    leaks: tuple[str, ...] = ()
-    """What parties learn beyond the released values, because rows are joined."""
+    views: tuple[str, ...] = ()
+    """What the guarantee covers, of what is published and of what each party sees; and what it does not."""
 
     def to_json(self) -> dict[str, object]:
         """As an object of JSON."""
@@ -141,8 +143,8 @@ class Plan:
 
     def words(self) -> list[str]:
         """The plan in sentences."""
-        leaks = [f"Beyond the released values, {leak}." for leak in self.leaks]
-        return [*self._spending(), *self._errors(), *self._noise(), *self._loads(), *leaks]
+        views = f"Who sees what: {'; '.join(self.views)}."
+        return [*self._spending(), *self._errors(), *self._noise(), *self._loads(), views]
 
     def _spending(self) -> Iterator[str]:
         yield (
@@ -150,8 +152,14 @@ class Plan:
             f"rho = {self.rho:.4g}, of which {self.algorithm} spends, at most:"
         )
         for stage in self.stages:
-            what = {"initial": "first measurement", "select": "selection", "measure": "measurement"}[stage.role]
-            scale = "epsilon" if stage.role == Role.SELECT else "sigma" if stage.mechanism == "gaussian" else "scale"
+            what = {
+                COMPUTE_STAGE: "look of the servers at what holders have in common",
+                "initial": "first measurement",
+                "select": "selection",
+                "measure": "measurement",
+            }[stage.role]
+            gaussian = stage.mechanism in (Gaussian.kind, GaussianOverlaps.kind)
+            scale = "epsilon" if stage.role == Role.SELECT else "sigma" if gaussian else "scale"
             yield (
                 f"{stage.share:.0%} for {stage.releases} {what}{'s'[: stage.releases > 1]} by {stage.mechanism}, "
                 f"{scale} = {stage.scale:.4g} each."
@@ -217,18 +225,18 @@ def plan(manifest: Manifest, costs: Costs | None = None) -> Plan:
     """What a run of this study costs, at most. Nothing is spent or asked for."""
     forecast, task = manifest.forecast, manifest.task
     charges = [stage.rho(task.neighbouring) for stage in forecast.stages]
-    total = sum(charges, Fraction(0))
-    stages = [
-        PlannedStage(
-            stage.role.value,
-            stage.mechanism.kind,
-            _scale(stage.mechanism),
-            stage.releases,
-            float(charge),
-            float(charge / total),
-            stage.draws,
-        )
+    stages, draws, eta = [], forecast.draws, forecast.eta()
+    if (entry := manifest.overlaps_entry) is not None:
+        charge, draws, eta = entry.rho(manifest.neighbouring), draws + entry.draws, eta + entry.eta
+        stages.append((COMPUTE_STAGE, entry.mechanism, 1, charge, entry.draws))
+    stages += [
+        (stage.role.value, stage.mechanism, stage.releases, charge, stage.draws)
         for stage, charge in zip(forecast.stages, charges, strict=True)
+    ]
+    total = sum((charge for _, _, _, charge, _ in stages), Fraction(0))
+    planned = [
+        PlannedStage(role, mechanism.kind, _scale(mechanism), releases, float(charge), float(charge / total), drawn)
+        for role, mechanism, releases, charge, drawn in stages
     ]
     return Plan(
         study=manifest.study_id,
@@ -236,26 +244,26 @@ def plan(manifest: Manifest, costs: Costs | None = None) -> Plan:
         algorithm=manifest.algorithm.name,
         epsilon=manifest.privacy.epsilon,
         delta=manifest.privacy.delta,
-        rho=float(manifest.program.schedule(task).rho),
+        rho=float(manifest.budget),
         rounds=forecast.rounds,
-        stages=tuple(stages),
+        stages=tuple(planned),
         marginals=tuple(_marginals(manifest, forecast.stages)),
-        draws=forecast.draws,
-        eta=forecast.eta(),
+        draws=draws,
+        eta=eta,
         eta_max=ETA_MAX,
         cells=manifest.layout.cells,
         uploads=tuple(_uploads(manifest)),
         memory=memory_of(manifest),
         costs=costs,
-        leaks=manifest.leaks,
+        views=manifest.views,
     )
 
 
-def _scale(mechanism: AnyMechanism) -> float:
+def _scale(mechanism: Charged) -> float:
     match mechanism:
-        case Gaussian():
+        case Gaussian() | GaussianOverlaps():
             return sqrt(mechanism.sigma_squared)
-        case Laplace():
+        case Laplace() | LaplaceOverlaps():
             return float(mechanism.scale)
     return float(mechanism.epsilon_star)
 

@@ -232,6 +232,10 @@ def _assumptions(certificate: Certificate) -> str:
     for assumption in certificate.manifest.premises:
         if assumption not in statement.assumptions:
             raise _Fails(f"the statement conceals an assumption: {assumption}")
+    if statement.views != certificate.manifest.views:
+        raise _Fails("the statement does not say what of each party's view is covered, and what is not")
+    if statement.allowance != certificate.manifest.allowance:
+        raise _Fails("delta is not divided as the study's inputs and checks demand (allowance)")
     return f"the statement names its {len(statement.assumptions)} assumptions"
 
 

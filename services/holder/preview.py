@@ -72,8 +72,8 @@ class Preview(BaseModel):
     parts: list[Part]
     servers: list[ServerPreview]
     total_bytes: int
-    leaks: list[str]
-    """What parties learn beyond the released values, because of how rows are brought together."""
+    views: list[str]
+    """What the guarantee covers, of what is published and of what each party sees; and what it does not."""
     statement: str = STATEMENT
     public: list[str] = list(PUBLIC)
 
@@ -128,6 +128,6 @@ def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> 
         parts=parts,
         servers=servers,
         total_bytes=sum(server.total_bytes for server in servers),
-        leaks=list(manifest.leaks),
+        views=list(manifest.views),
         statement=f"{JOINED_BY_TAGS} {STATEMENT}" if by_tags else STATEMENT,
     )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
 from caps.domain import Layout
 from caps.errors import DomainError
 from caps.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
-from caps.oracle import Plan, measurement_plan, selection_plan
+from caps.oracle import Plan, measurement_plan, overlaps_plan, selection_plan
 from caps.privacy import Gaussian, Laplace, Neighbouring, Role
 from caps.study.forecast import Stage
 from caps.study.manifest import Manifest, columns_bits, held_bytes
@@ -34,14 +32,25 @@ def costs_of(manifest: Manifest) -> Costs:
 
 
 def _compute(manifest: Manifest) -> StepCost:
-    """COMPUTE ANSWERS, if every holder contributes; joined rows, as if every table had the same persons."""
-    if manifest.join is None or manifest.slots is not None:
+    """COMPUTE ANSWERS, if every holder contributes; joined rows, as if every table had the same persons.
+
+    Of the dummies, half belong to their set: that is their number without noise.
+    """
+    if not manifest.joined:
         return _declared("compute_answers", **answers_sizes_of(manifest))
-    tables = [holder for holder in manifest.holders if holder.brings == "columns"]
-    extents = [join.TableExtent(holder.capacity or 0, manifest.columns_of(holder).domain().names) for holder in tables]
-    everybody = (tuple(range(len(tables))), min(extent.rows for extent in extents))
-    matching = join.Matching(np.empty((0, len(tables)), np.intp), (everybody,))
-    joined = _declared("join_answers", **join.join_sizes(extents, matching, manifest.layout))
+    assert manifest.join is not None
+    tables, layout, reach = manifest.joined, manifest.layout, manifest.dummies // 2
+    attributes = [manifest.columns_of(holder).domain().names for holder in tables]
+    extents = [join.TableExtent(holder.capacity or 0, names) for holder, names in zip(tables, attributes, strict=True)]
+    numbers = Counter({tuple(range(len(tables))): min(extent.rows for extent in extents)})
+    for chosen in join.sets_of(len(tables)):
+        numbers[chosen] += reach
+        numbers.update({(table,): reach for table in chosen})
+    needed = layout.domain.names if manifest.join.mode == "inner" else ()
+    matching = join.supposed(numbers, attributes, layout.cliques, needed)
+    joined = _declared("join_answers", **join.join_sizes(extents, matching, layout, reach=reach))
+    if manifest.overlaps is not None:
+        joined += _noise(overlaps_plan(manifest.overlaps).noise, manifest.overlap_sets)
     rows = len(manifest.holders) - len(tables)
     if not rows:
         return joined

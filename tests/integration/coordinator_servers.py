@@ -22,7 +22,7 @@ import numpy as np
 from caps import canonical, pki, signing
 from caps.clear import ClearOracle
 from caps.oracle import Selection, request_digest, request_from_json
-from caps.privacy import Filter, PrivacyStatement
+from caps.privacy import Filter
 from caps.privacy.enforce import Enforcer
 from caps.service.site import Settings, Site
 from caps.study import (
@@ -217,7 +217,7 @@ class Federation:
             transcript = transcript_digest(transcript, digest, answer.digest())
         if name in self.faults.other_transcript:
             transcript = transcript[::-1]
-        statement = json.loads(PrivacyStatement.of(self.budget, self.manifest.privacy.exact_delta).to_json())
+        statement = json.loads(self.manifest.statement(self.budget).to_json())
         if self.faults.other_statement:
             statement["epsilon"] = "1/1000"
         holders = {one: holder for holder, one in self.contributions.items()}

@@ -18,7 +18,7 @@ from caps.prss import Prss
 from caps.ring import Z32, Z64
 from services.mpc_server.engine import join
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.join import Dummies, Matching, Mode, compute_joined_answers, join_answers, match
+from services.mpc_server.engine.join import Dummies, Mode, compute_joined_answers, join_answers, match
 from services.mpc_server.engine.registry import REGISTRY
 from services.mpc_server.engine.shares import Owner
 from services.mpc_server.engine.shuffle import RowShare, _Pair
@@ -77,27 +77,11 @@ def assert_joined(layout: Layout, tables: list[Table], mode: Mode, noise: np.nda
     assert np.array_equal(marginals, layout.marginals(joined_in_the_clear(layout.domain, tables, mode)))
     assert accepted.tolist() == [not table.refused for table in tables]
     reach, planted = (0, []) if noise is None else (REACH, (noise + REACH).tolist())
-    matching = matching_of(tables, layout.cliques, mode, planted)
-    alone = [2 * REACH - count for count in planted]  # dummies that match nothing are rows of one table each
-    matching = with_singles(tables, layout.cliques, mode, matching, alone)
+    matching = matching_of(tables, layout.cliques, mode, planted, 2 * reach)
     sizes = join.join_sizes(extents_of(tables), matching, layout, reach=reach)
     declared = REGISTRY["join_answers"]
     assert outcome.rounds == declared.rounds_for(**sizes)
     assert outcome.sent == tuple(declared.sent_by(party, **sizes) for party in range(3))
-
-
-def with_singles(tables: list[Table], cliques: Any, mode: Mode, matching: Matching, alone: list[int]) -> Matching:
-    """The matching with rows that only one table has: where such rows can count at all, they are joint rows, too."""
-    valid = [table for table in tables if not table.refused]
-    needed = {name for table in tables for name in table.attributes} if mode is Mode.INNER else set()
-    patterns = dict(matching.patterns)
-    for chosen, count in zip(join.sets_of(len(valid)), alone, strict=False):
-        for table in chosen:
-            has = set(valid[table].attributes)
-            if count and needed <= has and any(has.issuperset(clique) for clique in cliques):
-                patterns[table,] = patterns.get((table,), 0) + count
-    codes = sorted(patterns, key=lambda members: sum(1 << table for table in members))
-    return Matching(matching.sources, tuple((members, patterns[members]) for members in codes))
 
 
 @modes

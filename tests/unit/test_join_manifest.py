@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 from copy import deepcopy
+from dataclasses import replace
+from fractions import Fraction as F
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from caps import canonical
 from caps.errors import DomainError
 from caps.joinkey import JoinKey
 from caps.linkage import ID_BYTES, RowFormat
-from caps.privacy import PrivacyStatement
+from caps.oracle import overlaps_plan
+from caps.privacy import RELEASE
 from caps.schema import Schema
 from caps.study import manifest as manifests
 from caps.study import memory
@@ -31,8 +34,8 @@ from services.mpc_server.engine import compute
 from services.mpc_server.engine import join as engine
 from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
-from services.mpc_server.engine.registry import REGISTRY
+from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers
+from services.mpc_server.engine.steps import draw_noise
 from tests.cases_join import dealt, received
 from tests.study_kit import (
     COLUMNS,
@@ -58,6 +61,9 @@ KEY: dict[str, Any] = {
 }
 SHARED = (("north", ("age", "smoker")), ("south", ("age", "smoker")), ("insurer", ("region", "diagnosis")))
 """Two share columns and split rows; the third adds columns."""
+
+
+PURE = {"epsilon": "1", "delta": "1e-6", "accounting": "pure", "population": "patients"}
 
 
 def joined_json(*, capacity: int = 200, join: dict[str, Any] | None = None, **choices: Any) -> dict[str, Any]:
@@ -131,20 +137,24 @@ def test_capacity_needs_a_join() -> None:
 
 def test_limits_are_met_exactly() -> None:
     assert problems(joined_json(capacity=200, join={"decoys": 199})) == []
-    sizes = [MAX_SLOTS - 20, 10, 10]
+    dummies = joined_manifest().dummies
+    sizes = [MAX_SLOTS - 20 - 3 * 3 * dummies, 10, 10]  # each of three tables is in three sets
     document = joined_json()
     for holder, capacity in zip(document["holders"], sizes, strict=True):
         holder["capacity"] = capacity
     assert problems(document) == []
     document["holders"][1]["capacity"] += 1
-    assert [problem.partition(":")[0] for problem in problems(document)] == ["holders"]
+    (problem,) = problems(document)
+    assert problem.startswith(f"holders: capacities, with {dummies:,} dummies for each of 4 sets of holders, add up to")
 
 
-def test_as_many_tables_as_the_engine_can_join() -> None:
-    assert MAX_TABLES == engine.MAX_TABLES
+def test_as_many_tables_as_dummies_can_be_planted_for() -> None:
+    assert MAX_TABLES <= engine.MAX_TABLES
+    assert joined_manifest().overlap_sets == len(engine.sets_of(3)) == 4
     many = [(f"h{i}", [column["name"] for column in SCHEMA["columns"]]) for i in range(MAX_TABLES + 1)]
     document = joined_json(holders=many)
-    assert problems(document) == [f"holders: rows of at most {MAX_TABLES} can be joined, not of {MAX_TABLES + 1}"]
+    (problem,) = problems(document)
+    assert problem.startswith(f"holders: rows of at most {MAX_TABLES} can be joined on shares, not of {MAX_TABLES + 1}")
     document["holders"].pop()
     assert problems(document) == []
 
@@ -243,25 +253,57 @@ def test_a_contribution_must_have_the_form() -> None:
             contribution_of(manifest, holder, **form | changes).check(manifest)
 
 
-def test_leaks_are_told_and_become_premises() -> None:
-    shuffle, tags = joined_manifest(), joined_manifest(join={"protocol": "oprf"})
-    assert Manifest.from_json(example_json()[0]).leaks == ()
-    assert len(shuffle.leaks) == 3
-    assert shuffle.leaks != tags.leaks != ()
-    for manifest in (shuffle, tags):
-        assert all(any(leak in premise for premise in manifest.premises) for leak in manifest.leaks)
+def test_views_say_what_is_covered_and_what_is_not() -> None:
+    plain, shuffle = Manifest.from_json(example_json()[0]), joined_manifest()
+    tags = joined_manifest(join={"protocol": "oprf"})
+    assert plain.leaks == shuffle.leaks == ()
+    assert plain.views[0] == shuffle.views[0] == tags.views[0] == RELEASE
+    assert "any one server, with the coordinator and any holders, sees" in plain.views[1]
+    assert "4 sets of holders" in shuffle.views[1]
+    assert f"up to {shuffle.dummies:,} dummies" in shuffle.views[1]
+    assert all(leak in tags.views[1] for leak in tags.leaks)
+    assert "NOT differentially private" in tags.views[1]
+    assert "against S1 with a holder nothing hides" in tags.views[1]
 
 
-def test_a_certificate_that_conceals_the_leaks_fails() -> None:
+def test_a_certificate_that_conceals_what_is_not_covered_fails() -> None:
     document, keys = example_json(holders=COLUMNS)
-    manifest = Manifest.from_json(joined_json(holders=COLUMNS, keys=keys))
+    manifest = Manifest.from_json(joined_json(holders=COLUMNS, keys=keys, join={"protocol": "oprf"}))
     assert document["holders"][0]["name"] == manifest.holders[0].name
-    spent, delta = filter_of(manifest), manifest.privacy.exact_delta
-    for premises, sound in ((manifest.premises, True), (manifest.premises[:-1], False)):
-        statement = PrivacyStatement.of(spent, delta, assumptions=premises)
+    honest = manifest.statement(filter_of(manifest))
+    said = {
+        "sound": honest,
+        "conceals an assumption": replace(honest, assumptions=honest.assumptions[:-1]),
+        "does not say what of each party's view": replace(honest, views=honest.views[:1]),
+        "delta is not divided as": replace(honest, allowance=replace(honest.allowance, soundness=F(0))),
+    }
+    for reason, statement in said.items():
         checks = verify(example_certificate(manifest, keys, statement=statement), now=NOW)
-        told = [one for one in checks if "conceals an assumption" in one.explanation]
-        assert [one.passed for one in told] == ([] if sound else [False])
+        told = [one.passed for one in checks if reason in one.explanation]
+        assert told == ([] if reason == "sound" else [False])
+
+
+def test_what_servers_see_of_a_join_is_part_of_the_budget() -> None:
+    manifest = joined_manifest()
+    entry = manifest.overlaps_entry
+    assert entry is not None
+    charge = entry.rho(manifest.neighbouring)
+    assert manifest.budget / 20 * (1 - F(1, 2**50)) < charge <= manifest.budget / 20
+    assert manifest.task.zcdp == manifest.budget - charge
+    assert (entry.draws, entry.certified, entry.step) == (4, True, "compute")
+    pure = joined_manifest(algorithm="mwem", privacy=PURE)
+    assert pure.overlaps_entry is not None
+    assert pure.overlaps_entry.epsilon(pure.neighbouring) <= F(1, 20)
+    assert pure.task.pure_epsilon == 1 - pure.overlaps_entry.epsilon(pure.neighbouring)
+    for other in (joined_manifest(join={"protocol": "oprf"}), Manifest.from_json(example_json(holders=COLUMNS)[0])):
+        assert (other.overlaps, other.dummies, other.overlap_sets) == (None, 0, 0)
+        assert other.task.zcdp == other.budget
+
+
+def test_an_epsilon_too_small_to_hide_overlaps_is_refused() -> None:
+    document = joined_json(epsilon="0.01", delta="1e-9", algorithm="gaussian")
+    (problem,) = problems(document)
+    assert re.match(r"privacy.epsilon: [0-9,]+ dummies are more than the 65,534 that a set of tables can have", problem)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +342,10 @@ def test_plans_say_what_rows_cost() -> None:
     assert large - small == 1000 * 17
     assert large == same
     assert any("north uploads records (1,000 x 17): 19 kB to each" in line for line in found.words())
-    assert found.words()[-3:] == [f"Beyond the released values, {leak}." for leak in manifest.leaks]
+    assert found.words()[-1] == f"Who sees what: {'; '.join(manifest.views)}."
+    assert found.words()[1].startswith(
+        "5% for 1 look of the servers at what holders have in common by gaussian-overlaps"
+    )
     assert any("the same persons" in line for line in found.words())
     wider = joined_manifest(capacity=100_000)
     many = plan(wider, costs_of(wider))
@@ -308,7 +353,7 @@ def test_plans_say_what_rows_cost() -> None:
     assert many.memory.working > found.memory.working > 0
     assert many.costs is not None
     assert found.costs is not None
-    assert many.costs.compute.sent[0] > 50 * found.costs.compute.sent[0]
+    assert many.costs.compute.sent[0] > 30 * found.costs.compute.sent[0]  # beside as many dummies
     assert memory._JOINED_WORDS == engine.GROUP_WORDS
     assert (memory._GROUP_ROWS, memory._WIDE_GROUP_ROWS) == (compute.GROUP_ROWS, compute.WIDE_GROUP_ROWS)
     assert (memory._BLOCK_ROWS, memory._BLOCK_WORDS) == (compute.BLOCK_ROWS, compute.BLOCK_WORDS)
@@ -342,7 +387,12 @@ def test_costs_are_those_measured_if_all_tables_have_the_same_persons(holders: A
             else JoinInput(holder.name, manifest.columns_of(holder).domain().names, received(ctx, share))
             for holder, share in zip(manifest.holders, brought, strict=True)
         ]
-        return tuple(await compute_joined_answers(ctx, inputs, layout=manifest.layout, mode=Mode.UNION))
+        assert manifest.overlaps is not None
+        plan_ = overlaps_plan(manifest.overlaps)
+        await draw_noise(ctx.step("noise"), plan_.noise, manifest.overlap_sets)  # costs what it costs; here it is 0
+        dummies = Dummies(ctx.public(np.zeros(manifest.overlap_sets, np.uint64)), plan_.reach)
+        kwargs: Any = {"layout": manifest.layout, "mode": Mode.UNION, "bits": manifest.counted_bits, "dummies": dummies}
+        return tuple(await compute_joined_answers(ctx, inputs, **kwargs))
 
     outcome = World(5).run(compute, *shares)
     answers, accepted = outcome.value
@@ -350,27 +400,6 @@ def test_costs_are_those_measured_if_all_tables_have_the_same_persons(holders: A
     assert np.array_equal(answers, counted + manifest.layout.marginals(joint))
     foretold = costs_of(manifest).compute
     assert (outcome.rounds, outcome.sent) == (foretold.rounds, foretold.sent)
-
-
-@pytest.mark.parametrize(
-    ("holders", "mode", "depends"),
-    [(COLUMNS, Mode.UNION, False), (COLUMNS, Mode.INNER, True), (SHARED, Mode.UNION, True), (SHARED, Mode.INNER, True)],
-)
-def test_how_much_is_sent_may_depend_on_overlaps_as_the_leaks_say(holders: Any, mode: Mode, depends: bool) -> None:
-    """If this changes, so should `Manifest.leaks` and docs/threat-model.md."""
-    manifest = joined_manifest(holders=holders, capacity=256)
-    attributes = [manifest.columns_of(holder).domain().names for holder in manifest.holders]
-    sent = set()
-    for common in (0, 100, 200):
-        ids = [np.arange(256) + 1000 * number for number in range(len(attributes))]
-        for own in ids[1:]:
-            own[:common] = ids[0][:common]
-        tags = [np.stack([own, own], axis=1).astype(np.uint64) for own in ids]
-        matching = engine.match(tags, attributes, manifest.layout.cliques, mode)
-        sizes = engine.join_sizes([(256, names) for names in attributes], matching, manifest.layout)
-        sent.add(REGISTRY["join_answers"].sent_by(0, **sizes))
-    assert (len(sent) > 1) is depends
-    assert any("how much the servers send" in leak for leak in manifest.leaks)
 
 
 def text_of(document: dict[str, Any]) -> str:

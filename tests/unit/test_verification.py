@@ -245,20 +245,20 @@ def test_a_larger_budget_with_a_smaller_delta_is_found(study: tuple[Manifest, Ke
     manifest, keys = study
     privacy = {"epsilon": "1", "delta": "1e-6", "accounting": "pure", "population": "patients"}
     pure = example_manifest(algorithm="mwem", privacy=privacy)[0]
-    statement = PrivacyStatement.of(filter_of(pure), Fraction(1, 10**6))
+    statement = manifest.statement(filter_of(pure))
     assert failed(example_certificate(manifest, keys, statement=statement)) == {"guarantee"}
 
 
 def test_pure_accounting_wants_a_pure_statement(study: tuple[Manifest, Keys]) -> None:
     privacy = {"epsilon": "1", "delta": "1e-6", "accounting": "pure", "population": "patients"}
     manifest, keys = example_manifest(algorithm="mwem", privacy=privacy)
-    statement = PrivacyStatement.of(filter_of(study[0]), Fraction(1, 10**6))
+    statement = manifest.statement(filter_of(study[0]))
     assert failed(example_certificate(manifest, keys, statement=statement)) == {"guarantee"}
 
 
 def test_noise_agreed_to_be_uncertified_passes_with_a_warning() -> None:
     manifest, keys = example_manifest(algorithm=PAPER)
-    statement = PrivacyStatement.of(filter_of(manifest), manifest.privacy.exact_delta)
+    statement = manifest.statement(filter_of(manifest))
     assert failed(example_certificate(manifest, keys, statement=statement)) == {"noise"}
     honest = replace(statement, releases=(Releases("gaussian", "paper:irwin-hall", False, 1),))
     checks = verify(example_certificate(manifest, keys, statement=honest), now=NOW)

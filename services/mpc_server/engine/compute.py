@@ -30,7 +30,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from caps.bounds import COUNT_BITS, MOST_COUNTED, counted_bits, largest_sum
+from caps.bounds import COUNT_BITS, MOST_COUNTED, ONE_HOT_COMBINATIONS, counted_bits, largest_sum
 from caps.domain import Clique, Domain, Layout
 from caps.errors import DomainError, ShareError
 from caps.prss import expand
@@ -50,8 +50,8 @@ Part: TypeAlias = tuple[int, ...]
 
 SOUNDNESS_BITS = 40
 """A contribution that is not valid passes its check with probability at most 2^-40."""
-COMBINATIONS = 48
-"""Random combinations of rows, and of columns, in `check_one_hot`: 2 * 2^-48 < 2^-40, and 48 coins are whole bytes."""
+COMBINATIONS = ONE_HOT_COMBINATIONS
+"""Of rows, and of columns, in `check_one_hot`: 2 * 2^-48 < 2^-40, and 48 coins are whole bytes."""
 GROUP_ROWS = 65_535
 """Rows that are counted in Z_2^16 together: no count of them can wrap."""
 WIDE_GROUP_ROWS = (1 << 22) - 1

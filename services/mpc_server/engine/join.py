@@ -17,7 +17,7 @@ them takes x bytes for ANDs and w bytes of planes of columns, to merge them y el
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations, pairwise
@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from caps.bounds import ID_COMBINATIONS
 from caps.domain import Clique, Domain, Layout
 from caps.errors import DomainError, ShareError
 from caps.linkage import ID_BYTES, ORDERED, RowFormat
@@ -71,12 +72,10 @@ GROUP_WORDS = 1 << 22
 """Elements of the joined columns that are expanded and counted at once: 8 MiB per component in Z_2^16."""
 _TAG_BITS = 64
 """A tag of 128 bits is opened as two words."""
-_ID_SUMS = 64
-"""Combinations that are opened to find an identifier that occurs twice: it stays hidden with probability 2^-64."""
 _ID_COINS = b"caps/v1/join/ids"
 _COMPARED = 8 * (ORDERED.stop - ORDERED.start)
 _IDS_ROUNDS = f"2 + min(ordered, 1)*log2({_COMPARED})"
-_IDS_SENT = f"64 + {_ID_SUMS // 8}*tables + ({_COMPARED} + carry_ands({_COMPARED}))*ordered"
+_IDS_SENT = f"64 + {ID_COMBINATIONS // 8}*tables + ({_COMPARED} + carry_ands({_COMPARED}))*ordered"
 _PLANT_SENT = f"(first*16 + adder_ands(16) + one_hot_ands(dummy_bits(d)))*plane(sets) + {BLOCK_BITS}*copied*plane(d)"
 
 
@@ -146,14 +145,14 @@ async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
         for number, table in enumerate(tables)
     ]
     mine, next_ = (np.concatenate(part).reshape(1, -1) for part in zip(*words, strict=True))
-    combined = ctx.bits((_ID_SUMS * len(tables),), mine, next_)
+    combined = ctx.bits((ID_COMBINATIONS * len(tables),), mine, next_)
     opened = await reveal_bits(ctx.step("open"), combined, ring=Z8)
-    return np.asarray(~opened.reshape(len(tables), _ID_SUMS).any(axis=1))
+    return np.asarray(~opened.reshape(len(tables), ID_COMBINATIONS).any(axis=1))
 
 
 def _combined(wrong: BShare, seed: bytes, label: bytes) -> Words:
-    """Both components of the XOR of _ID_SUMS random halves of the bits of one plane, each a bit of one word."""
-    coins = expand(seed, _ID_COINS + label, (_ID_SUMS, wrong.mine.shape[1]), Z64)
+    """Both components of the XOR of ID_COMBINATIONS random halves of the bits of one plane, each a bit of one word."""
+    coins = expand(seed, _ID_COINS + label, (ID_COMBINATIONS, wrong.mine.shape[1]), Z64)
     sums = [np.bitwise_xor.reduce(coins & part[0], axis=1) for part in (wrong.mine, wrong.next)]
     return np.stack([pack_bits(np.bitwise_count(words) & 1) for words in sums])
 
@@ -315,12 +314,33 @@ def match(
     patterns, kept, start = [], [], 0
     for code, size in zip(*np.unique(present, return_counts=True), strict=True):
         members = tuple(i for i in range(len(tags)) if int(code) >> i & 1)
-        has = {name for i in members for name in attributes[i]}
-        if has.issuperset(needed) and any(has.issuperset(clique) for clique in cliques):
+        if counts_somewhere([attributes[i] for i in members], cliques, needed):
             patterns.append((members, int(size)))
             kept.append(sources[start : start + size])
         start += size
     return Matching(np.concatenate([sources[:0], *kept]), tuple(patterns))
+
+
+def counts_somewhere(attributes: Sequence[Clique], cliques: Sequence[Clique], needed: Collection[str]) -> bool:
+    """Whether who has these attributes has all that are needed, and all of one of the cliques."""
+    has = {name for names in attributes for name in names}
+    return has.issuperset(needed) and any(has.issuperset(clique) for clique in cliques)
+
+
+def supposed(
+    numbers: Mapping[tuple[int, ...], int],
+    attributes: Sequence[Clique],
+    cliques: Sequence[Clique],
+    needed: Collection[str] = (),
+) -> Matching:
+    """What `match` would find, apart from who is where, if sets of tables had so many persons each."""
+    kept = {
+        members: size
+        for members, size in numbers.items()
+        if size and counts_somewhere([attributes[i] for i in members], cliques, needed)
+    }
+    ordered = sorted(kept, key=lambda members: sum(1 << table for table in members))
+    return Matching(np.empty((0, len(attributes)), np.intp), tuple((members, kept[members]) for members in ordered))
 
 
 @protocol(

@@ -16,7 +16,7 @@ from caps.domain import Layout
 from caps.errors import DomainError
 from caps.noise.clear import BitSource
 from caps.noise.clear import discrete_gaussian as discrete_gaussian_of_own
-from caps.noise.plans import DistributedPlan, GaussianPlan, GumbelPlan, LaplacePlan
+from caps.noise.plans import DistributedPlan, DummyPlan, GaussianPlan, GumbelPlan, LaplacePlan
 from caps.oracle import Integers, Measurement, Plan, Request, Selection, request_digest
 from caps.privacy.neighbouring import Neighbouring
 from caps.ring import Z64
@@ -63,7 +63,7 @@ def request_context(run: Context, request: Request) -> Context:
     return run.step(request.step).step(request_digest(request).hex()[:32])
 
 
-def noise_context(run: Context, step: str, plan: Plan | DistributedPlan) -> Context:
+def noise_context(run: Context, step: str, plan: Plan | DistributedPlan | DummyPlan) -> Context:
     """Where the noise of a step is drawn: bound to the run's keys, the step, and the law with its parameters."""
     return run.step(step).step("noise").step(plan.digest[:16])
 

@@ -32,7 +32,7 @@ from caps.errors import (
     SessionClosed,
     party_name,
 )
-from caps.oracle import Integers, Measurement, Request, Selection
+from caps.oracle import Integers, Measurement, Request, Selection, overlaps_plan
 from caps.ring import Z64, Words
 from caps.service import logs
 from caps.service.metrics import Metrics
@@ -40,11 +40,11 @@ from caps.study import Answer, Signed
 from services.mpc_server.channel import swap
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
 from services.mpc_server.engine.context import Party
-from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
+from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers, sets_of
 from services.mpc_server.engine.paper import VARIANTS
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.shuffle import RowShare
-from services.mpc_server.engine.steps import Steps, Wanted, request_context
+from services.mpc_server.engine.steps import Steps, Wanted, draw_noise, noise_context, request_context
 from services.mpc_server.runs.record import Record, Recorded, value_of
 from services.mpc_server.transport.hello import Agreement
 from services.mpc_server.transport.keeper import MeshKeeper
@@ -347,6 +347,7 @@ class _RunSession:
             assert manifest.join is not None
             mode = Mode(manifest.join.mode)
             joined: list[HorizontalInput | JoinInput] = [*counted, *tables]
+            dummies = await self._dummies(len(tables))
             protocol = compute_joined_answers(
                 context.step("compute"),
                 joined,
@@ -354,6 +355,7 @@ class _RunSession:
                 mode=mode,
                 counted=whole,
                 bits=bits,
+                dummies=dummies,
             )
         else:
             protocol = compute_answers(
@@ -371,6 +373,15 @@ class _RunSession:
         counts = answers.marginals.mine, answers.marginals.next
         self._material.keep_counts(counts, verdicts)
         await self._resume(counts, verdicts)
+
+    async def _dummies(self, tables: int) -> Dummies | None:
+        """Noise for the numbers that a join of so many tables shows."""
+        overlaps = self._record.manifest.overlaps
+        if overlaps is None or tables < 2:
+            return None
+        plan = overlaps_plan(overlaps)
+        context = noise_context(self._party.context, "compute", plan)
+        return Dummies(await self._party.execute(draw_noise(context, plan.noise, len(sets_of(tables)))), plan.reach)
 
     async def _resume(self, counts: Share, verdicts: Verdicts) -> None:
         """Be ready for selections and measurements on these counts."""

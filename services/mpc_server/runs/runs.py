@@ -18,7 +18,6 @@ from sqlalchemy import Connection, Engine, func, select, update
 from caps import __version__, canonical, signing
 from caps.errors import LocalError, party_name
 from caps.oracle import COMPUTE, COMPUTE_DIGEST, Request, request_digest, request_from_json
-from caps.privacy import PrivacyStatement
 from caps.ring import Z64
 from caps.service import logs
 from caps.service.database import reading
@@ -247,8 +246,7 @@ class Runs:
             if not record.ended:
                 raise Problem(Kind.NOT_READY, f"the run has not ended: due is {record.enforcer.due()}")
             sealed = self._sealed(manifest.study_id)
-            delta = manifest.privacy.exact_delta
-            statement = PrivacyStatement.of(record.filter, delta, assumptions=manifest.premises)
+            statement = manifest.statement(record.filter)
             document = Attestation(
                 study=manifest.study_id,
                 inputs=record.inputs,
