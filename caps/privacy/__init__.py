@@ -4,6 +4,7 @@ from caps.privacy.allowance import ALLOWANCE, ETA_MAX, NOTHING, NU_MAX, Allowanc
 from caps.privacy.filter import BudgetExceeded, Entry, Filter
 from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, Mechanism, NoisyMax, PermuteAndFlip
 from caps.privacy.neighbouring import BOUNDED, UNBOUNDED, Neighbouring, Relation
+from caps.privacy.population import PopulationBudget, Reservation, together
 from caps.privacy.schedule import AimSchedule, MstSchedule, MwemSchedule, Role, Schedule, Step
 from caps.privacy.statement import ASSUMPTIONS, UNIT, PrivacyStatement, Releases
 from caps.privacy.zcdp import (
@@ -39,9 +40,11 @@ __all__ = [
     "Neighbouring",
     "NoisyMax",
     "PermuteAndFlip",
+    "PopulationBudget",
     "PrivacyStatement",
     "Relation",
     "Releases",
+    "Reservation",
     "Role",
     "Schedule",
     "Step",
@@ -52,4 +55,5 @@ __all__ = [
     "folded_epsilon",
     "pure_rho",
     "satisfies",
+    "together",
 ]
