@@ -33,7 +33,7 @@ from caps.errors import DomainError
 from caps.joinkey import JoinKey
 from caps.linkage import RowFormat
 from caps.pki import role_uri
-from caps.privacy import ASSUMPTIONS, ETA_MAX, Allowance, Neighbouring, Relation, calibrate, pure_rho
+from caps.privacy import ASSUMPTIONS, ETA_MAX, Allowance, Neighbouring, Relation, Reservation, calibrate, pure_rho
 from caps.programs import Program, Task, all_pairs, names, program
 from caps.schema import Column, Schema
 from caps.study.forecast import Forecast, forecast
@@ -521,6 +521,11 @@ class Manifest(Document):
         if privacy.accounting == "pure":
             return pure_rho(privacy.exact_epsilon)
         return calibrate(privacy.exact_epsilon, privacy.exact_delta, self.allowance)
+
+    @property
+    def reservation(self) -> Reservation:
+        """What a run takes of its population's budget."""
+        return Reservation(self.budget, self.privacy.relation, self.allowance)
 
     @cached_property
     def task(self) -> Task:
