@@ -90,7 +90,7 @@ def _manifest(federation: Federation, rows: int, number: int) -> Manifest:
             "title": f"{rows} rows at each holder, {number}",
             "schema": {"columns": [{"name": one, "kind": "categorical", "categories": categories} for one in names]},
             "algorithm": {"name": "mst"},
-            "privacy": {"epsilon": "1", "delta": "1e-9", "population": f"bench-{rows}-{number}"},
+            "privacy": {"epsilon": "1", "delta": "1e-9", "population": "invented-patients"},
             "join": {"key": {"columns": [{"name": "number", "kind": "integer"}]}, "protocol": "oprf"},
             **federation.parties(holders),
         }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,13 +29,19 @@ RECORD = "record"
 SETTINGS = ("horizontal", "vertical", "mixed")
 DELTA = "1e-9"
 _LOOK = 0.02
+POPULATIONS = {f"p{number}": 20.0 for number in range(100)}
+"""Registered with the servers, each with a budget for a few studies."""
+_populations = cycle(POPULATIONS)
 T = TypeVar("T")
 
 
 @contextmanager
 def federation(*, start: Callable[[Federation], None] | None = None) -> Iterator[Federation]:
     """Three servers, a coordinator and three holders as processes of this host, for as long as needed."""
-    with tempfile.TemporaryDirectory(prefix="caps-bench-") as scratch, Federation(Path(scratch), HOLDERS) as found:
+    with (
+        tempfile.TemporaryDirectory(prefix="caps-bench-") as scratch,
+        Federation(Path(scratch), HOLDERS, populations=POPULATIONS) as found,
+    ):
         (start or Federation.start)(found)
         found.wait_ready()
         yield found
@@ -86,13 +93,14 @@ def divide(frame: pl.DataFrame, setting: str, seed: int) -> tuple[list[dict[str,
 def manifest_of(
     found: Federation, schema: dict[str, Any], holders: list[dict[str, Any]], slots: int, algorithm: str, epsilon: str
 ) -> Manifest:
-    """A study of all pairs of attributes, with a population of its own."""
+    """A study of all pairs of attributes."""
     return Manifest.from_json(
         {
             "title": "A benchmark",
+            "purpose": f"The measurement of {secrets.token_hex(8)}",
             "schema": schema,
             "algorithm": {"name": algorithm},
-            "privacy": {"epsilon": epsilon, "delta": DELTA, "population": f"p{secrets.token_hex(4)}"},
+            "privacy": {"epsilon": epsilon, "delta": DELTA, "population": next(_populations)},
             **found.parties(holders),
             **({"alignment": {"slots": slots, "column": RECORD}} if slots else {}),
         }

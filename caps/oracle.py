@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -28,8 +29,11 @@ from caps.noise.plans import (
     LaplacePlan,
     distributed_plan,
     dummy_plan,
+    gaussian_exists,
     gaussian_plan,
+    geometric_exists,
     geometric_plan,
+    gumbel_exists,
     gumbel_plan,
     laplace_plan,
 )
@@ -73,7 +77,7 @@ def selection_plan(
     mechanism: NoisyMax | PermuteAndFlip, weight: int, neighbouring: Neighbouring
 ) -> GumbelPlan | GeometricPlan:
     """The noise of scores whose largest absolute weight is `weight`."""
-    scale = mechanism.scale(weight << UNIT_BITS, neighbouring)
+    scale = _scale(mechanism, weight, neighbouring)
     plan = gumbel_plan(scale, mechanism.kappa) if isinstance(mechanism, NoisyMax) else geometric_plan(scale)
     if plan.width > NOISE_BITS:
         raise DomainError(f"noise of scale {float(scale):.3g} could make a score overflow")
@@ -85,6 +89,27 @@ def measurement_plan(mechanism: Gaussian | Laplace) -> GaussianPlan | LaplacePla
     if isinstance(mechanism, Gaussian):
         return gaussian_plan(mechanism.sigma_squared)
     return laplace_plan(mechanism.scale)
+
+
+def drawable(mechanism: AnyMechanism, weight: int, neighbouring: Neighbouring) -> bool:
+    """Whether the noise has a plan, without building it: `selection_plan` or `measurement_plan` then do not refuse.
+
+    weight: as of `selection_plan`; of no matter to measurements. If two mechanisms of a kind are drawable, or one with
+    two weights, so is all between them.
+    """
+    match mechanism:
+        case Gaussian():
+            return gaussian_exists(mechanism.sigma_squared)
+        case Laplace():
+            return geometric_exists(mechanism.scale)
+        case NoisyMax():
+            return gumbel_exists(_scale(mechanism, weight, neighbouring), mechanism.kappa)
+        case PermuteAndFlip():
+            return geometric_exists(_scale(mechanism, weight, neighbouring))
+
+
+def _scale(mechanism: NoisyMax | PermuteAndFlip, weight: int, neighbouring: Neighbouring) -> Fraction:
+    return mechanism.scale(weight << UNIT_BITS, neighbouring)
 
 
 @dataclass(frozen=True, eq=False)

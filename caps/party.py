@@ -53,9 +53,9 @@ POLICY_TEMPLATE = """\
 approval: manual                  # or automatic: approve whatever stays within the limits below
 largest_epsilon: 1.0              # of one study
 largest_delta: 1.0e-6
-default_population_epsilon: 3.0   # of all studies of a population together
+populations: {}                   # whom studies may be about, and epsilon of all of them: {county-patients: 3.0}
 population_delta: 1.0e-6
-populations: {}                   # such as: {county-patients: 2.0}
+default_population_epsilon: null  # a number here gives every name that is not registered a fresh budget
 certified_only: true              # refuse samplers without a proven law
 least_holders: 2
 least_capacity: 100               # rows of a table that is joined by a key

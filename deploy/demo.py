@@ -154,6 +154,7 @@ class Demo:
         error = workload_error(manifest.queries.layout(manifest.domain), real, synthetic)
         with self.client(federation, COORDINATOR, "analyst") as analyst:
             release = analyst.release(run)
+            estimated = analyst.report(run)["quality"]
         statement = self.certificate.attestations[0].document.statement
         place = federation.places[COORDINATOR]
         table = Table(box=None, show_header=False, pad_edge=False)
@@ -166,8 +167,11 @@ class Demo:
             f"epsilon {manifest.privacy.epsilon}, delta {float(manifest.privacy.delta):g}; one person = one row",
         )
         table.add_row("certificate", f"{self.output / 'certificate.json'}, {self.checks} checks passed offline")
+        table.add_row("quality", f"estimated from the noisy answers alone, as real federations do: {fit(estimated)}")
         table.add_row(
-            "quality", f"{quality(error)}: {100 * (1 - error):.1f} % of every two-way table is in the right place"
+            "",
+            f"compared with the invented originals, as no real federation can: {quality(error)}, "
+            f"{100 * (1 - error):.1f} % of every two-way table is in the right place",
         )
         table.add_row("time", f"{seconds:.1f} s in all, of it {self.seconds['compute']:.1f} s for the run")
         self.console.print()
@@ -215,6 +219,15 @@ def quality(error: float) -> str:
     """The error in a word."""
     return next(
         word for limit, word in ((0.05, "very good"), (0.1, "good"), (0.2, "fair"), (2.0, "poor")) if error < limit
+    )
+
+
+def fit(estimated: dict[str, Any]) -> str:
+    """What a release's report says about its quality, for people."""
+    mean, worst = estimated["mean_ratio"], estimated["worst_ratio"]
+    return (
+        f"the model is {mean:.2f} times as far from them as noise alone would be, {worst:.2f} times in the worst "
+        "table; about 1 is as good as can be seen through noise"
     )
 
 

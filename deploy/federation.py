@@ -33,10 +33,11 @@ POLICY = """\
 approval: automatic
 largest_epsilon: 10
 largest_delta: 1.0e-5
-default_population_epsilon: 20
 least_holders: 1
 certified_only: true
 """
+POPULATIONS = {"invented-patients": 20.0}
+"""Whom studies may be about, and the epsilon of all of them together: invented persons have nothing to lose."""
 _MODULES = {"mpc-server": "services.mpc_server", "coordinator": "services.coordinator", "holder": "services.holder"}
 _PEOPLE = {
     "mpc-server": (Scope.OPERATOR, Scope.AUDITOR),
@@ -79,6 +80,7 @@ class Federation:
         holders: Sequence[str],
         *,
         policy: str = POLICY,
+        populations: Mapping[str, float] = POPULATIONS,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
@@ -94,7 +96,8 @@ class Federation:
             name: Place(role, name, directory / name, next(ports), next(ports) if role == "mpc-server" else None)
             for role, name in roles
         }
-        self._provision(policy)
+        budgets = ", ".join(f"{name}: {epsilon}" for name, epsilon in populations.items())
+        self._provision(f"{policy}populations: {{{budgets}}}\n")
 
     @property
     def authority(self) -> Path:

@@ -91,7 +91,7 @@ def throw_away_site(folder: Path, role: str, name: str) -> Site:
 def mpc_server_settings(site: Site) -> ServerSettings:
     """Of a server whose peers are not there."""
     policy = site.settings.home / "policy.yaml"
-    policy.write_text("approval: automatic\n")
+    policy.write_text("approval: automatic\npopulations: {patients: 3}\n")
     mesh = (Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2), Endpoint("127.0.0.1", 3))
     return ServerSettings(site.settings, mesh, None, policy, Limits(), 1.0)
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
+from itertools import cycle
 from math import prod
 from pathlib import Path
 from threading import Event, Thread
@@ -59,6 +60,10 @@ SCHEMA = {
     ]
 }
 
+POPULATIONS = {f"p{number}": 20.0 for number in range(40)}
+"""Groups of persons that servers know, with budgets for a few studies each."""
+_populations = cycle(POPULATIONS)
+
 
 def now() -> str:
     """The time as documents spell it."""
@@ -76,9 +81,10 @@ def manifest_of(
     **members: Any,
 ) -> Manifest:
     """A small study among a federation's parties."""
-    privacy = {"epsilon": "1", "delta": "1e-9", "population": f"p{secrets.token_hex(4)}"} | members.pop("privacy", {})
+    privacy = {"epsilon": "1", "delta": "1e-9", "population": next(_populations)} | members.pop("privacy", {})
     document = {
         "title": "A test",
+        "purpose": f"The test of {secrets.token_hex(8)}",
         "schema": schema or SCHEMA,
         "algorithm": {"name": algorithm, "parameters": parameters or {}, **members.pop("choice", {})},
         "privacy": privacy,

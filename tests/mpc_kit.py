@@ -33,11 +33,11 @@ from services.mpc_server.matching import Matching
 from services.mpc_server.store import Hook, ShareStore, Vault
 from services.mpc_server.studies import Studies
 from services.mpc_server.studies_api import LIMITS, router
-from tests.study_kit import AT, NOW, SERVERS, Keys, certificate_of, example_manifest, make_keys, write_site
+from tests.study_kit import AT, NOW, POPULATIONS, SERVERS, Keys, certificate_of, example_manifest, make_keys, write_site
 
 SMALL = 10_000
 """Bytes of a chunk, so that vectors of tests have several."""
-AUTOMATIC = Policy(approval="automatic")
+AUTOMATIC = Policy(approval="automatic", populations=POPULATIONS)
 
 
 class Clock:

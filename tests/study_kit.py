@@ -31,6 +31,8 @@ from caps.study.manifest import Holder, Manifest
 NOW = datetime(2030, 5, 17, 12, 0, 0, tzinfo=UTC)
 AT = "2030-05-17T12:00:00Z"
 SERVERS = ("S1", "S2", "S3")
+POPULATIONS = {"patients": 3.0}
+"""Whom the example is about, as a policy registers them."""
 
 SCHEMA: dict[str, Any] = {
     "version": 1,

@@ -1,7 +1,8 @@
 """Which tables, coefficients and cells yield a given noise for the fewest ANDs, and the guarantee that comes with them.
 
 Parameters are exact fractions. Every plan states the total variation distance of one sample from the law it is named
-after, and is refused if that exceeds 2^-80.
+after, and is refused if that exceeds 2^-80. Which plans there are is known without building any: `gaussian_exists`,
+`geometric_exists` and `gumbel_exists`, each true on an interval.
 
 Convolution. Let X_1, X_2 be discrete Gaussians of parameters v_1, v_2 (about their variances), and Y = X_1 + k X_2.
 Completing the square, P(Y = y) is proportional to exp(-y^2 / 2(v_1 + k^2 v_2)) times the sum of exp(-(z - c)^2 / 2s^2)
@@ -49,8 +50,15 @@ from caps.noise.tables import (
 MAX_INDEX_BITS = 10
 """Larger one-hot vectors cost more than a further coefficient or digit."""
 
-MAX_CELL_BITS = 14
-"""The same for Gumbel noise, which has no cheaper construction."""
+FINEST = Fraction(1, 10**5)
+"""Least error of Gumbel noise in units of beta: cells so fine are at most 14,693, wherever they are cut, so 2^14 do.
+
+Coarser ones are fewer. How many there are depends on beta only through where powers of two lie in units of it, so it
+was enough to count for beta over a factor of two.
+"""
+
+NARROWEST, WIDEST = Fraction(1, 100), Fraction(10**7)
+"""Of a scale, sigma^2 being at least 1/100 too: narrower noise would be next to none, wider has no tables."""
 
 MOST_REACH = (1 << 15) - 1
 """Of dummies: their numbers have 16 bits on shares."""
@@ -91,22 +99,24 @@ class GaussianPlan:
         return digest(f"{VERSION}/gaussian {self.sigma2} {self.coefficients} {self.table.digest}")
 
 
+def gaussian_exists(sigma2: Fraction) -> bool:
+    """Whether there is a plan for a discrete Gaussian of parameter sigma2."""
+    return NARROWEST <= sigma2 <= WIDEST**2
+
+
 @lru_cache(maxsize=256, typed=True)
 def gaussian_plan(sigma2: Fraction) -> GaussianPlan:
-    """The cheapest plan for the discrete Gaussian P(X = x) ~ exp(-x^2 / (2 sigma2)), 0.1 <= sigma, up to about 10^7."""
-    if not isinstance(sigma2, Fraction | int) or not Fraction(1, 100) <= sigma2:
-        raise DomainError(f"sigma^2 must be an exact fraction of at least 1/100, not {sigma2!r}")
+    """The cheapest plan for the discrete Gaussian P(X = x) ~ exp(-x^2 / (2 sigma2)), 0.1 <= sigma <= 10^7."""
+    if not isinstance(sigma2, Fraction | int) or not gaussian_exists(Fraction(sigma2)):
+        raise DomainError(f"sigma^2 must be an exact fraction from 1/100 to 10^14, not {sigma2!r}")
     sigma2 = Fraction(sigma2)
-    best: tuple[int, tuple[int, ...]] | None = None
+    affordable = []
     for coefficients in _coefficients(sigma2):
         base2 = sigma2 / sum(a * a for a in coefficients)
         index_bits = _reach(base2).bit_length()
-        cost = len(coefficients) * draw_ands(index_bits, index_bits)
-        if index_bits <= MAX_INDEX_BITS and (best is None or cost < best[0]):
-            best = cost, coefficients
-    if best is None:
-        raise DomainError(f"sigma^2 = {float(sigma2):.3g} is wider than the tables of four draws reach")
-    coefficients = best[1]
+        if index_bits <= MAX_INDEX_BITS:
+            affordable.append((len(coefficients) * draw_ands(index_bits, index_bits), coefficients))
+    _, coefficients = min(affordable, key=lambda found: found[0])
     table = half_gaussian(sigma2 / sum(a * a for a in coefficients))
     distance = len(coefficients) * table.distance + sum(map(_smoothing_error, _smoothness(sigma2, coefficients)))
     return GaussianPlan(sigma2, coefficients, table, _within_limit(distance, f"sigma^2 = {sigma2}"))
@@ -272,6 +282,11 @@ class LaplacePlan:
         return digest(f"{VERSION}/laplace {self.geometric.digest}")
 
 
+def geometric_exists(scale: Fraction) -> bool:
+    """Whether there are plans for geometric and for Laplace noise of this scale."""
+    return NARROWEST <= scale <= WIDEST
+
+
 @lru_cache(maxsize=256, typed=True)
 def geometric_plan(scale: Fraction) -> GeometricPlan:
     """The cheapest plan for geometric noise with P(G >= g) = exp(-g / scale), as permute-and-flip needs it."""
@@ -287,7 +302,7 @@ def laplace_plan(scale: Fraction) -> LaplacePlan:
 
 
 def _geometric_plan(scale: Fraction, limit: Fraction) -> GeometricPlan:
-    if not isinstance(scale, Fraction | int) or not Fraction(1, 100) <= scale <= 10**7:
+    if not isinstance(scale, Fraction | int) or not geometric_exists(Fraction(scale)):
         raise DomainError(f"a scale must be an exact fraction between 1/100 and 10^7, not {scale!r}")
     scale = Fraction(scale)
     with localcontext(CONTEXT):
@@ -296,9 +311,7 @@ def _geometric_plan(scale: Fraction, limit: Fraction) -> GeometricPlan:
     # A table is about 2^-83 from its law, so `limit` allows only so many of them.
     most = int(limit * 2 ** (DIGITS + 3) * Fraction(9, 10))
     splits = [[(width + i) // count for i in range(count)] for count in range(1, min(width, most) + 1)]
-    allowed = [split for split in splits if max(split) <= MAX_INDEX_BITS]
-    if not allowed:
-        raise DomainError(f"b = {float(scale):.3g} is wider than {most} tables reach")
+    allowed = [split for split in splits if max(split) <= MAX_INDEX_BITS]  # three tables reach beyond WIDEST
     split = min(allowed, key=lambda split: sum(draw_ands(p, p) for p in split))
     tables = tuple(_geometric_digit(scale, sum(split[:i]), split[i]) for i in range(len(split)))
     with localcontext(CONTEXT):
@@ -397,21 +410,32 @@ def selection_plan(delta_u: Fraction, eps: Fraction, *, ratio: Fraction = Fracti
     return gumbel_plan(2 * Fraction(delta_u) / Fraction(eps), Fraction(eps) * ratio)
 
 
+def gumbel_exists(beta: Fraction, kappa: Fraction) -> bool:
+    """Whether there is a plan for Gumbel noise of scale beta with this precision, in scores of whole units."""
+    return _uneven(beta, kappa) > 0 and _uneven(beta, kappa) >= FINEST * beta
+
+
 @lru_cache(maxsize=64, typed=True)
 def gumbel_plan(beta: Fraction, kappa: Fraction) -> GumbelPlan:
     """The smallest table with the precision asked for; what room it has then goes into more precision."""
     if not all(isinstance(value, Fraction | int) and value > 0 for value in (beta, kappa)):
         raise DomainError("beta and kappa are exact positive fractions")
-    beta = Fraction(beta)
-    # Half a unit is lost because samples are whole; counted from the middle of a unit, it is no more.
-    allowed = kappa * beta / 2 - Fraction(1, 2)
-    if allowed <= 0:
-        raise DomainError(f"kappa = {float(kappa):.2g} needs scores in units finer than beta = {float(beta):.4g}")
-    cells = _Cells(beta)
-    if not cells.refine(floor(allowed * GRAINS), 1 << MAX_CELL_BITS):
-        raise DomainError(f"kappa = {float(kappa):.2g} needs more than 2^{MAX_CELL_BITS} cells")
+    if not gumbel_exists(beta, kappa):
+        raise DomainError(
+            f"kappa = {float(kappa):.2g} at beta = {float(beta):.4g} needs finer units, or more than 2^14 cells"
+        )
+    cells = _Cells(Fraction(beta))
+    cells.refine(floor(_uneven(beta, kappa) * GRAINS))
     cells.fill()
     return cells.plan()
+
+
+def _uneven(beta: Fraction, kappa: Fraction) -> Fraction:
+    """How far samples in a cell may be from the law's quantiles: e = kappa beta / 2 less half a unit.
+
+    That half is lost because samples are whole; counted from the middle of a unit, it is no more.
+    """
+    return Fraction(kappa) * beta / 2 - Fraction(1, 2)
 
 
 _Cell: TypeAlias = tuple[int, int, int, int, int, int, int, int]
@@ -468,19 +492,16 @@ class _Cells:
         self._add(a, bits - 1, below, middle, left)
         self._add(a + (1 << (bits - 1)), bits - 1, middle, above, right)
 
-    def refine(self, limit: int, most: int) -> bool:
-        """Halve all cells that are worse than the limit, in grains. False if that takes more than `most` cells."""
+    def refine(self, limit: int) -> None:
+        """Halve all cells that are worse than the limit, in grains."""
         fine: list[_Cell] = []
         while self._cells:
             cell = self._cells.pop()
             if -cell[0] <= limit:
                 fine.append(cell)
-            elif len(fine) + len(self._cells) + 1 >= most:
-                return False
             else:
                 self._split(cell)
         self._cells = fine
-        return True
 
     def fill(self) -> None:
         """Halve the worst cell until their number is a power of two."""

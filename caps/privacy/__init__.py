@@ -15,6 +15,7 @@ from caps.privacy.mechanisms import (
     PermuteAndFlip,
 )
 from caps.privacy.neighbouring import BOUNDED, UNBOUNDED, Neighbouring, Relation
+from caps.privacy.population import PopulationBudget, Reservation, together
 from caps.privacy.schedule import AimSchedule, MstSchedule, MwemSchedule, Role, Schedule, Step
 from caps.privacy.statement import ASSUMPTIONS, RELEASE, UNIT, PrivacyStatement, Releases
 from caps.privacy.zcdp import (
@@ -55,9 +56,11 @@ __all__ = [
     "NoisyMax",
     "Overlaps",
     "PermuteAndFlip",
+    "PopulationBudget",
     "PrivacyStatement",
     "Relation",
     "Releases",
+    "Reservation",
     "Role",
     "Schedule",
     "Step",
@@ -68,4 +71,5 @@ __all__ = [
     "folded_epsilon",
     "pure_rho",
     "satisfies",
+    "together",
 ]

@@ -83,6 +83,9 @@ class Schedule(Protocol):
     def following(self) -> tuple[Self, ...]:
         """Every schedule that may come after `step`; more than one where the loop has a choice."""
 
+    def extremes(self) -> tuple[AnyMechanism, ...]:
+        """Mechanisms from here on: every one that may be due on any path is among them, or between two of its kind."""
+
 
 @dataclass(frozen=True, slots=True)
 class AimSchedule:
@@ -161,6 +164,11 @@ class AimSchedule:
             return self.after(), self.after(anneal=True)
         return (self.after(),)
 
+    def extremes(self) -> tuple[AnyMechanism, ...]:
+        """No round costs less than what this one is charged, whatever is annealed, nor more than all of rho."""
+        rounds = [_split(rho, self.neighbouring, self.MEASURE_SHARE) for rho in (self._round_cost, self.rho)]
+        return self.first, *(mechanism for both in rounds for mechanism in both)
+
     def _annealed(self) -> AimSchedule:
         share, cost = (self.rho - self.spent) / self.least_rounds, self._round_cost
         if share >= 4 * cost:
@@ -210,6 +218,10 @@ class FixedSchedule:
     def following(self) -> tuple[Self, ...]:
         """The one that comes next."""
         return (self.after(),)
+
+    def extremes(self) -> tuple[AnyMechanism, ...]:
+        """All that are left."""
+        return tuple(dict.fromkeys(step.mechanism for step in self.steps[self.position :]))
 
 
 class MwemSchedule(FixedSchedule):

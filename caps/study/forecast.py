@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from caps.noise.tables import LIMIT
-from caps.oracle import measurement_plan, selection_plan
+from caps.oracle import drawable, measurement_plan, selection_plan
 from caps.privacy import ETA_MAX, AimSchedule, AnyMechanism, Gaussian, Laplace, Neighbouring, NoisyMax, Role
 from caps.privacy.schedule import LEAST_RISE
 from caps.programs import Program, Task
@@ -84,6 +84,16 @@ class Forecast:
         if isinstance(mechanism, Gaussian | Laplace):
             return measurement_plan(mechanism).distance
         return selection_plan(mechanism, self.weight, self.neighbouring).distance
+
+
+def can_be_drawn(program: Program, task: Task) -> bool:
+    """Whether servers have noise for every step that this program may ask for, on every path. Builds no table."""
+    weights = sorted(program.candidates(task).values()) or [1]
+    return all(
+        drawable(mechanism, weight, task.neighbouring)
+        for mechanism in program.schedule(task).extremes()
+        for weight in (weights[0], weights[-1])  # of a selection, the largest that is offered decides
+    )
 
 
 def forecast(program: Program, task: Task) -> Forecast:

@@ -52,13 +52,14 @@ from caps.privacy import (
     Overlaps,
     PrivacyStatement,
     Relation,
+    Reservation,
     calibrate,
     pure_rho,
 )
 from caps.privacy.rational import grid_down
 from caps.programs import Program, Task, all_pairs, names, program
 from caps.schema import Column, Schema
-from caps.study.forecast import Forecast, forecast
+from caps.study.forecast import Forecast, can_be_drawn, forecast
 
 VERSION: Literal[1] = 1
 SCHEME: Literal["rep3"] = "rep3"
@@ -342,6 +343,7 @@ class Manifest(Document):
             (("privacy",), Manifest._privacy_problems),
             (("table", "workload"), Manifest._workload_problems),
             (("algorithm",), Manifest._algorithm_problems),
+            (("algorithm", "privacy"), Manifest._noise_problems),
         )
         for needed, check in checks:
             if sound is None or all(name in sound for name in needed):
@@ -408,6 +410,14 @@ class Manifest(Document):
             return [f"algorithm.{'parameters' if self.algorithm.name in names() else 'name'}: {error}"]
         return []
 
+    def _noise_problems(self) -> list[str]:
+        if self.algorithm.certified or self.privacy.accounting == "zcdp":
+            return []
+        return [
+            f"algorithm.noise: {self.algorithm.noise} is Gaussian, which no pure epsilon is accounted with: choose "
+            "joint, or the accounting zcdp"
+        ]
+
     def _spending_problems(self) -> list[str]:
         """Of parts that are sound by themselves and must also go together."""
         for place, check in (
@@ -416,6 +426,8 @@ class Manifest(Document):
             ("holders", lambda: self.counted_bits),
             ("privacy.accounting" if self.privacy.accounting == "pure" else "algorithm", lambda: self.forecast),
             ("workload", lambda: self.layout),
+            ("privacy.epsilon", self._check_noise),
+            ("privacy.delta", self._check_statement),
         ):
             try:
                 check()
@@ -437,12 +449,61 @@ class Manifest(Document):
                     "counted where holders bring columns"
                 )
         seen = Fraction(0) if self.overlaps_entry is None else self.overlaps_entry.eta
-        if self.algorithm.certified and self.forecast.eta() + seen > ETA_MAX:
+        if self.forecast.eta() + seen > ETA_MAX:
             found.append(
                 f"algorithm: the run may draw {self.forecast.draws:,} noise values, more than the allowance in delta "
                 "covers, and would be stopped halfway: plan fewer rounds, coarser columns or smaller queries"
             )
         return found
+
+    def _check_noise(self) -> None:
+        """Refuse a budget for which servers would lack noise, be it in the last step after much was spent."""
+        if can_be_drawn(self.program, self.task):
+            return
+        rounds, columns = self.forecast.rounds, len(self.domain.names)
+        plan = f"{self.algorithm.name} over {columns} columns" + (f" with {rounds} rounds" if rounds else "")
+        least, most = (self._nearest_epsilon(factor) for factor in (Fraction(2), Fraction(1, 2)))
+        if least is None and most is not None:
+            raise DomainError(
+                f"{self.privacy.epsilon} is too large for {plan}: some noise would be narrower than servers can draw. "
+                f"About {float(most):.2g} is the most for that"
+            )
+        enough = "" if least is None else f"About {float(least):.2g} is the least for that; "
+        raise DomainError(
+            f"{self.privacy.epsilon} is too small for {plan}: a single step would get so little of it that its noise "
+            f"is wider than servers can draw. {enough}fewer rounds, queries or columns need less"
+        )
+
+    def _nearest_epsilon(self, factor: Fraction) -> Fraction | None:
+        """About the first epsilon in the direction of `factor` whose noise can be drawn; None if none is found."""
+        task, near = self.task, self.privacy.exact_epsilon
+        left = 1 if self.overlaps is None else 1 - OVERLAPS_SHARE
+
+        def fits(epsilon: Fraction) -> bool:
+            try:
+                if self.privacy.accounting == "pure":
+                    return can_be_drawn(self.program, replace(task, pure_epsilon=left * epsilon))
+                rho = calibrate(epsilon, self.privacy.exact_delta, self.allowance)
+                return can_be_drawn(self.program, replace(task, rho=left * rho))
+            except DomainError:
+                return False
+
+        far = next((far for i in range(1, 40) if fits(far := near * factor**i)), None)
+        if far is None:
+            return None
+        near = far / factor
+        for _ in range(6):
+            middle = (near + far) / 2
+            near, far = (near, middle) if fits(middle) else (middle, far)
+        return far
+
+    def _check_statement(self) -> None:
+        """Refuse a pure epsilon that could not be stated at the end. Budgets in rho are calibrated to be."""
+        privacy = self.privacy
+        if privacy.accounting == "pure":
+            pure = Filter(self.budget, self.neighbouring, allowance=self.allowance, pure_epsilon=privacy.exact_epsilon)
+            if PrivacyStatement.of(pure, privacy.exact_delta).epsilon > privacy.exact_epsilon:
+                raise DomainError(f"does not cover what it must beside a pure epsilon of {privacy.epsilon}")
 
     def _party_problems(self) -> list[str]:
         found = []
@@ -596,6 +657,11 @@ class Manifest(Document):
     def shuffled_rows(self, holder: Holder) -> int:
         """Rows of a holder that servers shuffle: its own, padding, and the dummies of every set that it is in."""
         return (holder.capacity or 0) + self.dummies * sets_with(len(self.joined))
+
+    @property
+    def reservation(self) -> Reservation:
+        """What a run takes of its population's budget."""
+        return Reservation(self.budget, self.neighbouring, self.allowance)
 
     @cached_property
     def task(self) -> Task:

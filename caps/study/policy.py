@@ -13,7 +13,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from caps.errors import DomainError
-from caps.privacy import calibrate
+from caps.privacy import PopulationBudget
 from caps.study.manifest import Document, Manifest, Name
 from caps.study.memory import memory_of, size_shown
 
@@ -24,17 +24,18 @@ class Policy(Document):
     """The limits, with the defaults of a careful operator.
 
     approval: whether a study within the limits is approved by itself, or waits for the operator. certified_only: refuse
-    samplers without a proven law. populations: the largest epsilon over all studies of a population, at
-    `population_delta`; `default_population_epsilon` for those not named. largest_memory: bytes that a study may need
-    at its peak, besides the program's own. coordinators: who may ask; anybody if empty.
+    samplers without a proven law. populations: who studies may be about, and the largest epsilon over all studies of
+    each, at `population_delta`. default_population_epsilon: of those not named; None to refuse them, since whoever
+    thinks of a new name for the same persons would get a fresh budget. largest_memory: bytes that a study may need at
+    its peak, besides the program's own. coordinators: who may ask; anybody if empty.
     """
 
     approval: Literal["automatic", "manual"] = "manual"
     largest_epsilon: Positive = 1.0
     largest_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-6
-    default_population_epsilon: Positive = 3.0
-    population_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-6
     populations: dict[Name, Positive] = Field(default_factory=dict)
+    population_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-6
+    default_population_epsilon: Positive | None = None
     certified_only: bool = True
     least_holders: Annotated[int, Field(ge=1)] = 2
     largest_domain: Annotated[int, Field(ge=1)] = 1 << 22
@@ -47,10 +48,10 @@ class Policy(Document):
 
     @model_validator(mode="after")
     def _spendable(self) -> Self:
-        """Refuse budgets of populations that no rho belongs to, before a study meets them."""
+        """Refuse budgets of populations that have no room for any study, before one meets them."""
         for name in (*self.populations, ""):
             try:
-                self.population_rho(name)
+                self.population_budget(name)
             except DomainError as error:
                 place = f"populations.{name}" if name else "default_population_epsilon"
                 raise ValueError(f"{place}: {error}") from None
@@ -64,7 +65,14 @@ class Policy(Document):
             objections.append(f"epsilon {privacy.epsilon} exceeds this server's largest, {self.largest_epsilon:g}")
         if privacy.exact_delta > _exact(self.largest_delta):
             objections.append(f"delta {privacy.delta} exceeds this server's largest, {self.largest_delta:g}")
-        if manifest.budget > self.population_rho(privacy.population):
+        population = self.population_budget(privacy.population)
+        if population is None:
+            objections.append(
+                f"privacy.population: {privacy.population} is not registered on this server; if its persons are not "
+                "those of a population that is, the operator can add it to `populations` in policy.yaml, with the "
+                "largest epsilon over all studies of them"
+            )
+        elif not population.admits([manifest.reservation]):
             objections.append(f"the study alone exceeds the budget of population {privacy.population}")
         if len(manifest.holders) < self.least_holders:
             objections.append(f"{len(manifest.holders)} holders are fewer than the {self.least_holders} demanded here")
@@ -95,10 +103,10 @@ class Policy(Document):
             objections.append(f"the coordinator {manifest.coordinator.name} is not one this server works with")
         return objections
 
-    def population_rho(self, population: str) -> Fraction:
-        """What all studies of a population together may spend, in rho."""
+    def population_budget(self, population: str) -> PopulationBudget | None:
+        """What all studies of a population together may cost; None if studies of it are refused."""
         epsilon = self.populations.get(population, self.default_population_epsilon)
-        return calibrate(_exact(epsilon), _exact(self.population_delta))
+        return None if epsilon is None else PopulationBudget(_exact(epsilon), _exact(self.population_delta))
 
     @classmethod
     def read(cls, path: Path) -> Policy:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 
 from caps.errors import party_name
+from caps.privacy import together
 from caps.service.metrics import Reading, Source
 from caps.study import Policy
 from services.mpc_server.ledger import Ledger, LedgerBroken
@@ -49,5 +51,8 @@ def _ledger(ledger: Ledger, policy: Policy) -> Iterator[Reading]:
         return
     yield Reading("caps_ledger_sound", 1)
     yield Reading("caps_ledger_records", count)
-    for population, spent in sorted(ledger.taken().items()):
-        yield Reading("caps_ledger_rho_left", float(policy.population_rho(population) - spent), (population,))
+    taken = ledger.taken()
+    for population in sorted({*policy.populations, *taken}):
+        studies, budget = taken.get(population, []), policy.population_budget(population)
+        left = Fraction(0) if budget is None else budget.left(studies, together(studies).neighbouring)
+        yield Reading("caps_ledger_rho_left", float(left), (population,))

@@ -4,7 +4,8 @@ A run reserves the whole budget of its study before anything is opened; every st
 a crash may cost budget, never privacy. Nothing is ever refunded but the reservation of a run that charged nothing.
 
 Records are canonical JSON: {number, previous, at, kind, study, run, ...}; kinds are `reserve`, `charge`, `close` and
-`release`.
+`release`. A reservation is written with its relation, multiplicity and allowance in delta, so that what a population
+has left follows from the records alone (`caps.privacy.population`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from sqlalchemy import Connection, Engine, select
 
 from caps import canonical
 from caps.errors import DomainError, LocalError
-from caps.privacy import BudgetExceeded, Entry, Neighbouring
-from caps.privacy.rational import decode_ratio, encode_ratio
+from caps.privacy import BudgetExceeded, Entry, Neighbouring, PopulationBudget, Reservation
+from caps.privacy.rational import encode_ratio
 from caps.service.database import reading
 from caps.study import LedgerRange, Manifest
 from services.mpc_server.tables import ledger, steps
@@ -68,29 +69,32 @@ class Ledger:
             assert isinstance(found, dict)
             yield found | {"hash": written}
 
-    def taken(self) -> dict[str, Fraction]:
+    def taken(self) -> dict[str, list[Reservation]]:
         """What of each population's budget is set aside on this server."""
         with reading(self._database) as connection:
             return _taken(connection)
 
     def reserve(
-        self, within: Connection, run: str, manifest: Manifest, rho: Fraction, *, limit: Fraction, at: str
+        self,
+        within: Connection,
+        run: str,
+        manifest: Manifest,
+        reservation: Reservation,
+        *,
+        limit: PopulationBudget,
+        at: str,
     ) -> None:
         """Set a study's whole budget aside for a run. Raises BudgetExceeded if the population has not so much left.
 
-        `limit` is what all studies of the population may spend together, by this server's policy.
+        `limit` is what all studies of the population may cost together, by this server's policy.
         """
-        population = manifest.privacy.population
-        taken = _taken(within, population=population).get(population, Fraction(0))
-        if taken + rho > limit:
-            raise BudgetExceeded(
-                f"population {population} has rho {float(max(limit - taken, Fraction(0))):.4g} left on this server, "
-                f"and the study needs {float(rho):.4g}"
-            )
-        privacy = manifest.privacy.to_json()
-        self._append(
-            within, "reserve", manifest.study_id, run, at, population=population, rho=encode_ratio(rho), privacy=privacy
-        )
+        population, privacy = manifest.privacy.population, manifest.privacy
+        taken = _taken(within, population=population).get(population, [])
+        if not limit.admits([*taken, reservation]):
+            refusal = limit.refusal(taken, reservation, privacy.exact_delta)
+            raise BudgetExceeded(f"population {population} has {refusal}")
+        members = {"population": population, "privacy": privacy.to_json(), **reservation.to_json()}
+        self._append(within, "reserve", manifest.study_id, run, at, **members)
 
     def charge(
         self, within: Connection, run: str, study: str, step: int, request: str, entry: Entry, by: Neighbouring, at: str
@@ -102,10 +106,9 @@ class Ledger:
         """Record that a run has ended."""
         return self._append(within, "close", study, run, at, spent=encode_ratio(spent))
 
-    def release(self, within: Connection, run: str, manifest: Manifest, rho: Fraction, at: str) -> None:
+    def release(self, within: Connection, run: str, manifest: Manifest, at: str) -> None:
         """Give back what a run reserved, for it failed before it charged anything."""
-        population = manifest.privacy.population
-        self._append(within, "release", manifest.study_id, run, at, population=population, rho=encode_ratio(rho))
+        self._append(within, "release", manifest.study_id, run, at, population=manifest.privacy.population)
 
     def range_of(self, run: str) -> LedgerRange:
         """Where a run stands in the record."""
@@ -128,14 +131,17 @@ class Ledger:
         return [(row.record, row.hash) for row in rows]
 
 
-def _taken(within: Connection, **members: str) -> dict[str, Fraction]:
+def _taken(within: Connection, **members: str) -> dict[str, list[Reservation]]:
     """By population, what was reserved and not given back, in the records with these members."""
-    taken: dict[str, Fraction] = {}
-    for kind, sign in (("reserve", 1), ("release", -1)):
-        for record in _found(within, kind=kind, **members):
-            population = record["population"]
-            taken[population] = taken.get(population, Fraction(0)) + sign * decode_ratio(record["rho"])
-    return taken
+    records = [record for kind in ("reserve", "release") for record in _found(within, kind=kind, **members)]
+    taken: dict[str, dict[str, Reservation]] = {}
+    for record in sorted(records, key=lambda record: int(record["number"])):
+        runs = taken.setdefault(record["population"], {})
+        if record["kind"] == "reserve":
+            runs[record["run"]] = Reservation.from_json({name: record[name] for name in Reservation.MEMBERS})
+        else:
+            del runs[record["run"]]
+    return {population: list(runs.values()) for population, runs in taken.items()}
 
 
 def _found(within: Connection, **members: str) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from caps.study import Attestation, Signed
 from deploy.federation import SERVERS, Federation
 from tests.crashing import POINTS, arm, points
 from tests.federation_kit import (
+    POPULATIONS,
     Driver,
     ServerStores,
     manifest_of,
@@ -46,7 +47,10 @@ SPLIT = [
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     with Federation(
-        tmp_path_factory.mktemp("crashes"), ("north", "south"), environment={"CAPS_STALL": str(STALL)}
+        tmp_path_factory.mktemp("crashes"),
+        ("north", "south"),
+        populations=POPULATIONS,
+        environment={"CAPS_STALL": str(STALL)},
     ) as found:
         found.start(*SERVERS, under=UNDER)
         found.wait_ready(*SERVERS)

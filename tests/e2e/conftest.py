@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.kit import HOLDERS, Everybody
+from tests.federation_kit import POPULATIONS
 
 LARGEST_UPLOAD = 4 << 20
 """Bytes of a table at these holders."""
@@ -16,7 +17,7 @@ LARGEST_UPLOAD = 4 << 20
 def everybody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everybody]:
     """Provisioned; whoever uses it says how the services are to be started."""
     settings = {"CAPS_STALL": "8", "CAPS_MAX_UPLOAD": str(LARGEST_UPLOAD)}
-    with Everybody(tmp_path_factory.mktemp("e2e"), HOLDERS, environment=settings) as found:
+    with Everybody(tmp_path_factory.mktemp("e2e"), HOLDERS, populations=POPULATIONS, environment=settings) as found:
         yield found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -344,8 +343,3 @@ def ledgers(federation: Federation) -> list[list[dict[str, Any]]]:
         with client(federation, name, "auditor") as auditor:
             found.append(list(auditor.ledger()))
     return found
-
-
-def fresh_population() -> str:
-    """A group of persons whose budget nothing was spent of."""
-    return f"p{secrets.token_hex(4)}"

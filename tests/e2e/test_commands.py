@@ -49,6 +49,8 @@ def test_the_demo_makes_a_synthetic_dataset_and_leaves_nothing_running(tmp_path:
     assert "differentially private with epsilon = 1 and delta = 1e-9" in words
     for line in ("synthetic data", "privacy", "certificate", "quality", "time"):
         assert f" {line} " in words
+    assert "estimated from the noisy answers alone" in words
+    assert "compared with the invented originals, as no real federation can: " in words
     assert float(words.partition(" % of every two-way table")[0].rpartition(" ")[2]) > 80
     rows = (tmp_path / "synthetic.csv").read_text().splitlines()
     assert rows[0] == "age,smoker,systolic,diagnosis,plan,cost"

@@ -23,7 +23,7 @@ from services.mpc_server.store import ShareStore, Vault
 from services.mpc_server.studies import Studies
 from services.mpc_server.studies_api import LIMITS, router
 from tests.holder_kit import World, served, until
-from tests.study_kit import COLUMNS, SERVERS
+from tests.study_kit import COLUMNS, POPULATIONS, SERVERS
 
 TABLE = "region,diagnosis\neast,A\nsouth,\n"
 
@@ -59,7 +59,7 @@ def server_of(site: Site, stack: ExitStack) -> tuple[Studies, Contributions]:
     database = open_database(site.settings.database, tables.metadata)
     stack.callback(database.dispose)
     store = ShareStore(site.settings.data / "shares", Vault(site.settings.home))
-    studies = Studies(site, Policy(approval="automatic"), database, store)
+    studies = Studies(site, Policy(populations=POPULATIONS, approval="automatic"), database, store)
     return studies, Contributions(site, studies, database, store)
 
 

@@ -14,7 +14,7 @@ import pytest
 from caps.study import Attestation, Manifest, Signed
 from deploy.federation import POLICY, SERVERS, Federation
 from services.holder.table import Rows
-from tests.federation_kit import ServerStores, manifest_of, same_release, spent_once
+from tests.federation_kit import POPULATIONS, ServerStores, manifest_of, same_release, spent_once
 from tests.join_kit import KEY, SCHEMA, JoinDriver, Owner, Record, drawn_records, joined
 
 HOLDERS = ("north", "south", "west", "east")
@@ -35,6 +35,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         tmp_path_factory.mktemp("federation"),
         HOLDERS,
         policy=POLICY + "least_capacity: 1\n",
+        populations=POPULATIONS,
         environment={"CAPS_STALL": "20"},
     ) as found:
         found.start(*SERVERS)

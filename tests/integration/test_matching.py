@@ -34,7 +34,7 @@ from services.mpc_server.matching import Matching
 from services.mpc_server.store import ShareStore, Vault
 from services.mpc_server.studies import Studies
 from tests.holder_kit import QUICK, World, served, until
-from tests.study_kit import SERVERS, write_site
+from tests.study_kit import POPULATIONS, SERVERS, write_site
 
 HOLDERS = (("registry", ("age", "smoker")), ("lab", ("region", "diagnosis")), ("clinic", ("smoker", "region")))
 CAPACITY = 24
@@ -102,7 +102,9 @@ class Parties(World):
         database = open_database(site.settings.database, tables.metadata)
         stack.callback(database.dispose)
         store = ShareStore(site.settings.data / "shares", Vault(site.settings.home))
-        studies = Studies(site, Policy(approval="automatic", least_capacity=1), database, store)
+        studies = Studies(
+            site, Policy(populations=POPULATIONS, approval="automatic", least_capacity=1), database, store
+        )
         contributions = Contributions(site, studies, database, store)
         found = Matching(site, studies, database, store)
         coordinator = self.manifest.coordinator

@@ -24,6 +24,7 @@ from caps.study import Approval, Attestation, Manifest, Signed
 from caps.tls import client_context
 from deploy.federation import COORDINATOR, HOST, POLICY, SERVERS, Federation
 from tests.federation_kit import (
+    POPULATIONS,
     Driver,
     ServerStores,
     everything,
@@ -58,9 +59,13 @@ SIGNATURE, NOT_FOUND, MALFORMED = ("signature-refused", 403), ("not-found", 404)
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    limits = "populations: {crowded: 1.1}\nlargest_slots: 5000\nlargest_domain: 150\nalgorithms: [aim, mwem, mst]\n"
+    limits = "largest_slots: 5000\nlargest_domain: 150\nalgorithms: [aim, mwem, mst]\n"
     with Federation(
-        tmp_path_factory.mktemp("federation"), HOLDERS, policy=POLICY + limits, environment={"CAPS_STALL": "8"}
+        tmp_path_factory.mktemp("federation"),
+        HOLDERS,
+        policy=POLICY + limits,
+        populations=POPULATIONS | {"crowded": 1.1},
+        environment={"CAPS_STALL": "8"},
     ) as found:
         found.start(*SERVERS)
         found.wait_ready(*SERVERS)
@@ -465,6 +470,7 @@ def test_a_manifest_altered_after_approval_is_another_study(federation: Federati
         ({"privacy": {"epsilon": "11"}}, "epsilon 11 exceeds"),
         ({"privacy": {"delta": "0.0001"}}, "delta 0.0001 exceeds"),
         ({"privacy": {"epsilon": "5", "population": "crowded"}}, "budget of population crowded"),
+        ({"privacy": {"population": "crowded2"}}, "crowded2 is not registered"),
         ({"schema": {"columns": [*SCHEMA["columns"], *WIDE["columns"]]}}, "cells exceed"),
         ({"algorithm": "gaussian"}, "algorithm gaussian is not allowed"),
         ({"choice": {"noise": "paper:irwin-hall"}}, "carries no guarantee"),

@@ -23,7 +23,7 @@ from services.coordinator.store import News, State
 from services.mpc_server import tables
 from services.mpc_server.store import forgotten
 from tests.e2e.kit import horizontal, ledgers, persons
-from tests.federation_kit import opened
+from tests.federation_kit import POPULATIONS, opened
 from tests.integration.coordinator_servers import Bench
 from tests.integration.test_coordinator_runs import performed
 from tests.mpc_kit import dealt
@@ -163,7 +163,7 @@ def test_the_second_waits_for_the_first(database: Engine, manifest: Manifest) ->
         entered.wait()
         thread.join(0.5)
         assert thread.is_alive()
-        Ledger(database).reserve(first, RUNS[0], manifest, LIMIT / 4, limit=LIMIT, at="2030-01-01T00:00:00Z")
+        Ledger(database).reserve(first, RUNS[0], manifest, taking(LIMIT / 4), limit=BUDGET, at="2030-01-01T00:00:00Z")
     thread.join()
     assert [record["run"] for record in Ledger(database).records()] == RUNS[:2]
 
@@ -180,7 +180,7 @@ def test_a_transaction_cut_off_leaves_nothing_and_gives_its_turn_back(
     database: Engine, postgres: Postgres, manifest: Manifest
 ) -> None:
     with pytest.raises(DBAPIError), database.begin() as transaction:  # noqa: PT012
-        Ledger(database).reserve(transaction, RUNS[0], manifest, LIMIT, limit=LIMIT, at="2030-01-01T00:00:00Z")
+        Ledger(database).reserve(transaction, RUNS[0], manifest, taking(LIMIT), limit=BUDGET, at="2030-01-01T00:00:00Z")
         name = database.url.database
         postgres.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
         transaction.execute(select(1))
@@ -260,7 +260,9 @@ def test_events_told_at_once_are_numbered_one_after_another(tmp_path: Path) -> N
 
 def test_a_federation_makes_the_central_release(tmp_path: Path, moved: Moved) -> None:
     """Servers and coordinator on PostgreSQL, each on a database of its own; killed on the way, they go on."""
-    with Federation(tmp_path / "federation", ("north", "south"), environment={"CAPS_STALL": "20"}) as federation:
+    with Federation(
+        tmp_path / "federation", ("north", "south"), populations=POPULATIONS, environment={"CAPS_STALL": "20"}
+    ) as federation:
 
         def start(*names: str) -> None:
             for name in names or federation.places:

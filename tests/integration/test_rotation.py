@@ -19,7 +19,7 @@ from caps.tls import RenewedContext, client_context
 from deploy.federation import COORDINATOR, HOST, SERVERS, Federation, approve_everywhere
 from services.coordinator.servers import Servers
 from tests.e2e.kit import CANARIES, SCHEMA, persons, write
-from tests.federation_kit import manifest_of
+from tests.federation_kit import POPULATIONS, manifest_of
 from tests.service_kit import HOUR, Authority, Sample, calling, serving
 
 SERVICE = "caps:mpc-server/S1"
@@ -154,7 +154,7 @@ def test_an_expired_certificate_is_a_reason_not_to_be_ready(tmp_path):
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    with Federation(tmp_path_factory.mktemp("federation"), ["north"]) as federation:
+    with Federation(tmp_path_factory.mktemp("federation"), ["north"], populations=POPULATIONS) as federation:
         federation.start()
         federation.wait_ready(timeout=120)
         yield federation

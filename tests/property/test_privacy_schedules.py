@@ -103,6 +103,20 @@ def test_aim_never_exceeds_and_ends_at_its_budget_whatever_is_annealed(
     assert len(scales) - 1 >= min(rounds, schedule.least_rounds)
 
 
+@given(budgets, st.integers(1, 20), st.integers(1, 40), relations, st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_no_path_of_aim_leaves_its_extremes(rho: F, initial: int, rounds: int, relation: Neighbouring, chance) -> None:
+    schedule = AimSchedule.start(rho, relation, initial=initial, rounds=rounds)
+    sizes = {
+        kind: [size(found) for found in schedule.extremes() if isinstance(found, kind)]
+        for kind, size in ((Gaussian, lambda m: m.sigma_squared), (NoisyMax, lambda m: m.epsilon_star))
+    }
+    for step in walk(schedule, lambda: chance.random() < 0.5):
+        mechanism = step.mechanism
+        value = mechanism.sigma_squared if isinstance(mechanism, Gaussian) else mechanism.epsilon_star
+        assert min(sizes[type(mechanism)]) <= value <= max(sizes[type(mechanism)])
+
+
 @given(budgets, st.integers(1, 200), relations)
 @settings(max_examples=60, deadline=None)
 def test_mwem_spends_what_it_was_given(rho: F, rounds: int, relation: Neighbouring) -> None:

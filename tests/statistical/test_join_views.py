@@ -28,7 +28,7 @@ from caps.prss import expand
 from caps.ring import Z64, planes_to_words
 from caps.study import Manifest
 from deploy.federation import POLICY, SERVERS, Federation
-from tests.federation_kit import RunBits, manifest_of
+from tests.federation_kit import POPULATIONS, RunBits, manifest_of
 from tests.join_kit import KEY, NUMBER, SCHEMA, JoinDriver, Owner, Record
 from tests.recording import Received, forget, read
 from tests.statistical.test_views import (
@@ -54,7 +54,9 @@ KEY_LABEL = b"/compute/join/tags/key"
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     policy = POLICY + "least_capacity: 1\n"
     places = tmp_path_factory.mktemp("views")
-    with Federation(places, ("north", "south"), policy=policy, environment={"CAPS_STALL": "20"}) as found:
+    with Federation(
+        places, ("north", "south"), policy=policy, populations=POPULATIONS, environment={"CAPS_STALL": "20"}
+    ) as found:
         found.start(*SERVERS, under=("tests.recording",))
         found.wait_ready(*SERVERS)
         yield found

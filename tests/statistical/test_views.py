@@ -18,7 +18,7 @@ from caps.privacy.schedule import Role, step_name
 from caps.study import Manifest
 from deploy.federation import SERVERS, Federation
 from services.mpc_server.channel import swap
-from tests.federation_kit import Driver, manifest_of
+from tests.federation_kit import POPULATIONS, Driver, manifest_of
 from tests.recording import Received, forget, read
 
 SCHEMA = {
@@ -35,7 +35,8 @@ UNLIKELY = 1e-5
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with Federation(tmp_path_factory.mktemp("views"), ("north", "south"), environment={"CAPS_STALL": "20"}) as found:
+    places = tmp_path_factory.mktemp("views")
+    with Federation(places, ("north", "south"), populations=POPULATIONS, environment={"CAPS_STALL": "20"}) as found:
         found.start(*SERVERS, under=("tests.recording",))
         found.wait_ready(*SERVERS)
         yield found

@@ -41,6 +41,7 @@ from tests.study_kit import (
     COLUMNS,
     MIXED,
     NOW,
+    POPULATIONS,
     ROWS,
     SCHEMA,
     Edit,
@@ -316,22 +317,26 @@ def test_an_epsilon_too_small_to_hide_overlaps_is_refused() -> None:
 def test_small_tables_are_objected_to_by_name(study: dict[str, Any], policy: dict[str, Any], objection: str) -> None:
     """A table of few persons turns overlaps into answers about each of them."""
     manifest = joined_manifest(**study)
-    assert Policy.model_validate(policy).judge(manifest) == [objection.format(one.name) for one in manifest.holders]
+    assert Policy.model_validate({"populations": POPULATIONS} | policy).judge(manifest) == [
+        objection.format(one.name) for one in manifest.holders
+    ]
 
 
 def test_a_policy_may_refuse_the_light_protocol() -> None:
     manifest = joined_manifest(capacity=100, join={"protocol": "oprf"})
-    assert Policy(joins=("shuffle",)).judge(manifest) == ["joining by oprf is not allowed here"]
-    assert Policy().judge(manifest) == []
+    strict = Policy(populations=POPULATIONS, joins=("shuffle",))
+    assert strict.judge(manifest) == ["joining by oprf is not allowed here"]
+    assert Policy(populations=POPULATIONS).judge(manifest) == []
 
 
 def test_policies_limit_the_rows_of_all_tables() -> None:
     manifest = joined_manifest(capacity=100)
-    assert Policy().judge(manifest) == []
-    assert Policy(largest_slots=300).judge(manifest) == []
-    assert Policy(largest_slots=299).judge(manifest) == ["300 rows exceed this server's largest, 299"]
+    assert Policy(populations=POPULATIONS).judge(manifest) == []
+    assert Policy(populations=POPULATIONS, largest_slots=300).judge(manifest) == []
+    strict = Policy(populations=POPULATIONS, largest_slots=299)
+    assert strict.judge(manifest) == ["300 rows exceed this server's largest, 299"]
     tags = joined_manifest(capacity=100, join={"protocol": "oprf"})
-    assert Policy(largest_slots=299).judge(tags) == ["300 rows exceed this server's largest, 299"]
+    assert strict.judge(tags) == ["300 rows exceed this server's largest, 299"]
 
 
 def test_plans_say_what_rows_cost() -> None:

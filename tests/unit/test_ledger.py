@@ -12,16 +12,29 @@ import pytest
 from sqlalchemy import Engine, delete, insert, select, update
 
 from caps import canonical
-from caps.privacy import BudgetExceeded, Gaussian
+from caps.privacy import (
+    NOTHING,
+    Allowance,
+    BudgetExceeded,
+    Gaussian,
+    Neighbouring,
+    PopulationBudget,
+    Relation,
+    Reservation,
+    calibrate,
+)
 from caps.privacy.filter import Entry
-from caps.study import Manifest
+from caps.study import Manifest, Policy
+from services.mpc_server.figures import ledger_figures
 from services.mpc_server.ledger import GENESIS, Ledger, LedgerBroken
 from services.mpc_server.tables import ledger as table
 from tests.federation_kit import opened
 from tests.study_kit import AT, example_manifest
 
 RUNS = [f"{number:032x}" for number in range(40)]
-LIMIT = Fraction(1)
+BUDGET = PopulationBudget(Fraction(3), Fraction(1, 10**6))
+LIMIT = calibrate(BUDGET.epsilon, BUDGET.delta, NOTHING)
+"""The rho of all studies in BUDGET, if delta has nothing else to cover."""
 
 
 @pytest.fixture
@@ -35,14 +48,19 @@ def manifest() -> Manifest:
     return example_manifest()[0]
 
 
-def reserve(database: Engine, manifest: Manifest, run: str, rho: Fraction, limit: Fraction = LIMIT) -> None:
-    with database.begin() as transaction:
-        Ledger(database).reserve(transaction, run, manifest, rho, limit=limit, at=AT)
+def taking(rho: Fraction, multiplicity: int = 1, relation: Relation = Relation.UNBOUNDED) -> Reservation:
+    return Reservation(rho, Neighbouring(relation, multiplicity), NOTHING)
 
 
-def release(database: Engine, manifest: Manifest, run: str, rho: Fraction) -> None:
+def reserve(database: Engine, manifest: Manifest, run: str, wanted: Fraction | Reservation) -> None:
+    wanted = wanted if isinstance(wanted, Reservation) else taking(wanted)
     with database.begin() as transaction:
-        Ledger(database).release(transaction, run, manifest, rho, AT)
+        Ledger(database).reserve(transaction, run, manifest, wanted, limit=BUDGET, at=AT)
+
+
+def release(database: Engine, manifest: Manifest, run: str) -> None:
+    with database.begin() as transaction:
+        Ledger(database).release(transaction, run, manifest, AT)
 
 
 def charge(database: Engine, manifest: Manifest, run: str, step: int) -> str:
@@ -55,7 +73,7 @@ def charge(database: Engine, manifest: Manifest, run: str, step: int) -> str:
 @pytest.fixture
 def filled(database: Engine, manifest: Manifest) -> Engine:
     """A reservation, three charges, an end."""
-    reserve(database, manifest, RUNS[0], Fraction(1, 2))
+    reserve(database, manifest, RUNS[0], LIMIT / 2)
     for step in (1, 2, 3):
         charge(database, manifest, RUNS[0], step)
     with database.begin() as transaction:
@@ -74,7 +92,7 @@ def test_records_are_chained(filled: Engine) -> None:
 
 
 def test_the_range_of_a_run(filled: Engine, manifest: Manifest) -> None:
-    reserve(filled, manifest, RUNS[1], Fraction(1, 4))
+    reserve(filled, manifest, RUNS[1], LIMIT / 4)
     charge(filled, manifest, RUNS[1], 1)
     found, records = Ledger(filled).range_of(RUNS[1]), list(Ledger(filled).records())
     assert (found.first, found.last) == (5, 6)
@@ -145,7 +163,7 @@ def test_what_is_no_record_is_found(filled: Engine, text: str) -> None:
 def test_a_transaction_that_fails_leaves_nothing(filled: Engine, manifest: Manifest) -> None:
     def interrupted() -> None:
         with filled.begin() as transaction:
-            Ledger(filled).reserve(transaction, RUNS[1], manifest, Fraction(1, 4), limit=LIMIT, at=AT)
+            Ledger(filled).reserve(transaction, RUNS[1], manifest, taking(LIMIT / 4), limit=BUDGET, at=AT)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -155,20 +173,53 @@ def test_a_transaction_that_fails_leaves_nothing(filled: Engine, manifest: Manif
 
 def test_a_population_is_spent_to_the_last_unit_and_not_beyond(database: Engine, manifest: Manifest) -> None:
     for run in RUNS[:4]:
-        reserve(database, manifest, run, Fraction(1, 4))
-    with pytest.raises(BudgetExceeded, match="rho 0 left"):
-        reserve(database, manifest, RUNS[4], Fraction(1, 10**30))
+        reserve(database, manifest, run, LIMIT / 4)
+    with pytest.raises(BudgetExceeded, match="rho 0 left on this server, which is epsilon 0 at the study's delta, and"):
+        reserve(database, manifest, RUNS[4], LIMIT / 10**15)
     assert Ledger(database).verify() == 4
 
 
+def test_what_is_left_is_told_in_rho_and_epsilon(database: Engine, manifest: Manifest) -> None:
+    reserve(database, manifest, RUNS[0], LIMIT - manifest.budget / 2)
+    with pytest.raises(BudgetExceeded) as caught:
+        reserve(database, manifest, RUNS[1], manifest.reservation)
+    assert f"needs rho {float(manifest.budget):.4g}" in str(caught.value)
+    assert "which is epsilon 0.691 at the study's delta" in str(caught.value)
+    reserve(database, manifest, RUNS[1], manifest.budget / 2)
+
+
+def test_relations_and_multiplicities_are_not_added_as_if_they_were_one(database: Engine, manifest: Manifest) -> None:
+    """A study of 3 rows a person, 9-fold; then a bounded one makes the others 4-fold."""
+    reserve(database, manifest, RUNS[0], LIMIT / 18)
+    with pytest.raises(BudgetExceeded, match="added up as unbounded with up to 3 rows a person"):
+        reserve(database, manifest, RUNS[1], taking(LIMIT * 51 / 100, 3))
+    reserve(database, manifest, RUNS[1], taking(LIMIT * 4 / 100, 3))
+    with pytest.raises(BudgetExceeded, match="added up as bounded with up to 3 rows a person"):
+        reserve(database, manifest, RUNS[2], taking(LIMIT / 100, 3, Relation.BOUNDED))
+    release(database, manifest, RUNS[0])
+    reserve(database, manifest, RUNS[2], taking(LIMIT / 100, 3, Relation.BOUNDED))
+    assert Ledger(database).taken() == {
+        "patients": [taking(LIMIT * 4 / 100, 3), taking(LIMIT / 100, 3, Relation.BOUNDED)]
+    }
+
+
+def test_many_tiny_studies_use_delta_up(database: Engine, manifest: Manifest) -> None:
+    """Each takes next to nothing of rho, and a quarter of what delta has room for."""
+    tiny = Reservation(LIMIT / 10**9, manifest.privacy.relation, Allowance(eta=BUDGET.delta / 90, nu=Fraction(0)))
+    for run in RUNS[:4]:
+        reserve(database, manifest, run, tiny)
+    with pytest.raises(BudgetExceeded, match="rho 0 left"):
+        reserve(database, manifest, RUNS[4], tiny)
+
+
 def test_what_is_released_may_be_reserved_again_and_no_more(database: Engine, manifest: Manifest) -> None:
-    reserve(database, manifest, RUNS[0], Fraction(3, 4))
+    reserve(database, manifest, RUNS[0], LIMIT * 3 / 4)
     with pytest.raises(BudgetExceeded):
-        reserve(database, manifest, RUNS[1], Fraction(1, 2))
-    release(database, manifest, RUNS[0], Fraction(3, 4))
+        reserve(database, manifest, RUNS[1], LIMIT / 2)
+    release(database, manifest, RUNS[0])
     reserve(database, manifest, RUNS[1], LIMIT)
     with pytest.raises(BudgetExceeded):
-        reserve(database, manifest, RUNS[2], Fraction(1, 2))
+        reserve(database, manifest, RUNS[2], LIMIT / 2)
 
 
 @pytest.mark.parametrize("names", [("one", "another"), ("a_b", "axb", "A_B", "a_b2"), ("reserve", "kind", "run")])
@@ -184,10 +235,21 @@ def test_populations_have_budgets_of_their_own(database: Engine, manifest: Manif
             reserve(database, one, RUNS[4], LIMIT)
 
 
+def test_figures_tell_what_each_population_has_left(database: Engine, manifest: Manifest) -> None:
+    """Those with a budget that nobody touched too, and those that the operator no longer has."""
+    reserve(database, manifest, RUNS[0], LIMIT / 4)
+    policies = Policy(populations={"patients": 3.0, "others": 1.0}), Policy(populations={"others": 1.0})
+    told = [{one.labels: one.value for one in ledger_figures(Ledger(database), policy)()} for policy in policies]
+    whole = PopulationBudget(Fraction(1), BUDGET.delta).left([], manifest.privacy.relation)
+    assert told[0][("patients",)] == pytest.approx(float(LIMIT * 3 / 4))
+    assert told[0][("others",)] == told[1][("others",)] == float(whole)
+    assert told[1][("patients",)] == 0
+
+
 def test_many_at_once_reserve_no_more_than_there_is(database: Engine, manifest: Manifest) -> None:
     def one(run: str) -> bool:
         try:
-            reserve(database, manifest, run, Fraction(1, 10))
+            reserve(database, manifest, run, LIMIT / 10)
         except BudgetExceeded:
             return False
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,10 +14,15 @@ from pydantic import ValidationError
 
 from caps import canonical
 from caps.errors import DomainError
-from caps.privacy import ETA_MAX, Role
+from caps.noise.plans import WIDEST
+from caps.noise.tables import LIMIT
+from caps.privacy import ETA_MAX, Gaussian, PrivacyStatement, Role
+from caps.privacy.enforce import Enforcer
+from caps.programs import names
 from caps.study.manifest import MAX_DEGREE, PROBLEMS, Manifest
 from services.mpc_server.engine import compute
-from tests.study_kit import COLUMNS, MIXED, ROWS, SCHEMA, Edit, example_json, example_manifest, put
+from services.mpc_server.runs import live
+from tests.study_kit import COLUMNS, MIXED, ROWS, SCHEMA, Edit, example_json, example_manifest, filter_of, put
 
 
 def problems(document: dict[str, Any]) -> list[str]:
@@ -268,6 +274,94 @@ def test_every_problem_is_reported_with_its_place(holders: Any, edit: Edit, expe
         assert any(problem.startswith(start) for problem in found), found
     with pytest.raises(ValidationError, match="Value error"):
         Manifest.from_json(document)
+
+
+TEN = {"columns": [{"name": f"c{i}", "kind": "boolean"} for i in range(10)]}
+
+
+@pytest.mark.parametrize(
+    ("choices", "problem"),
+    [
+        (
+            {"epsilon": "0.03", "delta": "1e-9"},
+            "privacy.epsilon: 0.03 is too small for aim over 10 columns with 55 rounds: a single step would get so "
+            "little of it that its noise is wider than servers can draw. About 0.042 is the least for that; fewer "
+            "rounds, queries or columns need less",
+        ),
+        (
+            {"epsilon": "0.001", "algorithm": "mst"},
+            "privacy.epsilon: 0.001 is too small for mst over 10 columns with 9",
+        ),
+        (
+            {"epsilon": "1e-7", "delta": "1e-12", "algorithm": "gaussian"},
+            "privacy.epsilon: 0.0000001 is too small for gaussian over 10 columns: ",
+        ),
+        (
+            {"algorithm": "mwem", "privacy": {"epsilon": "0.0001", "accounting": "pure"}},
+            "privacy.epsilon: 0.0001 is too small for mwem over 10 columns with 20 rounds: ",
+        ),
+        (
+            {
+                "algorithm": {"name": "mwem", "parameters": {"rounds": 1}},
+                "privacy": {"epsilon": "200", "delta": "0.5", "accounting": "pure"},
+            },
+            "privacy.epsilon: 200 is too large for mwem over 10 columns with 1 rounds: some noise would be narrower",
+        ),
+        ({"algorithm": "mwem", "privacy": {"epsilon": "8", "accounting": "pure"}}, "privacy.delta: delta must exceed"),
+        (
+            {"algorithm": {"name": "mwem", "noise": "paper:irwin-hall"}, "privacy": {"accounting": "pure"}},
+            "algorithm.noise: paper:irwin-hall is Gaussian",
+        ),
+    ],
+)
+def test_what_could_only_fail_later_is_refused_now(choices: dict[str, Any], problem: str) -> None:
+    privacy = {"epsilon": "1", "delta": "1e-6", "population": "p"}
+    choices = choices | ({"privacy": privacy | choices["privacy"]} if "privacy" in choices else {})
+    (found,) = problems(example_json(schema=TEN, **choices)[0])
+    assert found.startswith(problem)
+
+
+def test_the_least_epsilon_told_will_do_and_fewer_rounds_too() -> None:
+    assert problems(example_json(schema=TEN, delta="1e-9", epsilon="0.042")[0]) == []
+    fewer = {"name": "aim", "parameters": {"rounds": 20}}
+    assert problems(example_json(schema=TEN, delta="1e-9", epsilon="0.03", algorithm=fewer)[0]) == []
+
+
+THREE = {"columns": [{"name": f"c{i}", "kind": "boolean"} for i in range(3)]}
+
+
+@pytest.mark.parametrize("epsilon", ["0.0004", "0.02", "1", "9"])
+@pytest.mark.parametrize("neighbouring", ["unbounded", "bounded"])
+@pytest.mark.parametrize("accounting", ["zcdp", "pure"])
+@pytest.mark.parametrize("algorithm", names())
+def test_every_choice_is_refused_or_can_be_run_to_its_end(
+    algorithm: str, accounting: str, neighbouring: str, epsilon: str
+) -> None:
+    """What servers may be asked, whatever is annealed or offered: all of it has noise, before anything is charged."""
+    parameters = {"rounds": 3} if algorithm in ("aim", "mwem") else {}
+    privacy = {"epsilon": epsilon, "delta": "1e-6", "population": "p"}
+    privacy |= {"accounting": accounting, "neighbouring": neighbouring}
+    for noise in ("joint", "paper:irwin-hall", "paper:box-muller"):
+        choice = {"name": algorithm, "parameters": parameters, "noise": noise}
+        document, _ = example_json(schema=THREE, algorithm=choice, privacy=privacy)
+        found = problems(document)
+        if found:
+            assert all(problem.startswith(("privacy.", "algorithm.")) for problem in found)
+            assert epsilon != "1" or accounting == "pure"
+            continue
+        manifest = Manifest.from_json(document)
+        enforcer = Enforcer.start(manifest.program, manifest.task, manifest.layout)
+        steps = enforcer.upcoming(1000)
+        assert len({step.step for step in steps}) > 2
+        for step in steps:
+            assert step.plan(manifest.task.neighbouring).distance <= LIMIT
+            lightest = replace(step, weight=min(manifest.program.candidates(manifest.task).values(), default=0))
+            if step.selects:
+                assert lightest.plan(manifest.task.neighbouring).distance <= LIMIT
+            elif noise != "joint":
+                assert isinstance(step.mechanism, Gaussian)
+                assert step.mechanism.sigma_squared <= WIDEST**2 < (2.0 ** (62 - 2 * live._FRAC) / live._FRAC) ** 2
+        PrivacyStatement.of(filter_of(manifest), manifest.privacy.exact_delta)
 
 
 def test_all_problems_are_reported_at_once() -> None:

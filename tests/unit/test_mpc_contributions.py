@@ -17,7 +17,7 @@ from services.mpc_server import contributions as module
 from services.mpc_server import tables
 from services.mpc_server.contributions import _gaps
 from tests.mpc_kit import SMALL, Federation, content_digest, dealt
-from tests.study_kit import AT, COLUMNS, MIXED, SERVERS
+from tests.study_kit import AT, COLUMNS, MIXED, POPULATIONS, SERVERS
 
 SLOTS = 2000
 """Then the vectors of `lab` have three chunks, the last one shorter."""
@@ -273,7 +273,7 @@ def test_a_holder_has_one_contribution_until_it_is_withdrawn(federation, desk, l
 
 
 def test_contributions_wait_for_the_approval(federation, lab):
-    desk = federation.desk(policy=Policy(approval="manual"))
+    desk = federation.desk(policy=Policy(populations=POPULATIONS, approval="manual"))
     desk.propose()
     with Unchanged(desk):
         refused(offer(desk, lab), Kind.NOT_READY, lab)

@@ -21,11 +21,11 @@ from caps.study import Policy
 from services.mpc_server import tables
 from services.mpc_server.matching_api import LIMITS
 from tests.mpc_kit import Dealt, Desk, Federation, approvals, dealt, seal_request
-from tests.study_kit import COLUMNS, MIXED, SERVERS, example_manifest
+from tests.study_kit import COLUMNS, MIXED, POPULATIONS, SERVERS, example_manifest
 
 CAPACITY = 8
 JOIN: dict[str, Any] = {"key": {"columns": [{"name": "number", "kind": "text"}]}, "protocol": "oprf"}
-POLICY = Policy(approval="automatic", least_capacity=1)
+POLICY = Policy(populations=POPULATIONS, approval="automatic", least_capacity=1)
 IDENTITY = bytes(32)
 NO_ELEMENT = b"\xff" * 32
 
@@ -254,7 +254,7 @@ def test_tags_rest_encrypted_and_no_log_has_them(desk: Desk, caplog: pytest.LogC
 
 
 def test_a_study_that_is_not_approved_answers_nothing(federation: Federation) -> None:
-    desk = federation.desk("S1", policy=Policy(approval="manual", least_capacity=1))
+    desk = federation.desk("S1", policy=Policy(populations=POPULATIONS, approval="manual", least_capacity=1))
     desk.propose()
     refused(evaluate(desk, elements(1)), Kind.NOT_READY, "not approved")
     refused(put_tags(desk, fresh_tags()), Kind.NOT_READY)

@@ -12,9 +12,9 @@ from caps.service.tokens import Scope
 from caps.study import Approval, Policy, Receipt, Seal, Signed, inputs_digest
 from services.mpc_server import tables
 from tests.mpc_kit import Federation, approvals, dealt, seal_request
-from tests.study_kit import AT, COLUMNS, MIXED, NOW, SERVERS
+from tests.study_kit import AT, COLUMNS, MIXED, NOW, POPULATIONS, SERVERS
 
-MANUAL = Policy(approval="manual")
+MANUAL = Policy(populations=POPULATIONS, approval="manual")
 RUN = "ab" * 16
 
 
@@ -87,7 +87,7 @@ def test_a_study_within_the_policy_is_approved_at_once(federation, desk):
 
 def test_proposing_again_returns_the_same_approval_even_under_a_stricter_policy(federation, desk):
     first = desk.propose()
-    strict = federation.desk(policy=Policy(approval="automatic", largest_epsilon=0.001))
+    strict = federation.desk(policy=Policy(populations=POPULATIONS, approval="automatic", largest_epsilon=0.001))
     with Unchanged(desk):
         again = strict.propose()
     assert (again.status_code, again.json()) == (200, first.json())
@@ -123,14 +123,16 @@ def test_a_manual_policy_waits_for_the_operator(federation):
 
 def test_the_operator_cannot_approve_against_the_policy(federation):
     federation.desk(policy=MANUAL).propose()
-    desk = federation.desk(policy=Policy(approval="manual", largest_epsilon=0.5))
+    desk = federation.desk(policy=Policy(populations=POPULATIONS, approval="manual", largest_epsilon=0.5))
     with Unchanged(desk):
         document = refused(desk, desk.call(Scope.OPERATOR, "POST", "/approval"), Kind.POLICY_REFUSED)
     assert document["objections"] == ["epsilon 1 exceeds this server's largest, 0.5"]
 
 
 def test_objections_are_all_listed_and_nothing_is_kept(federation):
-    desk = federation.desk(policy=Policy(approval="automatic", largest_epsilon=0.5, least_holders=3))
+    desk = federation.desk(
+        policy=Policy(populations=POPULATIONS, approval="automatic", largest_epsilon=0.5, least_holders=3)
+    )
     with Unchanged(desk):
         document = refused(desk, desk.propose(), Kind.POLICY_REFUSED)
     assert len(document["objections"]) == 2

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import pairwise
-from math import exp, log, pi
+from math import exp, floor, log, pi
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from caps.errors import DomainError
 from caps.noise import plans
 from caps.noise.fixed import EXP_ERROR, ONE, PRECISION, exp_doublings, exp_minus, exp_tables
-from caps.noise.plans import gaussian_plan, geometric_plan, gumbel_plan, half_gaussian, laplace_plan, selection_plan
+from caps.noise.plans import (
+    gaussian_exists,
+    gaussian_plan,
+    geometric_exists,
+    geometric_plan,
+    gumbel_exists,
+    gumbel_plan,
+    half_gaussian,
+    laplace_plan,
+    selection_plan,
+)
 from caps.noise.tables import DIGITS, LIMIT, AliasTable, alias_table
 
 SIGMAS = ["0.1", "0.3", "0.7", "5", "8", "11.9", "24", "50", "73.1", "500", "1000", "5000", "1000000"]
@@ -252,14 +265,67 @@ def test_the_bounds_of_a_gumbel_plan_hold_with_twice_the_digits(delta_u: int, ep
     assert (off + outside) / 2 <= plan.distance < (off + outside) / 2 + Fraction(1, 2**120)
 
 
-def test_a_gumbel_precision_no_plan_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "MAX_CELL_BITS", 8)
-    with pytest.raises(DomainError, match="units finer"):
+def test_a_gumbel_precision_no_plan_has_is_refused() -> None:
+    with pytest.raises(DomainError, match="finer units"):
         selection_plan(Fraction(16), Fraction(1))
-    with pytest.raises(DomainError, match="more than"):
-        gumbel_plan(Fraction(10**5), Fraction(1, 10**3))
+    with pytest.raises(DomainError, match="more than 2\\^14 cells"):
+        gumbel_plan(Fraction(10**7), Fraction(1, 10**5))
     with pytest.raises(DomainError, match="positive"):
         selection_plan(Fraction(448), Fraction(0))
+
+
+@pytest.mark.parametrize("octave", range(0, 64, 3))
+def test_the_finest_cells_are_no_more_than_there_is_room_for(octave: int) -> None:
+    """How many there are depends on where powers of two lie in units of beta: over a factor of two, that is all."""
+    beta = (1 << 20) * (1 + Fraction(octave, 64))
+    cells = plans._Cells(beta)
+    cells.refine(floor(plans.FINEST * beta * plans.GRAINS))
+    assert 1 << 12 < len(cells._cells) <= 1 << 14
+
+
+def built(build: Callable[..., object], *parameters: Fraction) -> bool:
+    try:
+        build(*parameters)
+    except DomainError:
+        return False
+    return True
+
+
+def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
+    """Positive numbers of all sizes in between."""
+    return st.builds(
+        lambda e, m: Fraction(10) ** e * m, st.integers(low, high), st.fractions(1, 10, max_denominator=99)
+    )
+
+
+@given(powers(-4, 15))
+@example(Fraction(1, 100))
+@example(Fraction(10**14))
+@example(Fraction(10**14) + Fraction(1, 10**9))
+@settings(deadline=None, max_examples=60)
+def test_whether_a_gaussian_plan_exists_is_known_beforehand(sigma2: Fraction) -> None:
+    assert gaussian_exists(sigma2) == built(gaussian_plan, sigma2)
+
+
+@given(powers(-4, 8))
+@example(Fraction(1, 100))
+@example(Fraction(10**7))
+@example(Fraction(10**7) + Fraction(1, 10**9))
+@settings(deadline=None, max_examples=40)
+def test_whether_geometric_and_laplace_plans_exist_is_known_beforehand(scale: Fraction) -> None:
+    assert geometric_exists(scale) == built(geometric_plan, scale) == built(laplace_plan, scale)
+
+
+@given(st.integers(1, 1 << 33), powers(-5, 2), st.sampled_from([Fraction(1, 32), Fraction(1, 100), Fraction(1)]))
+@example(256, Fraction(1, 1464), Fraction(1, 32))  # about the least epsilon of a selection by person
+@settings(deadline=None, max_examples=40)
+def test_whether_a_gumbel_plan_exists_is_known_beforehand(delta_u: int, eps: Fraction, slack: Fraction) -> None:
+    beta, kappa = 2 * delta_u / eps, slack * eps
+    assert gumbel_exists(beta, kappa) == built(gumbel_plan, beta, kappa)
+    if gumbel_exists(beta, kappa):
+        plan = gumbel_plan(beta, kappa)
+        assert plan.kappa <= kappa
+        assert plan.table.index_bits <= 14
 
 
 def test_pi_squared_is_rounded_down() -> None:

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from caps.errors import DomainError
-from caps.privacy import calibrate, pure_rho
+from caps.privacy import PopulationBudget, pure_rho
 from caps.study.policy import Policy
-from tests.study_kit import COLUMNS, example_manifest
+from tests.study_kit import COLUMNS, POPULATIONS, example_manifest
 
 PURE = {"epsilon": "1", "delta": "1e-6", "accounting": "pure", "population": "patients"}
 
 
 def test_a_careful_operators_defaults_accept_the_example() -> None:
-    assert Policy().judge(example_manifest()[0]) == []
-    assert Policy().judge(example_manifest(holders=COLUMNS)[0]) == []
-    assert Policy().approval == "manual"
+    policy = Policy(populations=POPULATIONS)
+    assert policy.judge(example_manifest()[0]) == []
+    assert policy.judge(example_manifest(holders=COLUMNS)[0]) == []
+    assert policy.approval == "manual"
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,9 @@ def test_a_careful_operators_defaults_accept_the_example() -> None:
         ({"epsilon": "1.001"}, {}, "epsilon 1.001 exceeds this server's largest, 1"),
         ({"epsilon": "1"}, {"largest_epsilon": 0.5}, "epsilon 1 exceeds"),
         ({"delta": "0.00001"}, {}, "delta 0.00001 exceeds this server's largest, 1e-06"),
-        ({}, {"default_population_epsilon": 0.5}, "budget of population patients"),
+        ({"population": "others"}, {"default_population_epsilon": 0.5}, "budget of population others"),
+        ({"population": "patients2"}, {}, "privacy.population: patients2 is not registered on this server"),
+        ({"population": "Patients"}, {}, "can add it to `populations` in policy.yaml"),
         ({}, {"populations": {"patients": 0.9}}, "budget of population patients"),
         ({"holders": [("a", None)]}, {}, "1 holders are fewer than the 2 demanded"),
         ({}, {"largest_domain": 74}, "75 cells exceed this server's largest, 74"),
@@ -44,26 +47,30 @@ def test_a_careful_operators_defaults_accept_the_example() -> None:
     ],
 )
 def test_each_objection(study: dict[str, Any], policy: dict[str, Any], objection: str) -> None:
-    objections = Policy.model_validate(policy).judge(example_manifest(**study)[0])
+    objections = Policy.model_validate({"populations": POPULATIONS} | policy).judge(example_manifest(**study)[0])
     assert len(objections) == 1
     assert objection in objections[0]
 
 
 def test_all_objections_are_told() -> None:
     manifest, _ = example_manifest(epsilon="5", holders=[("a", None)], delta="0.001")
-    assert len(Policy(algorithms=(), coordinators=("x",)).judge(manifest)) == 6
+    assert len(Policy(algorithms=(), coordinators=("x",), populations=POPULATIONS).judge(manifest)) == 6
 
 
 def test_limits_are_met_exactly() -> None:
     """0.1 in a file is a tenth, whatever a float makes of it."""
-    assert Policy(largest_epsilon=0.1).judge(example_manifest(epsilon="0.1")[0]) == []
-    assert Policy(largest_epsilon=0.1).judge(example_manifest(epsilon="0.1000000000000000001")[0])
+    policy = Policy(largest_epsilon=0.1, populations={"patients": 0.1})
+    assert policy.judge(example_manifest(epsilon="0.1")[0]) == []
+    assert len(policy.judge(example_manifest(epsilon="0.1000000000000000001")[0])) == 2
 
 
-def test_populations_and_rho() -> None:
+def test_populations_have_the_budgets_they_are_registered_with() -> None:
     policy = Policy(populations={"patients": 2.0})
-    assert policy.population_rho("patients") == calibrate(Fraction(2), Fraction(1, 10**6))
-    assert policy.population_rho("others") == calibrate(Fraction(3), Fraction(1, 10**6))
+    assert policy.population_budget("patients") == PopulationBudget(Fraction(2), Fraction(1, 10**6))
+    assert policy.population_budget("others") is None
+    lavish = Policy(populations={"patients": 2.0}, default_population_epsilon=3.0)
+    assert lavish.population_budget("patients") == policy.population_budget("patients")
+    assert lavish.population_budget("others") == PopulationBudget(Fraction(3), Fraction(1, 10**6))
     assert example_manifest()[0].budget == example_manifest()[0].task.zcdp
     assert example_manifest(algorithm="mwem", privacy=PURE)[0].budget == pure_rho(Fraction(1))
 
@@ -88,6 +95,8 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("largest_epsilon: .inf", "largest_epsilon: "),
         ("largest_delta: 1", "largest_delta: "),
         ("populations: {patients: .nan}", "populations.patients: "),
+        ("populations: {patients: 30}", "populations.patients: delta must exceed"),
+        ("default_population_epsilon: 30", "default_population_epsilon: delta must exceed"),
         ("least_holders: 0", "least_holders: "),
         ("unknown: 1", "unknown: "),
         ("unknown: 1\nlargest_delta: 7\n", "largest_delta: .*; unknown: "),

@@ -33,6 +33,7 @@ from caps.errors import (
     party_name,
 )
 from caps.oracle import Integers, Measurement, Request, Selection, overlaps_plan
+from caps.privacy import Gaussian
 from caps.ring import Z64, Words
 from caps.service import logs
 from caps.service.metrics import Metrics
@@ -410,7 +411,8 @@ class _RunSession:
         assert self._steps is not None
         counts: AShare = self._steps.counts[self._record.manifest.layout.part(request.clique)]
         context = request_context(self._steps.run, request).step("paper")
-        scale = float(getattr(request.mechanism, "sigma_squared", 0)) ** 0.5
+        assert isinstance(request.mechanism, Gaussian)  # manifests refuse these samplers with other accounting
+        scale = float(request.mechanism.sigma_squared) ** 0.5
         opened = await self._party.execute(VARIANTS[noise].function(context, counts, scale=scale, frac=_FRAC))
         return (np.asarray(opened).view(np.int64) + (1 << (_FRAC - 1))) >> _FRAC
 

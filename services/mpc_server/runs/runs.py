@@ -187,8 +187,9 @@ class Runs:
                 for earlier in transaction.execute(select(runs).where(runs.c.study == asked.study)).all():
                     if _charged(transaction, earlier.run) or earlier.state != "failed":
                         raise Problem(Kind.BUDGET_EXCEEDED, f"run {earlier.run} has the budget of this study")
-                limit = self._policy.population_rho(manifest.privacy.population)
-                self._ledger.reserve(transaction, run, manifest, manifest.budget, limit=limit, at=self._now())
+                limit = self._policy.population_budget(manifest.privacy.population)
+                assert limit is not None  # or the policy would have objected
+                self._ledger.reserve(transaction, run, manifest, manifest.reservation, limit=limit, at=self._now())
                 transaction.execute(
                     runs.insert().values(run=run, study=asked.study, inputs=asked.inputs, state="going")
                 )
@@ -277,7 +278,7 @@ class Runs:
             if self._row(run).state == "going":
                 with self._database.begin() as transaction:
                     if not _charged(transaction, run):
-                        self._ledger.release(transaction, run, manifest, manifest.budget, self._now())
+                        self._ledger.release(transaction, run, manifest, self._now())
                     changed = update(runs).where(runs.c.run == run)
                     transaction.execute(changed.values(state="failed", reason="given up by the coordinator"))
                 if found.task is not None:
