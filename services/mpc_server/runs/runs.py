@@ -18,7 +18,6 @@ from sqlalchemy import Connection, Engine, func, select, update
 from caps import __version__, canonical, signing
 from caps.errors import LocalError, party_name
 from caps.oracle import COMPUTE, COMPUTE_DIGEST, Request, request_digest, request_from_json
-from caps.privacy import PrivacyStatement
 from caps.ring import Z64
 from caps.service import logs
 from caps.service.database import reading
@@ -244,11 +243,9 @@ class Runs:
             row = self._row(run)
             if row.attestation is not None:
                 return Signed[Attestation].model_validate_json(row.attestation)
-            if not record.ended:
-                raise Problem(Kind.NOT_READY, f"the run has not ended: due is {record.enforcer.due()}")
+            if not record.account.ended:
+                raise Problem(Kind.NOT_READY, f"the run has not ended: due is {record.account.due}")
             sealed = self._sealed(manifest.study_id)
-            delta = manifest.privacy.exact_delta
-            statement = PrivacyStatement.of(record.filter, delta, assumptions=manifest.premises)
             document = Attestation(
                 study=manifest.study_id,
                 inputs=record.inputs,
@@ -258,7 +255,7 @@ class Runs:
                 steps=len(record.steps),
                 contributions=tuple(contribution.digest() for contribution in sealed.contributions),
                 holders=tuple(contribution.holder for contribution in sealed.contributions),
-                statement=json.loads(statement.to_json()),
+                statement=json.loads(record.account.statement().to_json()),
                 ledger=self._ledger.range_of(run),
                 software=SOFTWARE,
                 at=self._now(),
@@ -302,7 +299,7 @@ class Runs:
         row = self._row(run)
         manifest = self._studies.manifest(row.study)
         sealed = self._sealed(row.study)
-        record = Record(self._database, self._ledger, manifest, run, row.inputs, manifest.budget)
+        record = Record(self._database, self._ledger, manifest, run, row.inputs)
         material = Material(manifest, run, sealed, self._studies, self._contributions, self._store)
         party = self._studies.party(row.study)
         seat = Seat(
@@ -366,7 +363,7 @@ class Runs:
             reason=reason,
             party=party,
             position=record.answered,
-            due="compute" if not record.answered else record.enforcer.due(),
+            due=record.account.due,
             rounds=traffic[0],
             bytes_sent=traffic[1],
         )
