@@ -42,9 +42,9 @@ from tests.study_kit import (
     SCHEMA,
     Edit,
     contribution_of,
-    example_certificate,
     example_json,
-    filter_of,
+    example_release,
+    honest_walk,
     put,
 )
 from tests.world import World
@@ -256,10 +256,10 @@ def test_a_certificate_that_conceals_the_leaks_fails() -> None:
     document, keys = example_json(holders=COLUMNS)
     manifest = Manifest.from_json(joined_json(holders=COLUMNS, keys=keys))
     assert document["holders"][0]["name"] == manifest.holders[0].name
-    spent, delta = filter_of(manifest), manifest.privacy.exact_delta
+    spent, delta = honest_walk(manifest)[0].filter, manifest.privacy.exact_delta
     for premises, sound in ((manifest.premises, True), (manifest.premises[:-1], False)):
         statement = PrivacyStatement.of(spent, delta, assumptions=premises)
-        checks = verify(example_certificate(manifest, keys, statement=statement), now=NOW)
+        checks = verify(example_release(manifest, keys, statement=statement).certificate, now=NOW)
         told = [one for one in checks if "conceals an assumption" in one.explanation]
         assert [one.passed for one in told] == ([] if sound else [False])
 
