@@ -359,6 +359,10 @@ class Client:
 
         return Certificate.model_validate_json(self.document(release, "certificate"))
 
+    def transcript(self, release: str, target: Path, *, progress: Progress | None = None) -> Download:
+        """Fetch every request and signed answer of a release into a file, as `download` does with the rows."""
+        return _Fetch(self, _path("releases", release, "transcript"), FORMATS["ndjson"], target, progress).run()
+
     def document(self, release: str, name: str, *, accept: str = "application/json") -> bytes:
         """A release's `measurements`, `report` or `certificate`, byte by byte, with the digest stated if one is."""
         headers = {"Accept": accept, "Accept-Encoding": "identity"}

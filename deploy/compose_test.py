@@ -338,6 +338,7 @@ class Test:
         data = folder / "synthetic.csv"
         for path, accept, target in (
             ("data", "text/csv", data),
+            ("transcript", "application/x-ndjson", folder / "transcript.ndjson"),
             ("measurements", "application/json", folder / "measurements.json"),
             ("certificate", "application/json", folder / "certificate.json"),
         ):
@@ -345,9 +346,10 @@ class Test:
                 "coordinator", "analyst", f"/v1/releases/{run}/{path}", "-H", f"Accept: {accept}", "-o", str(target)
             )
         checks = verify(
-            Certificate.model_validate_json((folder / "certificate.json").read_bytes()),
+            Certificate.from_canonical((folder / "certificate.json").read_bytes()),
+            transcript=folder / "transcript.ndjson",
+            measurements=folder / "measurements.json",
             data=data,
-            measurements=(folder / "measurements.json").read_bytes(),
             now=datetime.now(UTC),
         )
         failed = [check.name for check in checks if not check.passed]

@@ -133,12 +133,17 @@ class Demo:
         with self.telling("verify", "the analyst downloads the release and verifies its certificate offline"):
             with self.client(federation, COORDINATOR, "analyst") as analyst:
                 analyst.download(run, self.output / "synthetic.csv")
-                measurements = analyst.document(run, "measurements")
-                (self.output / "measurements.json").write_bytes(measurements)
+                analyst.transcript(run, self.output / "transcript.ndjson")
+                (self.output / "measurements.json").write_bytes(analyst.document(run, "measurements"))
                 (self.output / "certificate.json").write_bytes(analyst.document(run, "certificate"))
                 certificate = analyst.certificate(run)
-            data, now = self.output / "synthetic.csv", datetime.now(UTC)
-            checks = verify(certificate, data=data, measurements=measurements, now=now)
+            checks = verify(
+                certificate,
+                transcript=self.output / "transcript.ndjson",
+                measurements=self.output / "measurements.json",
+                data=self.output / "synthetic.csv",
+                now=datetime.now(UTC),
+            )
             failed = [check.name for check in checks if not check.passed]
             if failed:
                 raise SystemExit(f"the certificate does not hold: {', '.join(failed)}")

@@ -39,6 +39,7 @@ from caps.study import (
     Seal,
     SealRequest,
     Signed,
+    TranscriptStep,
 )
 from caps.study.cards import Card
 from deploy.vectors import document_vectors
@@ -66,6 +67,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "attestation": Signed[Attestation],
     "release": Signed[ReleaseBody],
     "certificate": Certificate,
+    "transcript-step": TranscriptStep,
     "problem": ProblemDocument,
 }
 """By name of the file. What a party signs is described as it travels, with its signature."""

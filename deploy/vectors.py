@@ -26,6 +26,7 @@ from caps.study import (
     Seal,
     Signable,
     Signed,
+    TranscriptStep,
     commitment,
     inputs_digest,
     transcript_digest,
@@ -35,6 +36,7 @@ _ORDER = 2**252 + 27742317777372353535851937790883648493
 """Of the group of Ed25519 (RFC 8032)."""
 _AT = "2030-05-17T12:00:00Z"
 Json = dict[str, Any]
+_REQUEST: Json = {"kind": "measure"}
 
 
 def document_vectors() -> Json:
@@ -51,7 +53,7 @@ def document_vectors() -> Json:
         "studies": _studies(manifest),
         "documents": _described(documents),
         "inputs": _inputs(manifest),
-        "transcripts": _transcripts(),
+        "transcripts": _transcripts(documents),
         "exchange": _exchange(),
     }
 
@@ -166,7 +168,7 @@ def _documents(manifest: Manifest) -> list[tuple[Signable, str]]:
         at=_AT,
     )
     inputs = inputs_digest(study, [contribution.digest()])
-    request = canonical.digest("request", {"kind": "measure"}).hex()
+    request = canonical.digest("request", _REQUEST).hex()
     answer = Answer(study=study, run=run, step=1, request=request, value=(3, -1, 0))
     transcript = transcript_digest(inputs, request, answer.digest())
     ledger = LedgerRange(first=1, last=2, first_hash=_seed("first").hex(), last_hash=_seed("last").hex())
@@ -209,9 +211,7 @@ def _documents(manifest: Manifest) -> list[tuple[Signable, str]]:
                 study=study,
                 run=run,
                 transcript=transcript,
-                measurements=_seed("measurements").hex(),
-                model=_seed("model").hex(),
-                data=_seed("data").hex(),
+                files={name: _seed(name).hex() for name in ("data.csv", "measurements.json", "transcript.ndjson")},
                 rows=1000,
                 seed=_seed("rows").hex(),
                 software="caps 0",
@@ -330,6 +330,7 @@ def _described(documents: list[tuple[Signable, str]]) -> Json:
         for i in range(2)
     ]
     offer = Offer.model_validate({"contribution": contribution, "openings": openings}).to_json()
+    step = _step(_answer(documents)).to_json()
     good = [{"schema": kind, "document": value} for kind, value in by_kind.items()]
     changes: list[tuple[str, str, Json]] = [
         ("approval", "a role that does not approve", _changed(by_kind["approval"], role="coordinator")),
@@ -343,13 +344,26 @@ def _described(documents: list[tuple[Signable, str]]) -> Json:
         ("answer", "a step below zero", _changed(by_kind["answer"], step=-1)),
         ("answer", "a fraction", _changed(by_kind["answer"], value=[0.5])),
         ("seal", "no signature", {key: value for key, value in by_kind["seal"].items() if key != "signature"}),
+        ("release", "a digest in capital letters", _changed(by_kind["release"], files={"data.csv": "A" * 64})),
+        ("transcript-step", "a signature less", step | {"signatures": step["signatures"][:2]}),
+        ("transcript-step", "no request", {key: value for key, value in step.items() if key != "request"}),
         ("offer", "three openings", offer | {"openings": [*openings, openings[0]]}),
         ("offer", "a component that is not there", offer | {"openings": [openings[0], openings[1] | {"component": 3}]}),
     ]
     return {
-        "good": [*good, {"schema": "offer", "document": offer}],
+        "good": [*good, {"schema": "offer", "document": offer}, {"schema": "transcript-step", "document": step}],
         "refused": [{"schema": kind, "name": name, "document": value} for kind, name, value in changes],
     }
+
+
+def _answer(documents: list[tuple[Signable, str]]) -> Answer:
+    return next(document for document, _ in documents if isinstance(document, Answer))
+
+
+def _step(answer: Answer) -> TranscriptStep:
+    """The line of a transcript for an answer that all servers signed."""
+    signatures = tuple(signing.sign(_key(name), answer.kind, answer.to_json()) for name in ("S1", "S2", "S3"))
+    return TranscriptStep(request=_REQUEST, answer=answer, signatures=signatures)
 
 
 def _changed(signed: Json, **members: Any) -> Json:
@@ -364,14 +378,25 @@ def _inputs(manifest: Manifest) -> list[Json]:
     ]
 
 
-def _transcripts() -> Json:
+def _transcripts(documents: list[tuple[Signable, str]]) -> Json:
+    line = _step(_answer(documents)).line().decode()
+    bad = {
+        "no line end": line[:-1],
+        "a space": line.replace(",", ", ", 1),
+        "two line ends": line + "\n",
+        "a signature in capital letters": line[:-10] + line[-10:].upper(),
+    }
     previous, steps = _seed("inputs").hex(), []
     for i in range(3):
         request, answer = _seed(f"request/{i}").hex(), _seed(f"answer/{i}").hex()
         after = transcript_digest(previous, request, answer)
         steps.append({"previous": previous, "request": request, "answer": answer, "transcript": after})
         previous = after
-    return {"inputs": _seed("inputs").hex(), "steps": steps}
+    return {
+        "inputs": _seed("inputs").hex(),
+        "steps": steps,
+        "lines": {"good": [line], "refused": [{"name": name, "line": text} for name, text in bad.items()]},
+    }
 
 
 def _exchange_key(name: str) -> X25519PrivateKey:

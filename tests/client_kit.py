@@ -130,6 +130,7 @@ def routes(script: Script) -> APIRouter:
     def releases() -> list[dict[str, Any]]:
         return [{"release": RUN, "title": "One", "rows": 200_000, "epsilon": "1", "created_at": "now"}]
 
+    @router.get("/releases/{release}/transcript", response_model=None)
     @router.get("/releases/{release}/data", response_model=None)
     def data(
         release: str, request: Request, range_: Annotated[str | None, Header(alias="range")] = None

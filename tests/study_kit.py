@@ -9,13 +9,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from caps import canonical, pki, signing
-from caps.oracle import Measurement
-from caps.privacy import ETA_MAX, Entry, Filter, Gaussian, PrivacyStatement
+from caps.oracle import COMPUTE, Measurement, Request, Selection, request_from_json, request_to_json
+from caps.privacy import PrivacyStatement, Role
+from caps.study.account import Account
 from caps.study.documents import (
+    MEASUREMENTS,
+    TRANSCRIPT,
+    Answer,
     Approval,
     Attestation,
     Certificate,
@@ -23,10 +28,13 @@ from caps.study.documents import (
     LedgerRange,
     ReleaseBody,
     Signed,
+    TranscriptStep,
     commitment,
     inputs_digest,
+    transcript_digest,
 )
 from caps.study.manifest import Holder, Manifest
+from caps.study.measurements import measurement_to_json, measurements_to_json
 
 NOW = datetime(2030, 5, 17, 12, 0, 0, tzinfo=UTC)
 AT = "2030-05-17T12:00:00Z"
@@ -177,7 +185,7 @@ def write_site(home: Path, authority: pki.Authority, keys: PartyKeys, role: str,
 
 
 def approvals_of(manifest: Manifest, keys: Keys) -> tuple[Signed[Approval], ...]:
-    """The approvals of all servers and holders."""
+    """The approvals of all servers and holders, in the order of certificates."""
     study = manifest.study_id
     servers = [
         Signed[Approval].by(
@@ -194,7 +202,7 @@ def approvals_of(manifest: Manifest, keys: Keys) -> tuple[Signed[Approval], ...]
     ]
     holders = [
         Signed[Approval].by(Approval(study=study, role="holder", at=AT), holder.name, keys[holder.name].signing)
-        for holder in manifest.holders
+        for holder in sorted(manifest.holders, key=lambda holder: holder.name)
     ]
     return (*servers, *holders)
 
@@ -218,39 +226,92 @@ def contribution_of(manifest: Manifest, holder: Holder, /, **changes: Any) -> Co
     return Contribution(**members | changes)
 
 
-def filter_of(manifest: Manifest) -> Filter:
-    """A filter with the study's budget and one measurement charged."""
-    task = manifest.task
-    pure = manifest.privacy.accounting == "pure"
-    step = manifest.program.schedule(task).step
-    assert step is not None
-    spent = Filter(
-        manifest.budget,
-        task.neighbouring,
-        allowance=manifest.allowance,
-        pure_epsilon=manifest.privacy.exact_epsilon if pure else None,
-    )
-    if isinstance(step.mechanism, Gaussian):
-        spent.charge(Measurement("initial1", manifest.layout.cliques[0], step.mechanism).entry(manifest.layout))
-    else:
-        spent.charge(Entry("round1-select", step.mechanism, 1, "geometric", 1, ETA_MAX / 1000, certified=True))
-    return spent
+RUN = "0123456789abcdef" * 2
+DATA = b"age,smoker,region,diagnosis\n13,no,north,A\n"
+"""The rows that `example_release` says were released."""
 
 
-DATA, MEASUREMENTS = b"age,smoker,region,diagnosis\n13,no,north,A\n", b'{"measurements":[]}'
-"""What `example_certificate` says was released."""
+def honest_walk(manifest: Manifest) -> tuple[Account, list[tuple[Request | None, int | tuple[int, ...]]]]:
+    """The account of a run to its end, and its requests with answers. What they say is of no interest."""
+    account, task, program = Account(manifest), manifest.task, manifest.program
+    steps: list[tuple[Request | None, int | tuple[int, ...]]] = []
+    offered, selected, initial = program.candidates(task), [], iter(program.initial(task))
+    measured = iter(selected)  # each selection is measured after it
+    request: Request | None = None
+    value: int | tuple[int, ...] = (1,) * len(manifest.holders)
+    while not account.ended:
+        if steps:
+            due = account.enforcer.upcoming()[0]
+            if due.selects:
+                cells = sum(manifest.domain.cells(clique) for clique in offered)
+                arrays = [np.array(x, np.int64) for x in ([0] * cells, [0] * len(offered), list(offered.values()))]
+                request = Selection(due.step, tuple(offered), *arrays, due.mechanism)
+                value = len(selected) % len(offered)
+                selected.append(request.candidates[value])
+            else:
+                first = due.step.startswith(Role.INITIAL)
+                clique = next(initial) if first else next(measured)
+                request = Measurement(due.step, clique, due.mechanism, None if first else program.draws(task))
+                value = tuple(range(-1, manifest.domain.cells(clique) - 1))
+        account.charge(account.check(request))
+        account.answered(value)
+        steps.append((request, value))
+    return account, steps
 
 
-def example_certificate(manifest: Manifest, keys: Keys, *, statement: PrivacyStatement | None = None) -> Certificate:
-    """A certificate of a run that all holders took part in. Every signature is good."""
-    statement = statement or manifest.statement(filter_of(manifest))
+def transcript_of(
+    manifest: Manifest, keys: Keys, steps: Sequence[tuple[Request | None, int | tuple[int, ...]]]
+) -> list[TranscriptStep]:
+    """The lines of a transcript, signed by the servers."""
+    found = []
+    for number, (request, value) in enumerate(steps):
+        asked = dict(COMPUTE) if request is None else request_to_json(request)
+        digest = canonical.digest("request", asked).hex()
+        answer = Answer(study=manifest.study_id, run=RUN, step=number, request=digest, value=value)
+        signatures = tuple(signing.sign(keys[name].signing, answer.kind, answer.to_json()) for name in SERVERS)
+        found.append(TranscriptStep(request=asked, answer=answer, signatures=signatures))
+    return found
+
+
+@dataclass(frozen=True)
+class ExampleRelease:
+    """A certificate, and the files that it is about."""
+
+    certificate: Certificate
+    files: Mapping[str, bytes]
+
+    def write(self, folder: Path) -> dict[str, Path]:
+        """Lay the files down. Returns what `caps.study.verification.verify` takes."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
+        names = {"transcript": TRANSCRIPT, "measurements": MEASUREMENTS, "data": "data.csv"}
+        return {argument: folder / name for argument, name in names.items()}
+
+
+def example_release(
+    manifest: Manifest,
+    keys: Keys,
+    *,
+    statement: PrivacyStatement | None = None,
+    transcript: Sequence[TranscriptStep] | None = None,
+    data: bytes = DATA,
+) -> ExampleRelease:
+    """A release of a run that all holders took part in. Every signature is good, whatever was signed."""
+    account, steps = honest_walk(manifest)
+    statement = statement or account.statement()
+    lines = transcript_of(manifest, keys, steps) if transcript is None else transcript
     contributions = tuple(contribution_of(manifest, holder).digest() for holder in manifest.holders)
+    inputs = inputs_digest(manifest.study_id, contributions)
+    digest = inputs
+    for line in lines:
+        digest = transcript_digest(digest, line.answer.request, line.answer.digest())
     common: dict[str, Any] = {
         "study": manifest.study_id,
-        "inputs": inputs_digest(manifest.study_id, contributions),
-        "run": "0123456789abcdef" * 2,
-        "transcript": sha256(b"transcript").hexdigest(),
-        "steps": 2,
+        "inputs": inputs,
+        "run": RUN,
+        "transcript": digest,
+        "steps": len(lines),
         "contributions": contributions,
         "holders": tuple(holder.name for holder in manifest.holders),
         "statement": canonical.parse(statement.to_json()),
@@ -262,24 +323,37 @@ def example_certificate(manifest: Manifest, keys: Keys, *, statement: PrivacySta
         Signed[Attestation].by(Attestation(server=name, ledger=ledger, **common), name, keys[name].signing)
         for name in SERVERS
     )
+    measured = [
+        measurement_to_json(manifest, line.answer.step, request, line.answer.value)
+        for line in lines
+        if isinstance(line.answer.value, tuple)
+        and line.answer.step
+        and isinstance(request := request_from_json(line.request), Measurement)
+    ]
+    files = {
+        "model.caps": b"model",
+        "data.csv": data,
+        "data.ndjson": b"{}\n" + data,
+        MEASUREMENTS: canonical.dump(measurements_to_json(manifest, RUN, measured)),
+        TRANSCRIPT: b"".join(line.line() for line in lines),
+    }
     release = ReleaseBody(
         study=manifest.study_id,
-        run=common["run"],
-        transcript=common["transcript"],
-        measurements=sha256(MEASUREMENTS).hexdigest(),
-        model=sha256(b"model").hexdigest(),
-        data=sha256(DATA).hexdigest(),
+        run=RUN,
+        transcript=digest,
+        files={name: sha256(content).hexdigest() for name, content in files.items()},
         rows=1,
         seed="ab" * 32,
         software="caps 0.1.0",
         at=AT,
     )
-    return Certificate(
+    certificate = Certificate(
         manifest=manifest,
         approvals=approvals_of(manifest, keys),
         attestations=attestations,
         release=Signed[ReleaseBody].by(release, manifest.coordinator.name, keys["coordinator"].signing),
     )
+    return ExampleRelease(certificate, files)
 
 
 def _spki(key: pki.PrivateKey) -> bytes:

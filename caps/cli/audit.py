@@ -14,6 +14,7 @@ from caps.cli.exits import Exit, Stop
 from caps.cli.kit import command, group, matching
 from caps.cli.output import Output, facts, listing, plain
 from caps.cli.study import StudyId
+from caps.errors import DomainError
 
 if TYPE_CHECKING:
     from caps.client import Client
@@ -29,15 +30,21 @@ def add_to(app: typer.Typer) -> None:
     def verify(
         out: Output,
         certificate: Annotated[Path, typer.Argument(help="A release's certificate.", exists=True, dir_okay=False)],
-        data: Annotated[
-            Path | None, typer.Option("--data", help="The released rows, as CSV.", exists=True, dir_okay=False)
+        transcript: Annotated[
+            Path | None,
+            typer.Option(
+                "--transcript", help="The signed answers: all charges are computed again.", exists=True, dir_okay=False
+            ),
         ] = None,
         measurements: Annotated[
             Path | None, typer.Option("--measurements", help="The released measurements.", exists=True, dir_okay=False)
         ] = None,
+        data: Annotated[
+            Path | None, typer.Option("--data", help="The released rows, in any format.", exists=True, dir_okay=False)
+        ] = None,
     ) -> None:
-        """Check a release offline: who approved and signed what, and that the files are those. Exit code 5 if not."""
-        document = _verified(certificate, data, measurements)
+        """Check a release offline: who signed what, what was charged, which files it has. Exit code 5 if not."""
+        document = _verified(certificate, transcript, measurements, data)
         words = "The certificate holds." if document["verified"] else "THE CERTIFICATE DOES NOT HOLD."
         out.show(document, _verdicts(document["checks"]), words)
         if not document["verified"]:
@@ -73,12 +80,18 @@ def add_to(app: typer.Typer) -> None:
         out.show({"receipts": receipts}, listing(documents, ("holder", "contribution", "event", "at")))
 
 
-def _verified(certificate: Path, data: Path | None, measurements: Path | None) -> dict[str, Any]:
-    from caps.study.verification import accepted, read_certificate, verify
+def _verified(
+    certificate: Path, transcript: Path | None, measurements: Path | None, data: Path | None
+) -> dict[str, Any]:
+    from caps.study import Certificate
+    from caps.study.verification import Check, accepted, verify
 
-    found = read_certificate(certificate.read_bytes())
-    content = None if measurements is None else measurements.read_bytes()
-    checks = verify(found, data=data, measurements=content, now=datetime.now(UTC))
+    try:
+        found = Certificate.from_canonical(certificate.read_bytes())
+    except DomainError as error:
+        broken = Check("certificate", False, f"{certificate} is not a certificate: {error}")
+        return {"verified": False, "checks": [asdict(broken)]}
+    checks = verify(found, transcript=transcript, measurements=measurements, data=data, now=datetime.now(UTC))
     return {
         "verified": accepted(checks),
         "study": found.manifest.study_id,

@@ -13,10 +13,11 @@ from caps.cli.kit import command, group, matching
 from caps.cli.output import Output, facts, listing, plain, views
 
 if TYPE_CHECKING:
-    from caps.client import Client
+    from caps.client import Client, Download
 
 ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="The release's id, or the beginning of it.")]
 To = Annotated[Path | None, typer.Option("--out", "-o", help="Write the JSON document here.")]
+ToFile = Annotated[Path | None, typer.Option("--out", "-o", help="The file; named after the release if not given.")]
 DIGITS = 32
 
 
@@ -51,9 +52,7 @@ def add_to(app: typer.Typer) -> None:
         client: "Client",
         release: ReleaseId,
         kind: Annotated[Format, typer.Option("--format", help="How the rows are written.")] = Format.CSV,
-        to: Annotated[
-            Path | None, typer.Option("--out", "-o", help="The file; named after the release if not given.")
-        ] = None,
+        to: ToFile = None,
         sample: Annotated[str | None, typer.Option("--sample", help="The rows of this sample instead.")] = None,
     ) -> None:
         """Fetch a release's rows. An interrupted download is continued; the file appears when its digest is right."""
@@ -61,13 +60,7 @@ def add_to(app: typer.Typer) -> None:
         target = to or Path(f"{sample or identity}.{kind}")
         with out.transfer(f"fetching {target.name}") as progress:
             found = client.download(identity, target, format=kind, sample=sample, progress=progress)
-        document = {
-            "file": str(found.path),
-            "bytes": found.bytes,
-            "sha256": found.sha256,
-            "resumed_from": found.resumed_from,
-        }
-        out.show(document, facts(document))
+        _fetched(out, found)
 
     @command(release, "sample", site="coordinator")
     def sample(
@@ -103,9 +96,28 @@ def add_to(app: typer.Typer) -> None:
         """Fetch the certificate, for `caps verify`."""
         _document(out, client.document(_whole(client, release), "certificate"), to)
 
+    @command(release, "transcript", site="coordinator")
+    def transcript(out: Output, client: "Client", release: ReleaseId, to: ToFile = None) -> None:
+        """Fetch every request with the answer that the servers signed, for `caps verify`; continued as by `get`."""
+        identity = _whole(client, release)
+        target = to or Path(f"{identity}.transcript.ndjson")
+        with out.transfer(f"fetching {target.name}") as progress:
+            found = client.transcript(identity, target, progress=progress)
+        _fetched(out, found)
+
 
 def _whole(client: "Client", release: str) -> str:
     return matching(release, client.releases, "release", digits=DIGITS)
+
+
+def _fetched(out: Output, found: "Download") -> None:
+    document = {
+        "file": str(found.path),
+        "bytes": found.bytes,
+        "sha256": found.sha256,
+        "resumed_from": found.resumed_from,
+    }
+    out.show(document, facts(document))
 
 
 def _document(out: Output, content: bytes, to: Path | None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from math import sqrt
 from typing import ClassVar, Protocol
 
 from caps.errors import DomainError
@@ -15,6 +16,7 @@ from caps.privacy.rational import (
     decode_ratio,
     encode_ratio,
     exact,
+    exp_up,
     grid_up,
     positive,
     read_object,
@@ -67,6 +69,11 @@ class Gaussian:
     def epsilon(self, neighbouring: Neighbouring) -> None:
         return None
 
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise in a cell."""
+        return sqrt(self.sigma_squared)
+
 
 @dataclass(frozen=True, slots=True)
 class Laplace:
@@ -88,6 +95,15 @@ class Laplace:
 
     def epsilon(self, neighbouring: Neighbouring) -> Fraction:
         return neighbouring.l1 / self.scale
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise in a cell, sqrt(2 p) / (1 - p) with p = e^(-1 / scale).
+
+        The same float on every machine, which `math.exp` does not promise: auditors compute it again.
+        """
+        p = exp_up(-1 / self.scale)
+        return sqrt(2 * p / (1 - p) ** 2)
 
 
 @dataclass(frozen=True, slots=True)

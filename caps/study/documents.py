@@ -23,6 +23,8 @@ RunId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Index = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 COMPONENTS = 3
+MEASUREMENTS, TRANSCRIPT, ROWS = "measurements.json", "transcript.ndjson", "data."
+"""Files of a release; those of the rows begin with ROWS, and their format follows."""
 _COMMITMENT = b"caps/v1/component\0"
 
 
@@ -270,16 +272,37 @@ def transcript_digest(previous: str, request: str, answer: str) -> str:
     return canonical.digest("transcript", {"previous": previous, "request": request, "answer": answer}).hex()
 
 
+class TranscriptStep(Document):
+    """A line of a release's transcript, which has one for each step: the request, the answer that all servers gave, and
+    their signatures on it in the order S1, S2, S3."""
+
+    request: dict[str, Any]
+    answer: Answer
+    signatures: Annotated[tuple[Signature, ...], Field(min_length=3, max_length=3)]
+
+    def line(self) -> bytes:
+        """In canonical form, with a line end."""
+        return canonical.dump(self.to_json()) + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Self:
+        """The inverse of `line`. Raises DomainError, saying where, for anything else."""
+        if not line.endswith(b"\n"):
+            raise DomainError("the line has no end")
+        return cls.from_canonical(line[:-1])
+
+
 class ReleaseBody(Signable):
-    """What the coordinator made of the answers: digests of the files, and the seed that the rows were drawn with."""
+    """What the coordinator made of the answers: SHA-256 of every file, and the seed that the rows were drawn with.
+
+    transcript: the digest that the servers attest; the file of that name is among the files.
+    """
 
     kind: ClassVar[str] = "release"
     study: Hex32
     run: RunId
     transcript: Hex32
-    measurements: Hex32
-    model: Hex32
-    data: Hex32
+    files: dict[Name, Hex32]
     rows: Index
     seed: Hex32
     software: str
@@ -287,7 +310,7 @@ class ReleaseBody(Signable):
 
 
 class Certificate(Document):
-    """All that an auditor needs to check a release without asking anybody: see `caps verify`."""
+    """All that an auditor needs to check who agreed to what, and signed which files: see `caps verify`."""
 
     version: Literal[1] = 1
     manifest: Manifest

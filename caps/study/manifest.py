@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property
 from ipaddress import ip_address
+from itertools import zip_longest
 from math import prod
 from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -112,6 +114,20 @@ class Document(BaseModel):
     def to_json(self) -> dict[str, Any]:
         """As an object of JSON."""
         return self.model_dump(mode="json", by_alias=True)
+
+    @classmethod
+    def from_canonical(cls, data: bytes) -> Self:
+        """The document of its canonical form. Raises DomainError, saying where, if these are not its very bytes."""
+        try:
+            found = cls.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors(include_input=False)[0]
+            raise DomainError(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))) from None
+        spelled = canonical.dump(found.to_json())
+        if spelled != data:
+            place = next(i for i, (a, b) in enumerate(zip_longest(spelled, data)) if a != b)
+            raise DomainError(f"byte {place}: not spelled in the canonical form")
+        return found
 
 
 class Party(Document):

@@ -1,4 +1,7 @@
-"""`caps verify`: whether a certificate holds, checked offline. It needs nobody's help and nothing but the certificate.
+"""`caps verify`: whether a certificate holds, and the files are those it is about, checked offline with nobody's help.
+
+The certificate says who agreed to what and signed which files. With the transcript, all that was charged is computed
+again: servers that agreed on less than the manifest demands are found out.
 
 What it cannot tell: whether the parties named in the manifest are who the reader believes, for their keys stand in the
 manifest itself. Compare the pins with those the organisations publish.
@@ -7,13 +10,13 @@ manifest itself. Compare the pins with those the organisations publish.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from hashlib import sha256
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import Any
 
 from caps import canonical
 from caps.errors import DomainError
@@ -21,8 +24,20 @@ from caps.files import digest_of
 from caps.privacy import UNIT, PrivacyStatement, satisfies
 from caps.privacy.statement import shown
 from caps.signing import SignatureRefused
-from caps.study.documents import Approval, Attestation, Certificate, D, Signed, inputs_digest
+from caps.study.documents import (
+    MEASUREMENTS,
+    ROWS,
+    TRANSCRIPT,
+    Approval,
+    Attestation,
+    Certificate,
+    D,
+    Signed,
+    inputs_digest,
+)
 from caps.study.manifest import Party
+from caps.study.measurements import measurements_to_json
+from caps.study.replay import Replay
 
 CLOCK_SKEW = timedelta(minutes=10)
 _OWN = ("server", "ledger", "at")
@@ -31,7 +46,7 @@ _OWN = ("server", "ledger", "at")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at. passed: None if it could not be looked at, because a file was not given."""
+    """One thing looked at. passed: None if it could not be looked at, because a file was not given or is broken."""
 
     name: str
     passed: bool | None
@@ -42,25 +57,20 @@ class _Fails(Exception):
     """Says why a check fails."""
 
 
-def read_certificate(data: bytes) -> Certificate:
-    """The certificate of a file. Raises DomainError if it is none."""
-    try:
-        return Certificate.model_validate_json(canonical.dump(canonical.parse(data)))
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise DomainError(f"not a certificate: {place}: {first['msg']}") from None
-
-
 def accepted(checks: Sequence[Check]) -> bool:
     """Whether no check failed."""
     return all(check.passed is not False for check in checks)
 
 
 def verify(
-    certificate: Certificate, *, data: Path | None = None, measurements: bytes | None = None, now: datetime
+    certificate: Certificate,
+    *,
+    transcript: Path | None = None,
+    measurements: Path | None = None,
+    data: Path | None = None,
+    now: datetime,
 ) -> list[Check]:
-    """Every check, in order, whether or not earlier ones passed. data and measurements: the files released, if at hand.
+    """Every check, in order, whether or not earlier ones passed. The paths are of files released, if they are at hand.
 
     Pre-conditions: `now` has a timezone.
     """
@@ -80,24 +90,24 @@ def verify(
         ("release", _release),
         ("times", lambda certificate: _times(certificate, now)),
     ]
-    found = [_checked(name, check, certificate) for name, check in checks]
-    release = certificate.release.document
-    if data is None:
-        found.append(Check("data", None, "the synthetic table was not given, so its digest was not compared"))
-    else:
-        path = data
-        found.append(_checked("data", lambda _: _same("the synthetic table", _file_digest(path), release.data)))
+    found = [_checked(name, partial(check, certificate)) for name, check in checks]
+    replayed, replay = _replayed(certificate, transcript)
+    found += replayed
+    files = certificate.release.document.files
     if measurements is None:
-        found.append(Check("measurements", None, "the measurements were not given, so their digest was not compared"))
+        found.append(Check("measurements", None, "the measurements were not given"))
     else:
-        content = sha256(measurements).hexdigest()
-        found.append(_checked("measurements", lambda _: _same("the measurements", content, release.measurements)))
+        found.append(_checked("measurements", partial(_measurements, certificate, measurements, replay)))
+    if data is None:
+        found.append(Check("data", None, "the synthetic rows were not given"))
+    else:
+        found.append(_checked("data", partial(_rows, files, data)))
     return found
 
 
-def _checked(name: str, check: Callable[[Certificate], str], certificate: Certificate | None = None) -> Check:
+def _checked(name: str, check: Callable[[], str]) -> Check:
     try:
-        return Check(name, True, check(certificate))  # type: ignore[arg-type]
+        return Check(name, True, check())
     except (_Fails, SignatureRefused, DomainError) as error:
         return Check(name, False, str(error))
 
@@ -123,19 +133,26 @@ def _study(certificate: Certificate) -> str:
     return f"all {len(documents)} documents are about study {study}, which is the digest of the manifest"
 
 
-def _approval(certificate: Certificate, role: str, name: str) -> Signed[Approval]:
-    found = [one for one in certificate.approvals if one.signer == name and one.document.role == role]
-    if len(found) != 1:
-        raise _Fails(f"there {'is no approval' if not found else 'are several approvals'} of {role} {name}")
-    return found[0]
+def _approvals(certificate: Certificate, role: str, parties: Sequence[Party]) -> list[Approval]:
+    """What the parties of a role approved: each once, in this order, and all signed."""
+    found = {one.signer: one for one in certificate.approvals if one.document.role == role}
+    for party in parties:
+        if party.name not in found:
+            raise _Fails(f"there is no approval of {role} {party.name}")
+        _signed(found[party.name], party)
+    signers = [one.signer for one in certificate.approvals if one.document.role == role]
+    if signers != [party.name for party in parties]:
+        raise _Fails(f"approvals of {role}s are not one of each in order: {', '.join(signers)}")
+    return [found[party.name].document for party in parties]
 
 
 def _server_approvals(certificate: Certificate) -> str:
-    for server in certificate.manifest.servers:
-        approval = _approval(certificate, "mpc-server", server.name)
-        _signed(approval, server)
-        if approval.document.exchange_key is None:
+    servers = certificate.manifest.servers
+    for server, approval in zip(servers, _approvals(certificate, "mpc-server", servers), strict=True):
+        if approval.exchange_key is None:
             raise _Fails(f"the approval of {server.name} lacks its exchange key")
+    if {one.document.role for one in certificate.approvals[: len(servers)]} != {"mpc-server"}:
+        raise _Fails("approvals of holders precede those of servers")
     return "S1, S2 and S3 approved the study, each with its own signature"
 
 
@@ -143,15 +160,15 @@ def _holder_approvals(certificate: Certificate) -> str:
     names = {name for one in certificate.attestations for name in one.document.holders}
     if not names:
         raise _Fails("the attestations name no holder")
-    for name in sorted(names):
-        _signed(_approval(certificate, "holder", name), certificate.manifest.holder(name))
+    _approvals(certificate, "holder", [certificate.manifest.holder(name) for name in sorted(names)])
     return f"every holder whose data took part approved the study: {', '.join(sorted(names))}"
 
 
 def _attestations(certificate: Certificate) -> str:
-    signers = sorted(one.signer for one in certificate.attestations)
+    signers = [one.signer for one in certificate.attestations]
     if signers != ["S1", "S2", "S3"]:
-        raise _Fails(f"one attestation of each server is needed, and there are those of {', '.join(signers) or 'none'}")
+        said = ", ".join(signers) or "none"
+        raise _Fails(f"one attestation of each server is needed, in order, and there are those of {said}")
     for one in certificate.attestations:
         _signed(one, certificate.manifest.server(one.signer))
         if one.document.server != one.signer:
@@ -198,7 +215,11 @@ def _holders(certificate: Certificate) -> str:
 
 
 def _parsed_statement(certificate: Certificate) -> PrivacyStatement:
-    return PrivacyStatement.from_json(canonical.dump(_common(certificate).statement))
+    return _stated(_common(certificate))
+
+
+def _stated(attestation: Attestation) -> PrivacyStatement:
+    return PrivacyStatement.from_json(canonical.dump(attestation.statement))
 
 
 def _statement(certificate: Certificate) -> str:
@@ -266,6 +287,9 @@ def _release(certificate: Certificate) -> str:
         raise _Fails("the release is of another run than the servers attest")
     if release.transcript != attested.transcript:
         raise _Fails("the release was made from other answers than the servers attest")
+    missing = [name for name in (TRANSCRIPT, MEASUREMENTS, f"{ROWS}csv") if name not in release.files]
+    if missing:
+        raise _Fails(f"the release does not name its {missing[0]}")
     if manifest.publication.rows not in (None, release.rows):
         raise _Fails(f"{release.rows} rows were released, and {manifest.publication.rows} were agreed")
     return (
@@ -300,10 +324,117 @@ def _instant(text: str) -> datetime:
         raise _Fails(f"{text} is not a time") from None
 
 
-def _same(what: str, found: str, expected: str) -> str:
+def _replayed(certificate: Certificate, path: Path | None) -> tuple[list[Check], Replay | None]:
+    """The checks that need the transcript, and what it shows."""
+    if path is None:
+        why = "the transcript was not given"
+        if not certificate.manifest.publication.measurements:
+            why += ", for the study agreed not to publish measurements"
+        return [Check(name, None, why) for name in ("transcript", *_REPLAYS)], None
+    try:
+        with path.open("rb") as lines:
+            replay = Replay(certificate.manifest, _common(certificate), lines)
+    except (_Fails, DomainError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        broken = Check("transcript", False, f"{path}: {reason}")
+        return [broken, *(Check(name, None, "the transcript cannot be read") for name in _REPLAYS)], None
+    found = [_checked("transcript", partial(_transcript, certificate, replay, path))]
+    found += [_checked(name, partial(check, certificate, replay)) for name, check in _REPLAYS.items()]
+    return found, replay
+
+
+def _transcript(certificate: Certificate, replay: Replay, path: Path) -> str:
+    for one in certificate.attestations:
+        attested = one.document
+        if attested.steps != replay.steps:
+            raise _Fails(f"{path} has {replay.steps} steps, and {one.signer} attests {attested.steps}")
+        if attested.transcript != replay.digest:
+            raise _Fails(f"{path} has other requests or answers than {one.signer} attests")
+    _same(path, TRANSCRIPT, certificate.release.document.files)
+    return f"{path} has the {replay.steps} steps that S1, S2 and S3 attest, and is {TRANSCRIPT} of this release"
+
+
+def _answers(certificate: Certificate, replay: Replay) -> str:
+    if replay.unsigned is not None:
+        raise _Fails(replay.unsigned)
+    return f"S1, S2 and S3 signed the answer to each of {replay.steps} steps"
+
+
+def _steps(certificate: Certificate, replay: Replay) -> str:
+    if replay.undue is not None:
+        raise _Fails(replay.undue)
+    return "each step was due in the agreed program, with its noise, and within the budget; none is left out"
+
+
+def _charges(certificate: Certificate, replay: Replay) -> str:
+    if replay.undue is not None:
+        raise _Fails("the charges do not add up to a run of the agreed program")
+    statement = replay.account.statement()
+    for one in certificate.attestations:
+        attested = _stated(one.document)
+        for field in fields(statement):
+            said, due = getattr(attested, field.name), getattr(statement, field.name)
+            if said != due:
+                raise _Fails(f"{one.signer} attests {field.name} = {said}, and the steps make it {due}")
+    return (
+        f"computed again, the charges of all steps add up to rho = {shown(statement.rho_spent)} of "
+        f"{shown(statement.rho)}, as attested"
+    )
+
+
+_REPLAYS: dict[str, Callable[[Certificate, Replay], str]] = {"answers": _answers, "steps": _steps, "charges": _charges}
+
+
+def _measurements(certificate: Certificate, path: Path, replay: Replay | None) -> str:
+    release = certificate.release.document
+    if replay is not None and replay.undue is None:
+        content = _content(path)
+        expected = measurements_to_json(certificate.manifest, release.run, replay.measured)
+        if content != canonical.dump(expected):
+            raise _Fails(f"{path}: {_difference(content, expected)}")
+    return _same(path, MEASUREMENTS, release.files)
+
+
+def _difference(content: bytes, expected: dict[str, Any]) -> str:
+    """Where a file of measurements departs from what follows from the transcript."""
+    try:
+        found = canonical.parse(content)
+    except DomainError as error:
+        return str(error)
+    listed = found.get("measurements") if isinstance(found, dict) else None
+    if isinstance(listed, list):
+        for one, due in zip_longest(listed, expected["measurements"]):
+            if due is None:
+                return "it has a measurement more than the transcript"
+            if not isinstance(one, dict):
+                return f"step {due['step']} is missing"
+            for name in {**due, **one}:
+                if one.get(name) != due.get(name):
+                    return f"step {due['step']}: {name} is not what follows from the transcript"
+    return "it is not the file that follows from the transcript"
+
+
+def _rows(files: Mapping[str, str], path: Path) -> str:
+    digest = _file_digest(path)
+    released = {name: sha256 for name, sha256 in files.items() if name.startswith(ROWS)}
+    for name, sha256 in released.items():
+        if sha256 == digest:
+            return f"{path} is {name} of this release"
+    raise _Fails(f"{path} has digest {digest[:16]}..., and is none of the files released: {', '.join(released)}")
+
+
+def _same(path: Path, name: str, files: Mapping[str, str]) -> str:
+    found, expected = _file_digest(path), files.get(name, "")
     if found != expected:
-        raise _Fails(f"{what} has digest {found[:16]}..., and {expected[:16]}... was released")
-    return f"{what} is the file that was released"
+        raise _Fails(f"{path} has digest {found[:16]}..., and the {name} released has {expected[:16]}...")
+    return f"{path} is {name} of this release"
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _Fails(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _file_digest(path: Path) -> str:

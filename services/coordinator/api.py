@@ -18,9 +18,10 @@ from caps.service.problems import Kind, Problem
 from caps.service.site import confirm
 from caps.service.tokens import Scope
 from caps.study import Approval, Certificate, Manifest, Signed
+from caps.study.documents import MEASUREMENTS, TRANSCRIPT
 from services.coordinator import content, formats
 from services.coordinator.events import is_last, stream
-from services.coordinator.publish import MEASUREMENTS, REPORT, Publisher, markdown
+from services.coordinator.publish import REPORT, Publisher, markdown
 from services.coordinator.runs import Runs
 from services.coordinator.store import ENDED, FileEntry, Judged, Release, Run, Sample, Store
 from services.coordinator.studies import HOLDER, Studies
@@ -35,6 +36,7 @@ _WATCHERS = Allow(scopes=(Scope.OWNER, Scope.OPERATOR, Scope.AUDITOR))
 _ANALYSTS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR, Scope.AUDITOR))
 _SAMPLERS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR))
 _HOLDERS = Allow(machines=("holder",))
+_NDJSON = "application/x-ndjson"
 _MARKDOWN = "text/markdown; charset=utf-8"
 _FREE = "A sample is drawn from the published model and costs no privacy: the data are not consulted again."
 _DATA_CONTENT: dict[int | str, dict[str, Any]] = {
@@ -133,7 +135,7 @@ class FileView(BaseModel):
 
 
 class ReleaseView(BaseModel):
-    """A release."""
+    """A release. `measurements` says whether these and the transcript, which contains them, are published."""
 
     release: str
     study: str
@@ -341,7 +343,7 @@ def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
 
 
 def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> None:
-    """Releases: data, samples, measurements, report, certificate."""
+    """Releases: data, samples, measurements, report, certificate, transcript."""
 
     def files(entries: dict[str, FileEntry]) -> list[FileView]:
         return [
@@ -394,6 +396,13 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
             filename=f"{name}.{picked.name}",
             varies=True,
         )
+
+    def opened(release: str, name: str, request: Request, media_type: str) -> Response:
+        """A file with values that the servers opened, if the study publishes them."""
+        found = publisher.release(release)
+        if not found.certificate.manifest.publication.measurements:
+            raise Problem(Kind.FORBIDDEN, "the study's manifest keeps the measurements unpublished", release=release)
+        return content.send(request, publisher.file(release, name), found.files[name], media_type=media_type)
 
     @router.get("/v1/releases", dependencies=[Depends(_ANALYSTS)])
     def list_releases() -> list[ReleaseView]:
@@ -463,11 +472,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
     )
     def measurements(release: RunId, request: Request) -> Response:
         """The noisy counts, with the standard deviation of their noise and the half width of 95 % intervals."""
-        found = publisher.release(release)
-        if not found.certificate.manifest.publication.measurements:
-            raise Problem(Kind.FORBIDDEN, "the study's manifest keeps the measurements unpublished", release=release)
-        path = publisher.file(release, MEASUREMENTS)
-        return content.send(request, path, found.files[MEASUREMENTS], media_type="application/json")
+        return opened(release, MEASUREMENTS, request, "application/json")
 
     @router.get(
         "/v1/releases/{release}/report",
@@ -493,6 +498,17 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
         """What `caps verify` checks without asking anybody; canonical JSON."""
         text = canonical.dump(publisher.release(release).certificate.to_json())
         return content.send(request, text, _entry(text), media_type="application/json")
+
+    @router.get(
+        "/v1/releases/{release}/transcript",
+        dependencies=[Depends(_ANALYSTS)],
+        response_class=Response,
+        response_model=None,
+        responses={200: {"content": {_NDJSON: {}}}},
+    )
+    def transcript(release: RunId, request: Request) -> Response:
+        """Every request, with the answer that the servers signed: `caps verify` computes the charges again from it."""
+        return opened(release, TRANSCRIPT, request, _NDJSON)
 
 
 def _entry(text: bytes) -> FileEntry:

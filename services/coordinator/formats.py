@@ -15,6 +15,7 @@ from caps.domain import Codes
 from caps.files import digest_of, sync_path
 from caps.schema import Schema
 from caps.service.problems import Kind, Problem
+from caps.study.documents import ROWS
 from caps.uniform import Uniform
 from services.coordinator.store import FileEntry
 
@@ -34,7 +35,7 @@ class Format:
     @property
     def file(self) -> str:
         """The name of the file in a release."""
-        return f"data.{self.name}"
+        return f"{ROWS}{self.name}"
 
 
 def _parquet(frame: pl.DataFrame, path: Path) -> None:

@@ -2,7 +2,8 @@
 
     releases/<run>/model.caps          the model, for further samples
     releases/<run>/data.*              synthetic rows, in every format
-    releases/<run>/measurements.json   what the servers opened, with error bars
+    releases/<run>/transcript.ndjson   every request, with the answer that the servers signed
+    releases/<run>/measurements.json   what the servers measured, with error bars
     releases/<run>/report.json         privacy and quality
 
 All of it follows from the answers and the seed, so a crash on the way repeats the same release. Nothing here has seen
@@ -13,8 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from math import ceil, log, pi, sqrt
+from math import pi, sqrt
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
@@ -28,19 +28,19 @@ from caps.privacy import Laplace, PrivacyStatement
 from caps.schema import Schema
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
-from caps.study import Certificate, Manifest, ReleaseBody, Signed
-from services.coordinator.algorithms.base import deviation
+from caps.study import Certificate, Manifest, ReleaseBody, Signed, TranscriptStep
+from caps.study.documents import MEASUREMENTS, ROWS, TRANSCRIPT
+from caps.study.measurements import measurement_to_json, measurements_to_json
 from services.coordinator.execution import Attested
 from services.coordinator.formats import appearing, entries, write_all
 from services.coordinator.generate import load_model
 from services.coordinator.store import Release, Run, Sample, Store
 
 SOFTWARE = f"caps {__version__}"
-NORMAL_95 = 1.959963984540054
 LARGEST_SAMPLE = 1_000_000
 MOST_SAMPLES = 100
 _LARGEST_RELEASE = 10_000_000
-MODEL, DATA, MEASUREMENTS, REPORT = "model.caps", "data.csv", "measurements.json", "report.json"
+MODEL, DATA, REPORT = "model.caps", f"{ROWS}csv", "report.json"
 
 
 class Draws(Protocol):
@@ -74,21 +74,19 @@ class Publisher:
         assert manifest is not None
         model, folder = attested.outcome.model, self._releases / run
         rows = manifest.publication.rows or min(max(1, round(model.total)), _LARGEST_RELEASE)
-        measurements = self._measurements(manifest, record)
         with appearing(folder) as draft:
             model.save(draft / MODEL)
             write_rows(manifest.schema_, model, rows, record.seed, draft)
-            (draft / MEASUREMENTS).write_bytes(canonical.dump(measurements))
-            report = make_report(manifest, attested, rows, measurements["measurements"])
+            measured = self._write_transcript(manifest, run, draft / TRANSCRIPT)
+            (draft / MEASUREMENTS).write_bytes(canonical.dump(measurements_to_json(manifest, run, measured)))
+            report = make_report(manifest, attested, rows, measured)
             (draft / REPORT).write_bytes(canonical.dump(report))
         files = entries(folder)
         body = ReleaseBody(
             study=record.study,
             run=run,
             transcript=attested.transcript,
-            measurements=files[MEASUREMENTS].sha256,
-            model=files[MODEL].sha256,
-            data=files[DATA].sha256,
+            files={name: entry.sha256 for name, entry in files.items()},
             rows=rows,
             seed=record.seed,
             software=SOFTWARE,
@@ -112,15 +110,18 @@ class Publisher:
             raise LocalError("there is no such run")
         return record
 
-    def _measurements(self, manifest: Manifest, record: Run) -> dict[str, Any]:
-        listed = []
-        for step in self._store.steps(record.run):
-            asked = request_from_json(step.request) if step.step else None
-            if isinstance(asked, Measurement):
-                value = step.answers[0].document.value
-                assert isinstance(value, tuple)
-                listed.append(_measured(manifest, step.step, asked, value))
-        return {"version": 1, "study": record.study, "run": record.run, "measurements": listed}
+    def _write_transcript(self, manifest: Manifest, run: str, path: Path) -> list[dict[str, Any]]:
+        """Write the steps down, one at a time, for requests may be large. Returns what was measured in them."""
+        measured = []
+        with path.open("wb") as file:
+            for step in self._store.steps(run):
+                answer, signatures = step.answers[0].document, tuple(one.signature for one in step.answers)
+                file.write(TranscriptStep(request=dict(step.request), answer=answer, signatures=signatures).line())
+                asked = request_from_json(step.request) if step.step else None
+                if isinstance(asked, Measurement):
+                    assert isinstance(answer.value, tuple)
+                    measured.append(measurement_to_json(manifest, step.step, asked, answer.value))
+        return measured
 
     def release(self, release: str) -> Release:
         """Raises Problem if it is not published."""
@@ -174,37 +175,6 @@ class Publisher:
 def write_rows(schema: Schema, model: Draws, rows: int, seed: str, folder: Path) -> None:
     """Draw rows and write them: a function of the model and the seed alone."""
     write_all(schema, model.sample(rows, seed=bytes.fromhex(seed)), seed, folder)
-
-
-def _measured(manifest: Manifest, step: int, asked: Measurement, value: Sequence[int]) -> dict[str, Any]:
-    sigma = deviation(asked.mechanism)
-    width = NORMAL_95 * sigma
-    if isinstance(asked.mechanism, Laplace):  # P(|X| > t) <= e^(-t / scale)
-        width = float(asked.mechanism.scale) * log(20)
-    return {
-        "step": step,
-        "attributes": list(asked.clique),
-        "shape": list(manifest.domain.shape(asked.clique)),
-        "categories": [labels(manifest.schema_, name) for name in asked.clique],
-        "values": list(value),
-        "noise": asked.mechanism.kind,
-        "sigma": sigma,
-        "half_width_95": ceil(100 * width) / 100,
-    }
-
-
-def labels(schema: Schema, name: str) -> list[str]:
-    """The public names of a column's cells: categories, or bins as intervals."""
-    column = next(column for column in schema.columns if column.name == name)
-    given = column.to_json()
-    if column.texts:
-        found = list(column.texts)
-    else:
-        edges = given["bin_edges"]
-        assert isinstance(edges, list | tuple)
-        low, high = "[)" if given.get("side", "right") == "right" else "(]"
-        found = [f"{low}{a}, {b}{high}" for a, b in pairwise(edges)]
-    return found + ["missing"] * (column.size - len(found))
 
 
 def make_report(

@@ -115,7 +115,6 @@ class Runs:
         told = [event.body for event in self._store.events(run) if event.kind == "progress"]
         measured = tuple(tuple(one["clique"]) for one in told if one["stage"] in ("initial", "measure"))
         sizes = [one["model_bytes"] for one in told if one["model_bytes"] is not None]
-        answered = sum(1 for step in self._store.steps(run) if step.answers)
         last: Mapping[str, Any] = told[-1] if told else {"rho": 1.0, "rho_spent": 0.0, "round": None, "stage": None}
         return Position(
             round(100 * last["rho_spent"] / last["rho"], 2),
@@ -123,7 +122,7 @@ class Runs:
             last["stage"],
             measured,
             sizes[-1] if sizes else None,
-            answered,
+            self._store.answered(run),
         )
 
     def figures(self) -> Iterator[Reading]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 from sqlalchemy import Connection, Engine, RowMapping, func, insert, select, update
@@ -298,10 +299,13 @@ class Store:
         with self._write() as connection:
             connection.execute(update(tables.runs).where(tables.runs.c.run == run).values(values))
 
-    def steps(self, run: str) -> list[StepRecord]:
-        """All steps begun, in order."""
-        statement = select(tables.steps).where(tables.steps.c.run == run).order_by(tables.steps.c.step)
-        return [_step(row) for row in self._all(statement)]
+    def steps(self, run: str) -> Iterator[StepRecord]:
+        """All steps begun, in order, each read when it is its turn: together they may be large."""
+        for number in count():
+            row = self._one(select(tables.steps).where(tables.steps.c.run == run, tables.steps.c.step == number))
+            if row is None:
+                return
+            yield _step(row)
 
     def answered(self, run: str) -> int:
         """How many steps have answers."""

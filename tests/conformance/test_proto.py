@@ -13,7 +13,15 @@ from pydantic import ValidationError
 from caps import canonical, signing
 from caps.errors import DomainError
 from caps.service.problems import Kind
-from caps.study import Commitment, Document, Manifest, commitment, inputs_digest, transcript_digest
+from caps.study import (
+    Commitment,
+    Document,
+    Manifest,
+    TranscriptStep,
+    commitment,
+    inputs_digest,
+    transcript_digest,
+)
 from deploy import proto
 
 ROOT = Path(__file__).parents[2]
@@ -168,6 +176,19 @@ def test_transcripts():
         assert step["previous"] == previous
         previous = transcript_digest(previous, step["request"], step["answer"])
         assert step["transcript"] == previous
+
+
+def test_lines_of_transcripts():
+    lines, keys = VECTORS["transcripts"]["lines"], VECTORS["studies"]["good"][0]["manifest"]["servers"]
+    for line in lines["good"]:
+        step = TranscriptStep.from_line(line.encode())
+        assert step.line().decode() == line
+        assert step.answer.request == canonical.digest("request", step.request).hex()
+        for server, signature in zip(keys, step.signatures, strict=True):
+            signing.verify(server["signing_key"], "answer", step.answer.to_json(), signature)
+    for case in lines["refused"]:
+        with pytest.raises(DomainError):
+            TranscriptStep.from_line(case["line"].encode())
 
 
 def test_exchange():

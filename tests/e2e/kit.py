@@ -160,19 +160,21 @@ class Study:
         self.released(timeout)
 
     def fetch(self, folder: Path) -> Certificate:
-        """The analyst downloads the rows in CSV, the measurements and the certificate, and verifies them offline."""
+        """The analyst downloads rows, measurements, transcript and certificate, and verifies them offline."""
         folder.mkdir(parents=True, exist_ok=True)
 
         def download(it: Client) -> Certificate:
             it.download(self.run, folder / DATA)
+            it.transcript(self.run, folder / "transcript.ndjson")
             (folder / "measurements.json").write_bytes(it.document(self.run, "measurements"))
             return it.certificate(self.run)
 
         certificate = self.as_person(COORDINATOR, "analyst", download)
         checks = verify(
             certificate,
+            transcript=folder / "transcript.ndjson",
+            measurements=folder / "measurements.json",
             data=folder / DATA,
-            measurements=(folder / "measurements.json").read_bytes(),
             now=datetime.now(UTC),
         )
         assert all(check.passed for check in checks), [check for check in checks if not check.passed]

@@ -98,13 +98,15 @@ def test_the_main_path(federation: Everybody, tmp_path: Path) -> None:
     study.run = ended["run"]
 
     assert study.run in [one["release"] for one in caps("release", "list", site="analyst")["releases"]]
-    data, certificate, measurements = (
-        tmp_path / name for name in ("data.csv", "certificate.json", "measurements.json")
+    data, certificate, measurements, transcript = (
+        tmp_path / name for name in ("data.csv", "certificate.json", "measurements.json", "transcript.ndjson")
     )
     caps("release", "get", study.run, "--out", data, site="analyst")
+    caps("release", "transcript", study.run, "--out", transcript, site="analyst")
     caps("release", "certificate", study.run, "--out", certificate, site="analyst")
     caps("release", "measurements", study.run, "--out", measurements, site="analyst")
-    verdict = caps("verify", certificate, "--data", data, "--measurements", measurements)
+    opened = ("--transcript", transcript, "--measurements", measurements)
+    verdict = caps("verify", certificate, *opened, "--data", data)
     assert verdict["verified"]
     assert all(check["passed"] for check in verdict["checks"])
     assert pl.read_csv(data).columns == ["income", "smoker", "illness"]

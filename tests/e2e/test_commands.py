@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from caps.study.verification import read_certificate, verify
+from caps.study import Certificate
+from caps.study.verification import verify
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,13 +56,14 @@ def test_the_demo_makes_a_synthetic_dataset_and_leaves_nothing_running(tmp_path:
     rows = (tmp_path / "synthetic.csv").read_text().splitlines()
     assert rows[0] == "age,smoker,systolic,diagnosis,plan,cost"
     assert 4_500 < len(rows) < 6_000  # 5,200 patients, estimated with noise
-    certificate = read_certificate((tmp_path / "certificate.json").read_bytes())
+    certificate = Certificate.from_canonical((tmp_path / "certificate.json").read_bytes())
     assert all(
         check.passed
         for check in verify(
             certificate,
+            transcript=tmp_path / "transcript.ndjson",
+            measurements=tmp_path / "measurements.json",
             data=tmp_path / "synthetic.csv",
-            measurements=(tmp_path / "measurements.json").read_bytes(),
             now=datetime.now(UTC),
         )
     )

@@ -22,8 +22,6 @@ import numpy as np
 from caps import canonical, pki, signing
 from caps.clear import ClearOracle
 from caps.oracle import Selection, request_digest, request_from_json
-from caps.privacy import Filter
-from caps.privacy.enforce import Enforcer
 from caps.service.site import Settings, Site
 from caps.study import (
     Answer,
@@ -39,6 +37,7 @@ from caps.study import (
     inputs_digest,
     transcript_digest,
 )
+from caps.study.account import Account
 from services.coordinator.execution import Patience
 from services.coordinator.service import Coordinator
 from tests.algorithms_kit import SeededBits, rows_of
@@ -86,12 +85,10 @@ class Federation:
         self.answered: list[tuple[str, Any]] = []
         self.pending: dict[tuple[str, int], int] = {}
         self._lock = RLock()
-        schedule = manifest.program.schedule(manifest.task)
-        self.budget = Filter(schedule.rho, manifest.task.neighbouring, pure_epsilon=schedule.pure_epsilon)
+        self.account = Account(manifest)
         codes = np.ascontiguousarray(rows_of(manifest.domain, 3, rows))
-        relation = manifest.task.neighbouring
-        self.oracle = ClearOracle(codes, manifest.layout, relation, self.budget, SeededBits(5))
-        self.enforcer = Enforcer.start(manifest.program, manifest.task, manifest.layout)
+        relation, budget = manifest.task.neighbouring, Account(manifest).filter
+        self.oracle = ClearOracle(codes, manifest.layout, relation, budget, SeededBits(5))
 
     def approvals_of_holders(self) -> dict[str, Signed[Approval]]:
         return {
@@ -187,7 +184,9 @@ class Federation:
             assert asked == digest, "a step was repeated with another request"
             return digest, value
         assert step == len(self.answered)
-        if step == 0:
+        request = None if step == 0 else request_from_json(body)
+        self.account.charge(self.account.check(request))
+        if request is None:
             assert body == {"kind": "compute"}
             assert self.seal is not None
             self.oracle.answers()
@@ -195,19 +194,15 @@ class Federation:
             bad = {self.contributions[holder] for holder in self.faults.invalid}
             value: Any = tuple(int(one not in bad) for one in reversed(self.seal.contributions))
         else:
-            request = request_from_json(body)
-            digest, admitted = request_digest(request).hex(), self.enforcer.admit(request)
-            self.enforcer = admitted.enforcer
-            if isinstance(request, Selection):
-                value = self.oracle.select(request)
-                self.enforcer = self.enforcer.answered(value)
-            else:
-                value = tuple(self.oracle.measure(request).tolist())
+            digest = request_digest(request).hex()
+            selects = isinstance(request, Selection)
+            value = self.oracle.select(request) if selects else tuple(self.oracle.measure(request).tolist())
+        self.account.answered(value)
         self.answered.append((digest, value))
         return digest, value
 
     def _attest(self, name: str) -> Result:
-        assert self.enforcer.ended
+        assert self.account.ended
         assert self.seal is not None
         assert self.run is not None
         inputs = inputs_digest(self.manifest.study_id, self.seal.contributions)
@@ -217,7 +212,7 @@ class Federation:
             transcript = transcript_digest(transcript, digest, answer.digest())
         if name in self.faults.other_transcript:
             transcript = transcript[::-1]
-        statement = json.loads(self.manifest.statement(self.budget).to_json())
+        statement = json.loads(self.account.statement().to_json())
         if self.faults.other_statement:
             statement["epsilon"] = "1/1000"
         holders = {one: holder for holder, one in self.contributions.items()}

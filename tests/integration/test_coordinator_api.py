@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from caps import pki
 from caps.service.identity import CERTIFICATE
 from caps.service.tokens import Scope
-from caps.study import Certificate
+from caps.study import Certificate, TranscriptStep
 from services.coordinator.events import stream
 from services.coordinator.store import State
 from tests.integration.coordinator_servers import Bench
@@ -213,7 +213,7 @@ def test_all_formats_hold_the_same_rows(analyst, data_url, released):
     assert csv["age"].equals(parquet["age"])
     assert csv["region"].equals(parquet["region"])
     certificate = Certificate.model_validate(analyst.get(f"/v1/releases/{released[1]}/certificate").json())
-    assert certificate.release.document.data == sha256(analyst.get(data_url).content).hexdigest()
+    assert certificate.release.document.files["data.csv"] == sha256(analyst.get(data_url).content).hexdigest()
 
 
 def test_formats_by_name_and_none(analyst, data_url):
@@ -290,6 +290,10 @@ def test_the_number_of_samples_is_limited(analyst, released, monkeypatch):
 
 
 def test_measurements_and_report(analyst, released):
+    transcript = analyst.get(f"/v1/releases/{released[1]}/transcript")
+    assert transcript.headers["content-type"] == "application/x-ndjson"
+    steps = [TranscriptStep.from_line(line) for line in transcript.content.splitlines(keepends=True)]
+    assert [one.answer.step for one in steps] == list(range(len(steps)))
     measured = analyst.get(f"/v1/releases/{released[1]}/measurements").json()["measurements"]
     for one in measured:
         cells = 1
@@ -313,6 +317,7 @@ def test_what_the_manifest_does_not_publish(tmp_path):
     analyst = Http(bench, coordinator).person(Scope.ANALYST)
     assert analyst.get(f"/v1/releases/{run}").json()["rows"] == 30
     assert analyst.get(f"/v1/releases/{run}/measurements").status_code == 403
+    assert analyst.get(f"/v1/releases/{run}/transcript").status_code == 403
     assert analyst.post(f"/v1/releases/{run}/samples", json={}).status_code == 403
 
 

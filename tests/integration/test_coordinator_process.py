@@ -151,4 +151,4 @@ def test_killed_again_and_again_the_run_completes(site):
         assert (view["state"], view["reason"], view["percent"]) == ("released", None, 100)
         certificate = Certificate.model_validate(site.person.get(f"/v1/releases/{run}/certificate").json())
         body = certificate.release.verify(site.manifest.coordinator)
-        assert body.data == sha256(site.person.get(f"/v1/releases/{run}/data").content).hexdigest()
+        assert body.files["data.csv"] == sha256(site.person.get(f"/v1/releases/{run}/data").content).hexdigest()

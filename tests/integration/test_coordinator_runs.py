@@ -21,7 +21,8 @@ from services.coordinator.store import Judged, Judgement, State
 from tests.integration.coordinator_servers import Bench, written
 from tests.study_kit import AT, COLUMNS, NOW, SERVERS, example_json, make_keys
 
-FILES = ("model.caps", "data.csv", "data.parquet", "data.arrow", "data.ndjson", "measurements.json", "report.json")
+ROWS = ("data.csv", "data.parquet", "data.arrow", "data.ndjson")
+FILES = (*ROWS, "model.caps", "measurements.json", "transcript.ndjson", "report.json")
 
 
 @pytest.fixture
@@ -35,6 +36,15 @@ def performed(bench: Bench):
     return coordinator, coordinator.store.run(run)
 
 
+def verified(bench: Bench, coordinator: Coordinator, run: str) -> None:
+    """What was released follows from what the servers signed; rows in any format are the release's."""
+    folder, certificate = bench.folder(run), coordinator.store.release(run).certificate
+    opened = {"transcript": folder / "transcript.ndjson", "measurements": folder / "measurements.json"}
+    for name in ROWS:
+        checks = verify(certificate, data=folder / name, now=NOW, **opened)
+        assert [check for check in checks if not check.passed] == []
+
+
 def test_a_run_becomes_a_release(bench):
     coordinator, run = performed(bench)
     assert (run.state, run.reason) == (State.RELEASED, None)
@@ -44,9 +54,7 @@ def test_a_run_becomes_a_release(bench):
     assert [one.signer for one in certificate.approvals] == ["S1", "S2", "S3", "clinic-a", "clinic-b"]
     body = certificate.release.verify(bench.manifest.coordinator)
     folder = bench.folder(run.run)
-    assert body.data == digest_of(folder / "data.csv")
-    assert body.model == digest_of(folder / "model.caps")
-    assert body.measurements == digest_of(folder / "measurements.json")
+    assert body.files == {name: digest_of(folder / name) for name in FILES}
     assert body.transcript == certificate.attestations[0].document.transcript
     for server, attestation in zip(bench.manifest.servers, certificate.attestations, strict=True):
         assert attestation.verify(server).server == server.name
@@ -56,9 +64,7 @@ def test_a_run_becomes_a_release(bench):
     assert position.steps == len(bench.federation.answered)
     assert set(position.measured[:4]) == {(name,) for name in bench.manifest.domain.names}
     assert {path.name for path in folder.iterdir()} == set(FILES)
-    measurements = (folder / "measurements.json").read_bytes()
-    checks = verify(certificate, data=folder / "data.csv", measurements=measurements, now=NOW)
-    assert [check for check in checks if not check.passed] == []
+    verified(bench, coordinator, run.run)
 
 
 def test_measurements_are_what_the_servers_opened(bench):
@@ -75,15 +81,19 @@ def test_measurements_are_what_the_servers_opened(bench):
 
 @pytest.mark.parametrize("algorithm", ["mst", {"name": "mwem", "parameters": {"rounds": 2}}, "gaussian"])
 def test_every_algorithm_gets_there(tmp_path, algorithm):
-    assert performed(Bench(tmp_path, algorithm=algorithm))[1].state is State.RELEASED
+    bench = Bench(tmp_path, algorithm=algorithm)
+    coordinator, run = performed(bench)
+    assert run.state is State.RELEASED
+    verified(bench, coordinator, run.run)
 
 
 def test_a_pure_budget(tmp_path):
     privacy = {"epsilon": "1", "delta": "1e-6", "accounting": "pure", "population": "patients"}
     algorithm = {"name": "mwem", "parameters": {"rounds": 2}}
     bench = Bench(tmp_path, algorithm=algorithm, privacy=privacy)
-    _, run = performed(bench)
+    coordinator, run = performed(bench)
     assert (run.state, run.reason) == (State.RELEASED, None)
+    verified(bench, coordinator, run.run)
     measured = json.loads((bench.folder(run.run) / "measurements.json").read_bytes())["measurements"]
     assert {one["noise"] for one in measured} == {"laplace"}
 

@@ -34,7 +34,7 @@ from caps.privacy import (
 from caps.programs.base import MAX_POOLED
 from services.coordinator.algorithms import Measured, Stage, Task, algorithm, algorithm_from_json, all_pairs, names
 from services.coordinator.algorithms.aim import Aim
-from services.coordinator.algorithms.base import Algorithm, Walk, deviation, magnitude, register
+from services.coordinator.algorithms.base import Algorithm, Walk, magnitude, register
 from services.coordinator.algorithms.gaussian import FixedGaussian
 from services.coordinator.algorithms.mst import Mst, averaged, rare_together
 from services.coordinator.algorithms.mwem import Mwem
@@ -229,11 +229,9 @@ def test_the_estimator_is_told_the_deviation_of_the_noise(scale: F) -> None:
     x = np.arange(-4000, 4001)
     law = np.exp(-np.abs(x) / float(scale))
     law /= law.sum()
-    assert deviation(Laplace(scale)) == pytest.approx(sqrt(law @ x**2))
+    assert Laplace(scale).deviation == pytest.approx(sqrt(law @ x**2))
     assert magnitude(Laplace(scale)) == pytest.approx(law @ np.abs(x))
-    assert deviation(Gaussian(scale**2)) == pytest.approx(float(scale))
-    with pytest.raises(LocalError):
-        deviation(NoisyMax.of_star(F(1)))
+    assert Gaussian(scale**2).deviation == pytest.approx(float(scale))
     with pytest.raises(LocalError):
         magnitude(PermuteAndFlip(F(1)))
 
@@ -246,7 +244,7 @@ def test_measurements_carry_answers_and_deviations_as_they_were(case: str) -> No
     asked = measurements(done.requests)
     answers = [r for r, request in zip(done.results, done.requests, strict=True) if isinstance(request, Measurement)]
     for request, answer, measured in zip(asked, answers, done.outcome.measurements, strict=True):
-        assert (measured.clique, measured.sigma) == (request.clique, deviation(request.mechanism))
+        assert (measured.clique, measured.sigma) == (request.clique, request.mechanism.deviation)
         assert measured.values.dtype == np.float64
         assert np.array_equal(measured.values, answer)
     assert all(m.sigma > 0 for fit, _ in done.estimator.fits for m in fit)

@@ -6,10 +6,10 @@ import pytest
 
 from caps.schema import Schema
 from caps.service.problems import Kind, Problem
+from caps.study.measurements import labels
 from services.coordinator import formats
 from services.coordinator.content import wanted_part
 from services.coordinator.events import encoded
-from services.coordinator.publish import labels
 from services.coordinator.store import ENDED, TRANSITIONS, Event, State
 from tests.study_kit import SCHEMA
 

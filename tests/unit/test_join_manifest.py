@@ -46,9 +46,9 @@ from tests.study_kit import (
     SCHEMA,
     Edit,
     contribution_of,
-    example_certificate,
     example_json,
-    filter_of,
+    example_release,
+    honest_walk,
     put,
 )
 from tests.world import World
@@ -271,7 +271,7 @@ def test_a_certificate_that_conceals_what_is_not_covered_fails() -> None:
     document, keys = example_json(holders=COLUMNS)
     manifest = Manifest.from_json(joined_json(holders=COLUMNS, keys=keys, join={"protocol": "oprf"}))
     assert document["holders"][0]["name"] == manifest.holders[0].name
-    honest = manifest.statement(filter_of(manifest))
+    honest = honest_walk(manifest)[0].statement()
     said = {
         "sound": honest,
         "conceals an assumption": replace(honest, assumptions=honest.assumptions[:-1]),
@@ -279,7 +279,7 @@ def test_a_certificate_that_conceals_what_is_not_covered_fails() -> None:
         "delta is not divided as": replace(honest, allowance=replace(honest.allowance, soundness=F(0))),
     }
     for reason, statement in said.items():
-        checks = verify(example_certificate(manifest, keys, statement=statement), now=NOW)
+        checks = verify(example_release(manifest, keys, statement=statement).certificate, now=NOW)
         told = [one.passed for one in checks if reason in one.explanation]
         assert told == ([] if reason == "sound" else [False])
 

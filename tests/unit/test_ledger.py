@@ -205,7 +205,7 @@ def test_relations_and_multiplicities_are_not_added_as_if_they_were_one(database
 
 def test_many_tiny_studies_use_delta_up(database: Engine, manifest: Manifest) -> None:
     """Each takes next to nothing of rho, and a quarter of what delta has room for."""
-    tiny = Reservation(LIMIT / 10**9, manifest.privacy.relation, Allowance(eta=BUDGET.delta / 90, nu=Fraction(0)))
+    tiny = Reservation(LIMIT / 10**9, manifest.neighbouring, Allowance(eta=BUDGET.delta / 90, nu=Fraction(0)))
     for run in RUNS[:4]:
         reserve(database, manifest, run, tiny)
     with pytest.raises(BudgetExceeded, match="rho 0 left"):
@@ -240,7 +240,7 @@ def test_figures_tell_what_each_population_has_left(database: Engine, manifest: 
     reserve(database, manifest, RUNS[0], LIMIT / 4)
     policies = Policy(populations={"patients": 3.0, "others": 1.0}), Policy(populations={"others": 1.0})
     told = [{one.labels: one.value for one in ledger_figures(Ledger(database), policy)()} for policy in policies]
-    whole = PopulationBudget(Fraction(1), BUDGET.delta).left([], manifest.privacy.relation)
+    whole = PopulationBudget(Fraction(1), BUDGET.delta).left([], manifest.neighbouring)
     assert told[0][("patients",)] == pytest.approx(float(LIMIT * 3 / 4))
     assert told[0][("others",)] == told[1][("others",)] == float(whole)
     assert told[1][("patients",)] == 0

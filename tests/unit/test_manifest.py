@@ -16,13 +16,14 @@ from caps import canonical
 from caps.errors import DomainError
 from caps.noise.plans import WIDEST
 from caps.noise.tables import LIMIT
-from caps.privacy import ETA_MAX, Gaussian, PrivacyStatement, Role
+from caps.privacy import ETA_MAX, Gaussian, Role
 from caps.privacy.enforce import Enforcer
 from caps.programs import names
+from caps.study.account import Account
 from caps.study.manifest import MAX_DEGREE, PROBLEMS, Manifest
 from services.mpc_server.engine import compute
 from services.mpc_server.runs import live
-from tests.study_kit import COLUMNS, MIXED, ROWS, SCHEMA, Edit, example_json, example_manifest, filter_of, put
+from tests.study_kit import COLUMNS, MIXED, ROWS, SCHEMA, Edit, example_json, example_manifest, put
 
 
 def problems(document: dict[str, Any]) -> list[str]:
@@ -361,7 +362,7 @@ def test_every_choice_is_refused_or_can_be_run_to_its_end(
             elif noise != "joint":
                 assert isinstance(step.mechanism, Gaussian)
                 assert step.mechanism.sigma_squared <= WIDEST**2 < (2.0 ** (62 - 2 * live._FRAC) / live._FRAC) ** 2
-        PrivacyStatement.of(filter_of(manifest), manifest.privacy.exact_delta)
+        Account(manifest).statement()
 
 
 def test_all_problems_are_reported_at_once() -> None:

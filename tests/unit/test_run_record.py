@@ -73,8 +73,9 @@ def database(tmp_path: Path, study: tuple[Manifest, Keys]) -> Iterator[Engine]:
 
 
 def record_of(database: Engine, manifest: Manifest, budget: Fraction | None = None) -> Record:
-    rho = manifest.budget if budget is None else budget
-    return Record(database, Ledger(database), manifest, RUN, INPUTS, rho)
+    record = Record(database, Ledger(database), manifest, RUN, INPUTS)
+    record.account.filter.budget = budget or manifest.budget
+    return record
 
 
 def write(record: Record, number: int, request: Request | None) -> None:
@@ -92,8 +93,9 @@ def same(one: Record, other: Record) -> None:
     assert one.steps == other.steps or [(s.number, s.digest, s.answer) for s in one.steps] == [
         (s.number, s.digest, s.answer) for s in other.steps
     ]
-    assert one.enforcer.due() == other.enforcer.due()
-    assert (one.answered, one.ended, one.filter.spent) == (other.answered, other.ended, other.filter.spent)
+    assert one.answered == other.answered
+    ours, theirs = one.account, other.account
+    assert (ours.due, ours.ended, ours.steps, ours.filter) == (theirs.due, theirs.ended, theirs.steps, theirs.filter)
     assert all(one.head(count) == other.head(count) for count in range(len(one.steps) + 1))
 
 
@@ -104,18 +106,18 @@ def test_a_record_read_again_stands_where_it_stood(database, study, transcript) 
     same(record, record_of(database, manifest))
     answer(record, keys, 0, (1, 1))
     for number, (request, value) in enumerate(transcript, 1):
-        assert not record.ended
+        assert not record.account.ended
         write(record, number, request)
         if number % 5 == 0:
             same(record, record_of(database, manifest))
         answer(record, keys, number, value)
         if number % 7 == 0:
             same(record, record_of(database, manifest))
-    assert record.ended
+    assert record.account.ended
     again = record_of(database, manifest)
     same(record, again)
     assert record.transcript() == again.transcript()
-    assert record.filter.spent <= record.filter.budget
+    assert record.account.filter.spent <= record.account.filter.budget
     charges = [one for one in Ledger(database).records() if one["kind"] == "charge"]
     assert [one["step"] for one in charges] == list(range(1, len(transcript) + 1))
 
@@ -154,15 +156,18 @@ def test_an_answer_is_written_once(begun: Record, study: tuple[Manifest, Keys], 
         answer(begun, keys, 1, tuple(x + 1 for x in transcript[0][1]))
 
 
-def test_what_is_refused_is_not_written(begun: Record, database: Engine, transcript: list) -> None:
+def test_what_is_refused_is_not_written(begun: Record, database: Engine, study, transcript: list) -> None:
     count = Ledger(database).verify()
     due = transcript[2][0]
+    with pytest.raises(NotDue, match="the answer to step 2"):
+        write(begun, 3, due)
+    answer(begun, study[1], 2, transcript[1][1])
     finer = replace(due, mechanism=Gaussian(due.mechanism.sigma_squared / 2))
-    with pytest.raises(NotDue):
+    with pytest.raises(NotDue, match="gaussian"):
         write(begun, 3, finer)
     with pytest.raises(DomainError):
         write(begun, 4, due)
-    with pytest.raises(DomainError):
+    with pytest.raises(NotDue, match="compute was asked for"):
         write(begun, 3, None)
     assert Ledger(database).verify() == count
     assert len(begun.steps) == 3
@@ -202,4 +207,4 @@ def test_a_ledger_whose_end_was_cut_off_is_found(begun: Record, database: Engine
         transaction.execute(delete(tables.ledger).where(tables.ledger.c.number == last))
     with pytest.raises(LedgerBroken, match="charge is not in the ledger"):
         ledger.verify()
-    assert begun.filter.spent > 0
+    assert begun.account.filter.spent > 0

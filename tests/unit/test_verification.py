@@ -16,18 +16,8 @@ from caps.errors import DomainError
 from caps.privacy import BOUNDED, PrivacyStatement, Releases
 from caps.study.documents import Approval, Attestation, Certificate, LedgerRange, ReleaseBody, Signed, inputs_digest
 from caps.study.manifest import Manifest
-from caps.study.verification import Check, accepted, read_certificate, verify
-from tests.study_kit import (
-    COLUMNS,
-    DATA,
-    MEASUREMENTS,
-    MIXED,
-    NOW,
-    Keys,
-    example_certificate,
-    example_manifest,
-    filter_of,
-)
+from caps.study.verification import Check, accepted, verify
+from tests.study_kit import COLUMNS, DATA, MIXED, NOW, Keys, example_manifest, example_release, honest_walk
 
 PAPER = {"name": "aim", "noise": "paper:irwin-hall"}
 
@@ -39,7 +29,7 @@ def study() -> tuple[Manifest, Keys]:
 
 @pytest.fixture(scope="module")
 def certificate(study: tuple[Manifest, Keys]) -> Certificate:
-    return example_certificate(*study)
+    return example_release(*study).certificate
 
 
 def failed(certificate: Certificate, **files: Any) -> set[str]:
@@ -82,27 +72,28 @@ def stated(certificate: Certificate, keys: Keys, **changes: Any) -> Certificate:
 @pytest.mark.parametrize("holders", [COLUMNS, MIXED])
 @pytest.mark.parametrize("algorithm", ["aim", "mst"])
 def test_a_good_certificate_passes(tmp_path: Path, holders: Any, algorithm: str) -> None:
-    certificate = example_certificate(*example_manifest(holders=holders, algorithm=algorithm))
-    table = tmp_path / "data.csv"
-    table.write_bytes(DATA)
-    checks = verify(certificate, data=table, measurements=MEASUREMENTS, now=NOW)
+    release = example_release(*example_manifest(holders=holders, algorithm=algorithm))
+    certificate = release.certificate
+    checks = verify(certificate, now=NOW, **release.write(tmp_path))
     assert [check for check in checks if check.passed is not True] == []
     assert accepted(checks)
-    again = read_certificate(canonical.dump(certificate.to_json()))
+    again = Certificate.from_canonical(canonical.dump(certificate.to_json()))
     assert again == certificate
     assert accepted(verify(again, now=NOW))
 
 
-def test_pure_accounting_passes() -> None:
+def test_pure_accounting_passes(tmp_path: Path) -> None:
     privacy = {"epsilon": "1", "delta": "1e-6", "accounting": "pure", "population": "patients"}
     manifest, keys = example_manifest(algorithm="mwem", privacy=privacy)
-    assert failed(example_certificate(manifest, keys)) == set()
+    release = example_release(manifest, keys)
+    assert failed(release.certificate, **release.write(tmp_path)) == set()
 
 
 def test_files_that_are_not_given_are_said_not_to_be_checked(certificate: Certificate) -> None:
     checks = {check.name: check for check in verify(certificate, now=NOW)}
-    assert checks["data"].passed is None
-    assert checks["measurements"].passed is None
+    unchecked = {name for name, check in checks.items() if check.passed is None}
+    assert unchecked == {"transcript", "answers", "steps", "charges", "measurements", "data"}
+    assert checks["transcript"].explanation == "the transcript was not given"
     assert accepted(list(checks.values()))
     assert not accepted([Check("x", False, "")])
 
@@ -130,9 +121,28 @@ ALTERATIONS: list[tuple[str, set[str], Callable[[Certificate, Keys], Certificate
         {"server approvals"},
         lambda c, k: approved(c, k, 1, exchange_key=None),
     ),
-    ("a server approves as a holder", {"server approvals"}, lambda c, k: approved(c, k, 1, role="holder")),
+    (
+        "a server approves as a holder",
+        {"server approvals", "holder approvals"},
+        lambda c, k: approved(c, k, 1, role="holder"),
+    ),
     ("a holder's approval is missing", {"holder approvals"}, lambda c, _: altered(c, approvals=c.approvals[:-1])),
     ("a holder's approval by another key", {"holder approvals"}, lambda c, k: approved(c, k, 3, "clinic-b")),
+    (
+        "a holder approves twice",
+        {"holder approvals"},
+        lambda c, _: altered(c, approvals=(*c.approvals, c.approvals[-1])),
+    ),
+    (
+        "holders before servers",
+        {"server approvals"},
+        lambda c, _: altered(c, approvals=(*c.approvals[3:], *c.approvals[:3])),
+    ),
+    (
+        "attestations in another order",
+        {"attestations"},
+        lambda c, _: altered(c, attestations=c.attestations[::-1]),
+    ),
     ("an attestation is missing", {"attestations"}, lambda c, _: altered(c, attestations=c.attestations[:2])),
     (
         "one server attests twice",
@@ -170,7 +180,7 @@ ALTERATIONS: list[tuple[str, set[str], Callable[[Certificate, Keys], Certificate
         ),
     ),
     ("a stranger's data", {"holder approvals", "holders"}, lambda c, k: attested(c, k, holders=("stranger",))),
-    ("a holder twice", {"holders"}, lambda c, k: attested(c, k, holders=("clinic-a", "clinic-a"))),
+    ("a holder twice", {"holder approvals", "holders"}, lambda c, k: attested(c, k, holders=("clinic-a", "clinic-a"))),
     ("no holder", {"holder approvals", "holders"}, lambda c, k: attested(c, k, holders=())),
     (
         "more holders than contributions",
@@ -208,6 +218,7 @@ ALTERATIONS: list[tuple[str, set[str], Callable[[Certificate, Keys], Certificate
     ),
     ("a release signed by another", {"release"}, lambda c, k: released(c, k, "S1")),
     ("a release of another run", {"release"}, lambda c, k: released(c, k, run="0" * 32)),
+    ("a release without transcript", {"release"}, lambda c, k: released(c, k, files={"data.csv": "00" * 32})),
     ("a release of other answers", {"release"}, lambda c, k: released(c, k, transcript="00" * 32)),
     ("a release from the future", {"times"}, lambda c, k: released(c, k, at="2031-01-01T00:00:00Z")),
     ("an approval from the future", {"times"}, lambda c, k: approved(c, k, 4, at="2031-01-01T00:00:00Z")),
@@ -232,12 +243,12 @@ def test_another_manifest_is_found(certificate: Certificate) -> None:
     """With the same keys, so that only the digest tells."""
     value = certificate.to_json()
     value["manifest"]["privacy"]["epsilon"] = "2"
-    assert failed(read_certificate(canonical.dump(value))) == {"study"}
+    assert failed(Certificate.from_canonical(canonical.dump(value))) == {"study"}
 
 
 def test_agreed_rows_are_compared(study: tuple[Manifest, Keys]) -> None:
     manifest, keys = example_manifest(publication={"rows": 5})
-    assert failed(example_certificate(manifest, keys)) == {"release"}
+    assert failed(example_release(manifest, keys).certificate) == {"release"}
 
 
 def test_a_larger_budget_with_a_smaller_delta_is_found(study: tuple[Manifest, Keys]) -> None:
@@ -245,33 +256,43 @@ def test_a_larger_budget_with_a_smaller_delta_is_found(study: tuple[Manifest, Ke
     manifest, keys = study
     privacy = {"epsilon": "1", "delta": "1e-6", "accounting": "pure", "population": "patients"}
     pure = example_manifest(algorithm="mwem", privacy=privacy)[0]
-    statement = manifest.statement(filter_of(pure))
-    assert failed(example_certificate(manifest, keys, statement=statement)) == {"guarantee"}
+    statement = honest_walk(pure)[0].statement()
+    assert failed(example_release(manifest, keys, statement=statement).certificate) == {"guarantee"}
 
 
 def test_pure_accounting_wants_a_pure_statement(study: tuple[Manifest, Keys]) -> None:
     privacy = {"epsilon": "1", "delta": "1e-6", "accounting": "pure", "population": "patients"}
     manifest, keys = example_manifest(algorithm="mwem", privacy=privacy)
-    statement = manifest.statement(filter_of(study[0]))
-    assert failed(example_certificate(manifest, keys, statement=statement)) == {"guarantee"}
+    statement = honest_walk(study[0])[0].statement()
+    assert failed(example_release(manifest, keys, statement=statement).certificate) == {"guarantee"}
 
 
-def test_noise_agreed_to_be_uncertified_passes_with_a_warning() -> None:
+def test_noise_agreed_to_be_uncertified_passes_with_a_warning(study: tuple[Manifest, Keys], tmp_path: Path) -> None:
     manifest, keys = example_manifest(algorithm=PAPER)
-    statement = manifest.statement(filter_of(manifest))
-    assert failed(example_certificate(manifest, keys, statement=statement)) == {"noise"}
-    honest = replace(statement, releases=(Releases("gaussian", "paper:irwin-hall", False, 1),))
-    checks = verify(example_certificate(manifest, keys, statement=honest), now=NOW)
+    release = example_release(manifest, keys)
+    checks = verify(release.certificate, now=NOW, **release.write(tmp_path))
     assert accepted(checks)
     assert "NO PROVEN GUARANTEE" in next(check.explanation for check in checks if check.name == "noise")
+    certified = replace(honest_walk(manifest)[0].statement(), releases=honest_walk(study[0])[0].statement().releases)
+    assert failed(example_release(manifest, keys, statement=certified).certificate) == {"noise"}
 
 
-def test_the_files_are_compared(tmp_path: Path, certificate: Certificate) -> None:
-    table = tmp_path / "data.csv"
-    table.write_bytes(DATA + b"x")
-    assert failed(certificate, data=table) == {"data"}
-    assert failed(certificate, data=tmp_path / "absent") == {"data"}
-    assert failed(certificate, measurements=MEASUREMENTS + b" ") == {"measurements"}
+def test_the_files_are_compared(tmp_path: Path, study: tuple[Manifest, Keys]) -> None:
+    release = example_release(*study)
+    files = release.write(tmp_path)
+    assert failed(release.certificate, data=tmp_path / "data.ndjson") == set()
+    assert failed(release.certificate, data=tmp_path / "model.caps") == {"data"}
+    assert failed(release.certificate, data=tmp_path / "absent") == {"data"}
+    assert failed(release.certificate, measurements=tmp_path / "absent") == {"measurements"}
+    assert failed(release.certificate, transcript=tmp_path / "absent") == {"transcript"}
+    assert failed(release.certificate, **files | {"measurements": tmp_path / "absent"}) == {"measurements"}
+    other = example_release(*study, data=DATA.replace(b"north", b"south")).write(tmp_path / "other")["data"]
+    checks = {check.name: check for check in verify(release.certificate, data=other, now=NOW)}
+    assert checks["data"].passed is False
+    assert str(other) in checks["data"].explanation
+    files["measurements"].write_bytes(files["measurements"].read_bytes() + b" ")
+    assert failed(release.certificate, measurements=files["measurements"]) == {"measurements"}
+    assert failed(release.certificate, **files) == {"measurements"}
 
 
 def test_clocks_may_differ_a_little(certificate: Certificate) -> None:
@@ -280,9 +301,19 @@ def test_clocks_may_differ_a_little(certificate: Certificate) -> None:
 
 
 def test_what_is_no_certificate_is_refused(certificate: Certificate) -> None:
-    with pytest.raises(DomainError, match="not JSON"):
-        read_certificate(b"nothing")
+    with pytest.raises(DomainError, match="JSON"):
+        Certificate.from_canonical(b"nothing")
+    text = canonical.dump(certificate.to_json())
+    with pytest.raises(DomainError, match=r"^byte 12: "):
+        Certificate.from_canonical(text[:12] + b" " + text[12:])
     value = certificate.to_json()
     del value["release"]
     with pytest.raises(DomainError, match="release"):
-        read_certificate(canonical.dump(value))
+        Certificate.from_canonical(canonical.dump(value))
+
+
+def test_a_transcript_that_is_not_published_is_said_to_be_so() -> None:
+    manifest, keys = example_manifest(publication={"measurements": False})
+    checks = verify(example_release(manifest, keys).certificate, now=NOW)
+    assert accepted(checks)
+    assert "agreed not to publish" in next(check.explanation for check in checks if check.name == "transcript")

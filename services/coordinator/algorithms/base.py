@@ -109,21 +109,11 @@ class Outcome(Generic[M]):
     rounds: int
 
 
-def deviation(mechanism: AnyMechanism) -> float:
-    """Standard deviation of the noise in a cell; of discrete Laplace noise, 1 / (sqrt(2) sinh(1 / (2 scale)))."""
-    match mechanism:
-        case Gaussian():
-            return sqrt(mechanism.sigma_squared)
-        case Laplace():
-            return 1 / (sqrt(2) * sinh(1 / (2 * mechanism.scale)))
-    raise LocalError("a selection adds no noise to cells")
-
-
 def magnitude(mechanism: AnyMechanism) -> float:
     """Expected absolute value of the noise in a cell; of discrete Laplace noise, 1 / sinh(1 / scale)."""
     match mechanism:
         case Gaussian():
-            return sqrt(2 / pi) * deviation(mechanism)
+            return sqrt(2 / pi) * mechanism.deviation
         case Laplace():
             return 1 / sinh(1 / mechanism.scale)
     raise LocalError("a selection adds no noise to cells")
@@ -234,7 +224,7 @@ class Walk(Generic[M]):
     def _ask(self, clique: Clique, step: Step, draws: int | None) -> Measured:
         assert isinstance(step.mechanism, Gaussian | Laplace)
         values = self.oracle.measure(Measurement(self._name(step.role), clique, step.mechanism, draws))
-        measured = Measured(clique, values.astype(np.float64), deviation(step.mechanism))
+        measured = Measured(clique, values.astype(np.float64), step.mechanism.deviation)
         self.measured.append(measured)
         return measured
 

@@ -164,8 +164,8 @@ class LiveRun:
             if other != digest:
                 raise RequestsDiffer(f"step {number} is being asked for with another request")
         else:
-            if recorded is None and request is not None:
-                self.record.check(request)
+            if recorded is None:
+                self.record.account.check(request)
             task = asyncio.create_task(self._step(number, request, digest))
             self._asked[number] = digest, task
             task.add_done_callback(lambda _: self._asked.pop(number, None))
@@ -449,7 +449,7 @@ class _RunSession:
     def _wanted(self) -> list[Wanted]:
         """All that the step due now may need, as far as it has room."""
         assert self._steps is not None
-        pool, enforcer = self._steps.pool, self._record.enforcer
+        pool, enforcer = self._steps.pool, self._record.account.enforcer
         neighbouring, room = self._record.manifest.task.neighbouring, POOLED - len(pool)
         wanted = []
         for one in enforcer.upcoming(enforcer.left):

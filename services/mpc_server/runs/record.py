@@ -1,7 +1,7 @@
 """What a server has written down about a run: requests, charges, answers. All that is needed to go on after a crash.
 
-Steps are numbered from 0, which is COMPUTE ANSWERS and is not charged. A step's request is written with its charge, in
-one transaction, and never changes; its answer is written once. The state of the run follows from these alone.
+Steps are numbered from 0, which is COMPUTE ANSWERS. A step's request is written with its charge, in one transaction,
+and never changes; its answer is written once. The state of the run, its `Account`, follows from these alone.
 """
 
 from __future__ import annotations
@@ -9,18 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from sqlalchemy import Engine, select, update
 
 from caps import canonical
 from caps.errors import DomainError, LocalError, NotDue
-from caps.oracle import Request, Selection, request_from_json, request_to_json
-from caps.privacy import Entry, Filter
-from caps.privacy.enforce import Admitted, Enforcer
+from caps.oracle import Request, request_from_json, request_to_json
 from caps.service.database import reading
 from caps.study import Answer, Manifest, Signed, transcript_digest
+from caps.study.account import Account
 from services.mpc_server.ledger import Ledger
 from services.mpc_server.tables import runs, steps
 
@@ -42,41 +40,27 @@ class Recorded:
 class Record:
     """One run's part of the database, and what follows from it."""
 
-    def __init__(
-        self, database: Engine, ledger: Ledger, manifest: Manifest, run: str, inputs: str, budget: Fraction
-    ) -> None:
+    def __init__(self, database: Engine, ledger: Ledger, manifest: Manifest, run: str, inputs: str) -> None:
         self._database = database
         self._ledger = ledger
         self.manifest = manifest
         self.run = run
         self.inputs = inputs
-        pure = manifest.privacy.exact_epsilon if manifest.privacy.accounting == "pure" else None
-        self.filter = Filter(budget, manifest.task.neighbouring, allowance=manifest.allowance, pure_epsilon=pure)
-        self._enforcer = Enforcer.start(manifest.program, manifest.task, manifest.layout)
+        self.account = Account(manifest)
         self.steps: list[Recorded] = []
         with reading(database) as connection:
             for row in connection.execute(select(steps).where(steps.c.run == run).order_by(steps.c.step)):
                 request = None if row.step == 0 else request_from_json(json.loads(row.request))
-                if request is not None:
-                    self._charge(self.check(request))
+                self.account.charge(self.account.check(request))
                 answer = None if row.answer is None else Signed[Answer].model_validate_json(row.answer)
+                if answer is not None:
+                    self.account.answered(answer.document.value)
                 self.steps.append(Recorded(row.step, request, row.digest, answer))
-                self._note(self.steps[-1])
 
     @property
     def answered(self) -> int:
         """How many steps have answers."""
         return sum(step.answer is not None for step in self.steps)
-
-    @property
-    def ended(self) -> bool:
-        """Whether every step of the schedule was answered."""
-        return self._enforcer.ended and self.answered == len(self.steps) > 0
-
-    @property
-    def enforcer(self) -> Enforcer:
-        """What may be asked next."""
-        return self._enforcer
 
     def head(self, count: int) -> bytes:
         """A digest over the requests of the first `count` steps: alike on all servers that wrote down the same."""
@@ -103,37 +87,29 @@ class Record:
             raise NotDue(f"due: step {self.answered}; step {number} was asked for")
         return None
 
-    def check(self, request: Request) -> Admitted:
-        """What the next step would cost. Raises NotDue, DomainError or BudgetExceeded; changes nothing."""
-        found = self._enforcer.admit(request)
-        admitted = Admitted(self._entry(found.entry), found.enforcer)
-        self.filter.check(admitted.entry)
-        return admitted
-
     def write(self, number: int, request: Request | None, digest: str, at: str) -> Recorded:
         """Write a step down, and charge the ledger for it, at once or not at all."""
-        if number != len(self.steps) or (request is None) != (number == 0):
+        if number != len(self.steps):
             raise DomainError(f"step {number} is not the next")
         text = "{}" if request is None else canonical.dump(request_to_json(request)).decode()
-        admitted = None if request is None else self.check(request)
+        admission = self.account.check(request)
         with self._database.begin() as transaction:
             # Here, not before: a run given up meanwhile may have had its reservation released.
             if transaction.execute(select(runs.c.state).where(runs.c.run == self.run)).scalar_one() != "going":
                 raise LocalError("the run has ended")
             transaction.execute(steps.insert().values(run=self.run, step=number, request=text, digest=digest))
-            if admitted is not None:
+            if admission.entry is not None:
                 self._ledger.charge(
                     transaction,
                     self.run,
                     self.manifest.study_id,
                     number,
                     digest,
-                    admitted.entry,
+                    admission.entry,
                     self.manifest.task.neighbouring,
                     at,
                 )
-        if admitted is not None:
-            self._charge(admitted)
+        self.account.charge(admission)
         self.steps.append(Recorded(number, request, digest, None))
         return self.steps[-1]
 
@@ -152,32 +128,15 @@ class Record:
         with self._database.begin() as transaction:
             transaction.execute(changed.values(answer=answer.model_dump_json(), acknowledgements=signatures))
         self.steps[number] = Recorded(number, step.request, step.digest, answer)
-        self._note(self.steps[number])
+        self.account.answered(answer.document.value)
         return self.steps[number]
 
     def end(self, attestation: str, at: str) -> None:
         """Close the run."""
         ended = update(runs).where(runs.c.run == self.run, runs.c.state == "going")
         with self._database.begin() as transaction:
-            self._ledger.close(transaction, self.run, self.manifest.study_id, self.filter.spent, at)
+            self._ledger.close(transaction, self.run, self.manifest.study_id, self.account.filter.spent, at)
             transaction.execute(ended.values(state="ended", attestation=attestation))
-
-    def _charge(self, admitted: Admitted) -> None:
-        self.filter.charge(admitted.entry)
-        self._enforcer = admitted.enforcer
-
-    def _note(self, step: Recorded) -> None:
-        """Once a selection is answered, only what was selected may be measured for it."""
-        if step.answer is not None and isinstance(step.request, Selection):
-            value = step.answer.document.value
-            assert isinstance(value, int)
-            self._enforcer = self._enforcer.answered(value)
-
-    def _entry(self, entry: Entry) -> Entry:
-        noise = self.manifest.algorithm.noise
-        if noise == "joint" or entry.mechanism.kind != "gaussian":
-            return entry
-        return Entry(entry.step, entry.mechanism, entry.count, noise, entry.draws, Fraction(0), certified=False)
 
 
 def value_of(opened: int | np.ndarray) -> int | tuple[int, ...]:

@@ -185,7 +185,7 @@ class Runs:
             if row is None:
                 self._studies.require_sealed(transaction, asked.study, asked.inputs)
                 for earlier in transaction.execute(select(runs).where(runs.c.study == asked.study)).all():
-                    if _charged(transaction, earlier.run) or earlier.state != "failed":
+                    if _charged(transaction, earlier.run, manifest) or earlier.state != "failed":
                         raise Problem(Kind.BUDGET_EXCEEDED, f"run {earlier.run} has the budget of this study")
                 limit = self._policy.population_budget(manifest.privacy.population)
                 assert limit is not None  # or the policy would have objected
@@ -244,10 +244,9 @@ class Runs:
             row = self._row(run)
             if row.attestation is not None:
                 return Signed[Attestation].model_validate_json(row.attestation)
-            if not record.ended:
-                raise Problem(Kind.NOT_READY, f"the run has not ended: due is {record.enforcer.due()}")
+            if not record.account.ended:
+                raise Problem(Kind.NOT_READY, f"the run has not ended: due is {record.account.due}")
             sealed = self._sealed(manifest.study_id)
-            statement = manifest.statement(record.filter)
             document = Attestation(
                 study=manifest.study_id,
                 inputs=record.inputs,
@@ -257,7 +256,7 @@ class Runs:
                 steps=len(record.steps),
                 contributions=tuple(contribution.digest() for contribution in sealed.contributions),
                 holders=tuple(contribution.holder for contribution in sealed.contributions),
-                statement=json.loads(statement.to_json()),
+                statement=json.loads(record.account.statement().to_json()),
                 ledger=self._ledger.range_of(run),
                 software=SOFTWARE,
                 at=self._now(),
@@ -277,7 +276,7 @@ class Runs:
         with self._lock:
             if self._row(run).state == "going":
                 with self._database.begin() as transaction:
-                    if not _charged(transaction, run):
+                    if not _charged(transaction, run, manifest):
                         self._ledger.release(transaction, run, manifest, self._now())
                     changed = update(runs).where(runs.c.run == run)
                     transaction.execute(changed.values(state="failed", reason="given up by the coordinator"))
@@ -301,7 +300,7 @@ class Runs:
         row = self._row(run)
         manifest = self._studies.manifest(row.study)
         sealed = self._sealed(row.study)
-        record = Record(self._database, self._ledger, manifest, run, row.inputs, manifest.budget)
+        record = Record(self._database, self._ledger, manifest, run, row.inputs)
         material = Material(manifest, run, sealed, self._studies, self._contributions, self._store)
         party = self._studies.party(row.study)
         seat = Seat(
@@ -365,7 +364,7 @@ class Runs:
             reason=reason,
             party=party,
             position=record.answered,
-            due="compute" if not record.answered else record.enforcer.due(),
+            due=record.account.due,
             rounds=traffic[0],
             bytes_sent=traffic[1],
         )
@@ -374,9 +373,10 @@ class Runs:
         return self._site.instant()
 
 
-def _charged(transaction: Connection, run: str) -> int:
-    """How many steps of a run were charged."""
-    charged = select(func.count()).select_from(steps).where(steps.c.run == run, steps.c.step > 0)
+def _charged(transaction: Connection, run: str, manifest: Manifest) -> int:
+    """How many steps of a run were charged: COMPUTE ANSWERS, too, if it shows servers something of a join."""
+    first = 1 if manifest.overlaps is None else 0
+    charged = select(func.count()).select_from(steps).where(steps.c.run == run, steps.c.step >= first)
     return transaction.execute(charged).scalar_one()
 
 

@@ -1,0 +1,107 @@
+"""The account of a run: what it was charged so far, and what may be asked next.
+
+It follows from the manifest, the requests and the answers alone. So a server keeps it while a run goes on and gets the
+same one from its record after a crash, and whoever has a release's transcript gets it too (`caps.study.verification`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from caps.errors import DomainError, NotDue
+from caps.oracle import Request, Selection
+from caps.privacy import Entry, Filter, PrivacyStatement
+from caps.privacy.enforce import Enforcer
+from caps.study.manifest import Manifest
+
+Value = int | tuple[int, ...]
+"""What a step opens, as `Answer.value` carries it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A step that is due and affordable: its request, what it is charged, and what may follow it."""
+
+    request: Request | None
+    entry: Entry | None
+    enforcer: Enforcer
+
+
+class Account:
+    """Step by step: `check` says what a request costs, `charge` goes on to it, `answered` notes what it opened.
+
+    Step 0, COMPUTE ANSWERS, is the request None; it is charged what it shows servers of a join, if anything. No I/O, no
+    clock, no chance.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        pure = manifest.privacy.exact_epsilon if manifest.privacy.accounting == "pure" else None
+        self._manifest = manifest
+        self._unanswered: Admission | None = None
+        self.filter = Filter(
+            manifest.budget, manifest.task.neighbouring, allowance=manifest.allowance, pure_epsilon=pure
+        )
+        self.enforcer = Enforcer.start(manifest.program, manifest.task, manifest.layout)
+        self.steps = 0
+
+    @property
+    def due(self) -> str:
+        """What may be asked now, for people. Public."""
+        if self._unanswered is not None:
+            return f"the answer to step {self.steps - 1}"
+        return self.enforcer.due() if self.steps else "compute"
+
+    @property
+    def ended(self) -> bool:
+        """Whether every step of the program was charged and answered."""
+        return self.steps > 0 and self._unanswered is None and self.enforcer.ended
+
+    def check(self, request: Request | None) -> Admission:
+        """What the next step would cost. Raises NotDue, DomainError or BudgetExceeded; changes nothing."""
+        if self._unanswered is not None or (request is None) != (self.steps == 0):
+            raise NotDue(f"due: {self.due}; {'compute' if request is None else request.step} was asked for")
+        if request is None:
+            entry, following = self._manifest.overlaps_entry, self.enforcer
+        else:
+            admitted = self.enforcer.admit(request)
+            entry, following = self._as_drawn(admitted.entry), admitted.enforcer
+        if entry is not None:
+            self.filter.check(entry)
+        return Admission(request, entry, following)
+
+    def charge(self, admission: Admission) -> None:
+        """Go on to a step that `check` found due."""
+        if admission.entry is not None:
+            self.filter.charge(admission.entry)
+        self.enforcer = admission.enforcer
+        self.steps += 1
+        self._unanswered = admission
+
+    def answered(self, value: Value) -> None:
+        """Note the answer to the step just charged. Raises DomainError for what no such step can open."""
+        if self._unanswered is None:
+            raise DomainError("no step waits for an answer")
+        request = self._unanswered.request
+        if isinstance(request, Selection):
+            if not isinstance(value, int):
+                raise DomainError("a selection opens one position")
+            self.enforcer = self.enforcer.answered(value)  # only what was selected may be measured for it
+        elif isinstance(value, int):
+            raise DomainError("only a selection opens one number")
+        elif request is None and not {0, 1}.issuperset(value):
+            raise DomainError("COMPUTE ANSWERS says 1 or 0 of each contribution")
+        elif request is not None and len(value) != self._manifest.domain.cells(request.clique):
+            raise DomainError("a measurement opens every cell of its marginal once")
+        self._unanswered = None
+
+    def statement(self) -> PrivacyStatement:
+        """The guarantee, and what was spent so far."""
+        return self._manifest.statement(self.filter)
+
+    def _as_drawn(self, entry: Entry) -> Entry:
+        """The entry by the sampler that the study agreed on: the paper's samplers have no proven distance."""
+        noise = self._manifest.algorithm.noise
+        if noise == "joint" or entry.mechanism.kind != "gaussian":
+            return entry
+        return Entry(entry.step, entry.mechanism, entry.count, noise, entry.draws, Fraction(0), certified=False)
