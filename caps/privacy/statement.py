@@ -112,9 +112,15 @@ class PrivacyStatement:
         views: tuple[str, ...] = (RELEASE,),
     ) -> PrivacyStatement:
         """The statement about everything a filter has accepted and may yet accept, at this delta."""
-        epsilon = folded_epsilon(spent.budget, spent.allowance, delta)
-        if spent.pure_epsilon is not None and _pure_holds(spent.pure_epsilon, spent.allowance, delta):
-            epsilon = min(epsilon, spent.pure_epsilon)
+        pure = spent.pure_epsilon
+        try:
+            epsilon = folded_epsilon(spent.budget, spent.allowance, delta)
+        except DomainError:  # at a large epsilon, delta may cover what it must beside the pure figure only
+            if pure is None or not _pure_holds(pure, spent.allowance, delta):
+                raise
+            epsilon = pure
+        if pure is not None and _pure_holds(pure, spent.allowance, delta):
+            epsilon = min(epsilon, pure)
         counts = Counter[tuple[str, str, bool]]()
         for entry in spent.entries:
             counts[entry.mechanism.kind, entry.sampler, entry.certified] += entry.count

@@ -398,9 +398,28 @@ def _warnings(manifest: Manifest, marks: _Marks) -> Iterator[Finding]:
     if alignment is not None and alignment.column is None:
         hint = "name a column with the slot's number, if the files are not already in one common order"
         yield warn(("alignment",), "rows belong together by their order in each file alone", hint)
+    yield from _unit_warnings(manifest, warn)
     yield from _join_warnings(manifest, warn)
     if manifest.publication.rows is None and privacy.rows is None and privacy.neighbouring == "bounded":
         yield warn(("publication",), "the number of synthetic rows will follow from noisy totals", "give `rows`")
+
+
+def _unit_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Finding]) -> Iterator[Finding]:
+    """Where what one person can change may be more, or costs more, than it seems."""
+    counting = sum(holder.brings == "rows" for holder in manifest.holders)
+    spread = counting < len(manifest.holders)
+    if manifest.privacy.multiplicity == 1 and counting + spread > 1:
+        message = "is 1, and nothing keeps a person from standing at several holders of whole rows"
+        hint = (
+            "with k of them the guarantee is weaker: rho grows by k^2; give the number of holders that one person may "
+            "be at, or be sure that each is at one only"
+        )
+        yield warn(("privacy", "multiplicity"), message, hint)
+    if manifest.shared_columns:
+        message = (
+            f"column {manifest.shared_columns[0]} comes from more than one holder, so all noise is wider by sqrt 2"
+        )
+        yield warn(("holders",), message, "let one holder bring each column, where that is possible")
 
 
 def _join_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Finding]) -> Iterator[Finding]:

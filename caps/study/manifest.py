@@ -829,7 +829,10 @@ class Manifest(Document):
         """What the privacy statement of a run rests on."""
         k = self.privacy.multiplicity
         rows = "one row" if k == 1 else f"{k} rows"
-        return (*ASSUMPTIONS, f"nobody stands in more than {rows} of the joint table, over all holders together")
+        own = [f"nobody stands in more than {rows} of the joint table, over all holders together"]
+        if self.alignment is not None:
+            own.append("who does not take part leaves a slot of the joint table empty, and nobody else moves there")
+        return (*ASSUMPTIONS, *own)
 
     def statement(self, spent: Filter) -> PrivacyStatement:
         """What may be said of a run that a filter of this study's budgets has accepted."""

@@ -193,7 +193,24 @@ def test_many_cells_are_warned_of() -> None:
 
 
 def test_a_plain_example_has_no_warnings() -> None:
-    assert check(text_of()) == []
+    twice = {"epsilon": "1", "delta": "1e-6", "population": "p", "multiplicity": 2}
+    assert check(text_of(privacy=twice)) == []
+    assert check(text_of(holders=COLUMNS, alignment={"slots": 64, "column": "number"})) == []
+
+
+@pytest.mark.parametrize("holders", [ROWS, MIXED])
+def test_persons_who_may_be_at_several_holders_of_rows_are_warned_of(holders: Any) -> None:
+    found = warnings(
+        text_of(holders=holders, **({} if holders is ROWS else {"alignment": {"slots": 9, "column": "n"}}))
+    )
+    assert list(found) == ["privacy.multiplicity"]
+    assert "nothing keeps a person from standing at several holders" in found["privacy.multiplicity"].message
+
+
+def test_columns_that_several_holders_bring_are_warned_of() -> None:
+    shared = (("registry", ("age", "smoker", "region")), ("lab", ("region", "diagnosis")))
+    found = warnings(text_of(holders=shared, alignment={"slots": 64, "column": "number"}))
+    assert found["holders"].message.startswith("column region comes from several holders")
 
 
 def cards_of(names: dict[str, str]) -> list[Card]:

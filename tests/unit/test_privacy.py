@@ -390,15 +390,19 @@ PARAGRAPH = (
     "probability of any result by a factor of at most e^epsilon = 7.39, apart from an allowance of delta. "
     "The protected unit is one person, who is one row of the joined table; a unit may be added or removed, and the row "
     "count is secret. "
+    "Who sees what: what is published is covered by the epsilon and delta stated. "
     "A budget of rho = 0.05614 (zero-concentrated differential privacy) was fixed beforehand, and 9 tables with "
     "Gaussian noise (sampler dgauss-mpc) and 1 private selection (sampler gumbel-rnm) spent 0.002483 of it. "
     "The noise as drawn may differ from the ideal by a statistical distance of 2.048e-22. delta is the sum of 1e-9 "
     "from rho, 7.277e-18 for pseudorandom in place of random functions and 7.277e-18 for the noise as drawn, which may "
     "be so far from the ideal. "
     "The assumptions are: (1) at most one of the three servers is corrupted or shares what it sees with others, and it "
-    "follows the protocol; (2) AES-128 and keyed BLAKE2b are indistinguishable from random functions, and TLS 1.3 "
-    "protects the connections; (3) nothing else computed from these persons' data is released; what is, adds to the "
-    "loss stated here."
+    "follows the protocol; the coordinator and any holders may be corrupted with it, and send anything; (2) AES-128 "
+    "and keyed BLAKE2b are indistinguishable from random functions but for what delta has for it; HKDF-SHA256, "
+    "Ed25519, and X25519 or ML-KEM-768 are secure, and TLS 1.3 protects the connections; (3) honest servers and holders draw random "
+    "numbers from generators that nobody else can predict; (4) whether an honest holder's table is one that the study "
+    "admits does not hang on one person, for a refusal is seen; (5) nothing else computed from these persons' data is "
+    "released; what is, adds to the loss stated here."
 )
 
 
