@@ -416,9 +416,7 @@ def _unit_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Finding
         )
         yield warn(("privacy", "multiplicity"), message, hint)
     if manifest.shared_columns:
-        message = (
-            f"column {manifest.shared_columns[0]} comes from more than one holder, so all noise is wider by sqrt 2"
-        )
+        message = f"column {manifest.shared_columns[0]} comes from several holders, so all noise is wider by sqrt 2"
         yield warn(("holders",), message, "let one holder bring each column, where that is possible")
 
 

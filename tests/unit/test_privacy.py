@@ -399,9 +399,10 @@ PARAGRAPH = (
     "The assumptions are: (1) at most one of the three servers is corrupted or shares what it sees with others, and it "
     "follows the protocol; the coordinator and any holders may be corrupted with it, and send anything; (2) AES-128 "
     "and keyed BLAKE2b are indistinguishable from random functions but for what delta has for it; HKDF-SHA256, "
-    "Ed25519, and X25519 or ML-KEM-768 are secure, and TLS 1.3 protects the connections; (3) honest servers and holders "
-    "draw random numbers from generators that nobody else can predict; (4) whether an honest holder's table is one that the study "
-    "admits does not hang on one person, for a refusal is seen; (5) nothing else computed from these persons' data is "
+    "Ed25519, and X25519 or ML-KEM-768 are secure, and TLS 1.3 protects the connections; (3) honest servers and "
+    "holders draw random numbers from generators that nobody else can predict; (4) whether an honest holder's table is "
+    "one that the study admits does not hang on one person, for a refusal is seen; (5) nothing else computed from these "
+    "persons' data is "
     "released; what is, adds to the loss stated here."
 )
 
