@@ -260,14 +260,14 @@ def honest_walk(manifest: Manifest) -> tuple[Account, list[tuple[Request | None,
 
 
 def transcript_of(
-    manifest: Manifest, keys: Keys, steps: Sequence[tuple[Request | None, int | tuple[int, ...]]]
+    manifest: Manifest, keys: Keys, steps: Sequence[tuple[Request | None, int | tuple[int, ...]]], run: str = RUN
 ) -> list[TranscriptStep]:
     """The lines of a transcript, signed by the servers."""
     found = []
     for number, (request, value) in enumerate(steps):
         asked = dict(COMPUTE) if request is None else request_to_json(request)
         digest = canonical.digest("request", asked).hex()
-        answer = Answer(study=manifest.study_id, run=RUN, step=number, request=digest, value=value)
+        answer = Answer(study=manifest.study_id, run=run, step=number, request=digest, value=value)
         signatures = tuple(signing.sign(keys[name].signing, answer.kind, answer.to_json()) for name in SERVERS)
         found.append(TranscriptStep(request=asked, answer=answer, signatures=signatures))
     return found

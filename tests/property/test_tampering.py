@@ -18,7 +18,7 @@ from caps import canonical
 from caps.errors import DomainError
 from caps.oracle import Measurement, Selection
 from caps.study.account import Account
-from caps.study.documents import MEASUREMENTS, TRANSCRIPT, Certificate, ReleaseBody, Signed, TranscriptStep
+from caps.study.documents import MEASUREMENTS, TRANSCRIPT, Attestation, Certificate, ReleaseBody, Signed, TranscriptStep
 from caps.study.manifest import Manifest
 from caps.study.verification import Check, accepted, verify
 from tests.study_kit import (
@@ -281,6 +281,36 @@ def test_servers_that_agree_on_another_run_are_found_out(
     found = failures(example_release(*study, transcript=transcript_of(*study, other)), tmp_path)
     assert set(found) == {"steps", "charges"}
     assert found["steps"].startswith(f"step {number}: ")
+
+
+def test_answers_of_another_run_are_found(study: tuple[Manifest, Keys], steps: Steps, tmp_path: Path) -> None:
+    """Signed by all, attested by all: but not the answers of the run that is attested."""
+    found = failures(example_release(*study, transcript=transcript_of(*study, steps, "f" * 32)), tmp_path)
+    assert found == {"answers": "step 0: the answer is of another run"}
+
+
+def test_answers_that_were_not_attested_are_found(
+    study: tuple[Manifest, Keys], release: ExampleRelease, steps: Steps, tmp_path: Path
+) -> None:
+    """As if servers had signed two answers to one request, of which they attest the other."""
+    lines = transcript_of(*study, answered_otherwise(steps, 1, tuple(x + 1 for x in steps[1][1])))
+    content = b"".join(line.line() for line in lines)
+    found = failures(published(release, study[1], TRANSCRIPT, content), tmp_path)
+    assert set(found) == {"transcript", "measurements"}
+    assert "has other requests or answers than S1 attests" in found["transcript"]
+    assert "step 1: values" in found["measurements"]
+
+
+def test_another_number_of_steps_than_attested_is_found(
+    study: tuple[Manifest, Keys], release: ExampleRelease, tmp_path: Path
+) -> None:
+    first, *others = release.certificate.attestations
+    document = first.document.model_copy(update={"steps": first.document.steps + 1})
+    signed = Signed[Attestation].by(document, "S1", study[1]["S1"].signing)
+    certificate = Certificate(**dict(release.certificate) | {"attestations": (signed, *others)})
+    found = failures(ExampleRelease(certificate, release.files), tmp_path)
+    assert set(found) == {"agreement", "transcript"}
+    assert f"has {document.steps - 1} steps, and S1 attests {document.steps}" in found["transcript"]
 
 
 def test_a_run_that_stopped_early_is_not_a_whole_one(
