@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 import numpy as np
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
 from caps import signing
 from caps.clear import ClearOracle
@@ -28,7 +28,7 @@ from caps.privacy.rational import decode_ratio
 from caps.prss import component_key, expand
 from caps.ring import SHARED_RINGS, Z32, Z64, Words, plane_words
 from caps.service.app import instant
-from caps.service.database import open_database, sqlite_url
+from caps.service.database import open_database, reading, sqlite_url
 from caps.service.site import Settings, Site
 from caps.sharing import DealtShare, Seeded, deal
 from caps.study import (
@@ -327,7 +327,8 @@ class RunBits:
     def __init__(self, driver: Driver) -> None:
         manifest = driver.manifest
         keys = [ServerStores(driver.federation, name).exchange_key(driver.study) for name in SERVERS]
-        scope = bytes.fromhex(driver.study + driver.inputs + driver.run)
+        build = ServerStores(driver.federation, SERVERS[0]).build(driver.run)
+        scope = bytes.fromhex(driver.study + driver.inputs + driver.run + build)
         self._keys = []
         for party in range(3):
             previous = signing.exchange_hex(keys[(party + 2) % 3])
@@ -356,6 +357,11 @@ class ServerStores:
             store = ShareStore.__new__(ShareStore)  # opening a store empties its folder of temporary files
             store.vault = Vault(self.home)
             return Studies(Site(settings, role="mpc-server"), Policy(), database, store).exchange_key(study)
+
+    def build(self, run: str) -> str:
+        """The build that began a run."""
+        with opened(self.state / "state.db") as database, reading(database) as connection:
+            return connection.execute(select(tables.runs.c.build).where(tables.runs.c.run == run)).scalar_one()
 
     def ledger(self) -> list[dict[str, Any]]:
         """Every record; the chain holds."""

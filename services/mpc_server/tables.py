@@ -82,6 +82,7 @@ runs = Table(
     Column("run", String(32), primary_key=True),
     Column("study", String(64), ForeignKey("studies.study"), nullable=False),
     Column("inputs", String(64), nullable=False),
+    Column("build", String(64), nullable=False),  # that began it; no other takes it up
     Column("state", String(16), nullable=False),  # going, ended, failed
     Column("reason", Text),
     Column("attestation", Text),

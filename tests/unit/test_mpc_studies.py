@@ -244,7 +244,7 @@ def test_another_set_replaces_the_seal_until_a_run_exists_and_does_not_prolong_r
     assert second.status_code == 200
     assert [one.holder for one in desk.studies.sealed(here.federation.study).contributions] == ["a", "c"]
     with desk.database.begin() as connection:
-        row = {"run": RUN, "study": here.federation.study, "inputs": "0" * 64, "state": "failed"}
+        row = {"run": RUN, "study": here.federation.study, "inputs": "0" * 64, "build": "0" * 64, "state": "failed"}
         connection.execute(insert(tables.runs).values(**row))
     with Unchanged(desk):
         refused(desk, here.seal(), Kind.CONFLICT)
@@ -408,7 +408,7 @@ def test_shares_are_not_erased_under_a_run(tmp_path):
     here = Sealable(tmp_path)
     desk = here.desks["S2"]
     here.seal()
-    row = {"run": RUN, "study": here.federation.study, "inputs": "0" * 64, "state": "going"}
+    row = {"run": RUN, "study": here.federation.study, "inputs": "0" * 64, "build": "0" * 64, "state": "going"}
     with desk.database.begin() as connection:
         connection.execute(insert(tables.runs).values(**row))
     with Unchanged(desk):

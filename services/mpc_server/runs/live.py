@@ -90,8 +90,8 @@ class Seat:
     key: signing.SigningKey
     secrets: Mapping[int, bytes]
     instant: Callable[[], str]
-    program: bytes
-    """Digest of the software's version: servers of different versions do not start a run together."""
+    build: bytes
+    """Digest of the software: servers of different builds do not compute together."""
 
 
 class LiveRun:
@@ -203,7 +203,7 @@ class LiveRun:
         agreement = Agreement(
             bytes.fromhex(manifest.study_id),
             bytes.fromhex(self.record.inputs),
-            self._seat.program,
+            self._seat.build,
             canonical.digest("budget", {"privacy": manifest.privacy.to_json()}),
         )
         channel = await mesh.open(f"run/{self.record.run}", agreement)
