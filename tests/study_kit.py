@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from caps import canonical, pki, signing
+from caps.exchange import ExchangeKey, public_digest
 from caps.oracle import Measurement
 from caps.privacy import ETA_MAX, Entry, Filter, Gaussian, PrivacyStatement
 from caps.study.documents import (
@@ -182,7 +183,7 @@ def approvals_of(manifest: Manifest, keys: Keys) -> tuple[Signed[Approval], ...]
             Approval(
                 study=study,
                 role="mpc-server",
-                exchange_key=signing.exchange_hex(signing.generate_exchange_key()),
+                exchange_digest=public_digest(ExchangeKey.generate().public),
                 at=AT,
             ),
             server.name,

@@ -134,8 +134,8 @@ def _server_approvals(certificate: Certificate) -> str:
     for server in certificate.manifest.servers:
         approval = _approval(certificate, "mpc-server", server.name)
         _signed(approval, server)
-        if approval.document.exchange_key is None:
-            raise _Fails(f"the approval of {server.name} lacks its exchange key")
+        if approval.document.exchange_digest is None:
+            raise _Fails(f"the approval of {server.name} lacks the digest of its exchange key")
     return "S1, S2 and S3 approved the study, each with its own signature"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, Engine, Row, func, select, update
 
-from caps import __version__, signing
+from caps import __version__
 from caps.errors import LocalError, party_name
 from caps.oracle import COMPUTE, COMPUTE_DIGEST, Request, request_digest, request_from_json
 from caps.privacy import PrivacyStatement
@@ -30,6 +30,7 @@ from caps.study import Answer, Attestation, Manifest, Policy, RunRequest, RunSta
 from services.mpc_server.build import brief
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.ledger import Ledger
+from services.mpc_server.pairs import Pairs
 from services.mpc_server.runs.live import LiveRun, Seat, Share, Verdicts
 from services.mpc_server.runs.record import Record
 from services.mpc_server.runs.thread import EngineThread
@@ -153,8 +154,9 @@ class Runs:
                 logs.say(log, "waiting", run=row.run, study=row.study, party=self._site.name, reason=self._why(row))
                 continue
             try:
+                self._studies.exchange_key(row.study)  # is gone if the shares were erased meanwhile: their time was up
                 self._find(row.run)
-            except LocalError as error:  # its shares were erased meanwhile: their time was up
+            except LocalError as error:
                 self._fail(row.run, str(error))
 
     def figures(self) -> Iterator[Reading]:
@@ -348,12 +350,11 @@ class Runs:
         sealed = self._sealed(row.study)
         record = Record(self._database, self._ledger, manifest, run, row.inputs, manifest.budget)
         material = Material(manifest, run, sealed, self._studies, self._contributions, self._store)
-        party = self._studies.party(row.study)
         seat = Seat(
-            party,
+            self._studies.party(row.study),
             self._site.name,
             self._site.signing_key,
-            self._secrets(manifest, sealed, run, party) if row.state == "going" else {},
+            Pairs(self._studies, self._database, self._store.vault, row.study, sealed.exchange_digests),
             self._now,
             bytes.fromhex(self._build),
         )
@@ -375,16 +376,6 @@ class Runs:
                     where = logs.frames(error)
                     logs.say(log, "interrupted", level=logging.ERROR, error=type(error).__name__, where=where)
                     await asyncio.sleep(AGAIN)
-
-    def _secrets(self, manifest: Manifest, sealed: Sealed, run: str, party: int) -> dict[int, bytes]:
-        """What this server shares with each peer in this run, and only in this run on these inputs by this build."""
-        key = self._studies.exchange_key(manifest.study_id)
-        scope = bytes.fromhex(manifest.study_id + sealed.inputs + run + self._build)
-        return {
-            peer: signing.pair_secret(key, sealed.exchange_keys[server.name], scope=scope)
-            for peer, server in enumerate(manifest.servers)
-            if peer != party
-        }
 
     def _sealed(self, study: str) -> Sealed:
         sealed = self._studies.sealed(study)
