@@ -1,7 +1,7 @@
-"""Signatures on documents, and the keys from which two servers derive what they share in a study.
+"""Signatures on documents.
 
 A document is signed as canonical JSON together with its type, so a signature on one kind of document is worth nothing
-on another. Signing keys are Ed25519; exchange keys, one pair for each server and study, are X25519.
+on another. Keys are Ed25519.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from caps import canonical
@@ -20,7 +17,6 @@ from caps.errors import DomainError, LocalError
 from caps.files import write_private
 
 SigningKey = Ed25519PrivateKey
-_PAIR_LABEL = b"caps/v1/run-pair-secret\0"
 
 
 class SignatureRefused(LocalError):
@@ -70,25 +66,3 @@ def verify(public_key: str, kind: str, document: object, signature: str) -> None
 
 def _signed_bytes(kind: str, document: object) -> bytes:
     return canonical.dump({"type": f"caps/v1/{kind}", "document": document})
-
-
-def generate_exchange_key() -> X25519PrivateKey:
-    """A fresh X25519 key."""
-    return X25519PrivateKey.generate()
-
-
-def exchange_hex(key: X25519PrivateKey) -> str:
-    """The public half, 64 hexadecimal digits."""
-    return key.public_key().public_bytes_raw().hex()
-
-
-def pair_secret(key: X25519PrivateKey, other: str, *, scope: bytes) -> bytes:
-    """32 bytes that only the owners of the two keys can compute; `scope` names what they are for.
-
-    They follow from the keys, so a server that restarts has them again: a repeated step repeats its randomness.
-    """
-    try:
-        shared = key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other)))
-    except ValueError:
-        raise DomainError("not an exchange key") from None
-    return HKDF(SHA256(), 32, salt=None, info=_PAIR_LABEL + scope).derive(shared)

@@ -5,13 +5,13 @@ Keys are fixed seeds, so the same bytes come out at every run; Ed25519 signature
 
 from __future__ import annotations
 
-from hashlib import sha256
+from hashlib import sha256, shake_256
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from caps import canonical, signing
+from caps import canonical, exchange, signing
+from caps.exchange import Drawn, ExchangeKey, Received
 from caps.study import (
     Answer,
     Approval,
@@ -171,10 +171,11 @@ def _documents(manifest: Manifest) -> list[tuple[Signable, str]]:
     request = canonical.digest("request", _REQUEST).hex()
     answer = Answer(study=study, run=run, step=1, request=request, value=(3, -1, 0))
     transcript = transcript_digest(inputs, request, answer.digest())
+    signed = exchange.public_digest(_exchange_key("S1").public)
     ledger = LedgerRange(first=1, last=2, first_hash=_seed("first").hex(), last_hash=_seed("last").hex())
     return [
         (Approval(study=study, role="holder", at=_AT), "clinic-a"),
-        (Approval(study=study, role="mpc-server", exchange_key=_exchange_public("S1"), at=_AT), "S1"),
+        (Approval(study=study, role="mpc-server", exchange_digest=signed, at=_AT), "S1"),
         (contribution, "clinic-a"),
         (
             Receipt(
@@ -399,34 +400,54 @@ def _transcripts(documents: list[tuple[Signable, str]]) -> Json:
     }
 
 
-def _exchange_key(name: str) -> X25519PrivateKey:
-    return X25519PrivateKey.from_private_bytes(_seed(f"exchange/{name}"))
+def _exchange_key(name: str) -> ExchangeKey:
+    seed = f"caps/v1/test-vector/exchange/{name}".encode()
+    return ExchangeKey.from_bytes(shake_256(seed).digest(exchange.PRIVATE_BYTES))
 
 
-def _exchange_public(name: str) -> str:
-    return signing.exchange_hex(_exchange_key(name))
+def _drawn(mine: str, other: str) -> Drawn:
+    """What one server draws for another. No encapsulation, which is random, but what ML-KEM makes of any bytes."""
+    seed = f"caps/v1/test-vector/drawn/{mine}/{other}".encode()
+    encapsulated = shake_256(seed).digest(1088)
+    return Drawn.of(_exchange_key(other).lattice.decapsulate(encapsulated), encapsulated)
 
 
 def _exchange() -> Json:
-    scope = _seed("scope")
+    def case(mine: str, other: str) -> Json:
+        key, peer, drawn = _exchange_key(mine), _exchange_key(other), _drawn(mine, other)
+        received = Received(peer.public, _drawn(other, mine).ciphertext)
+        first = mine < other
+        secret = exchange.pair_secret(key, drawn, received, first=first, scope=_seed("scope"))
+        return {
+            "private_key": key.to_bytes().hex(),
+            "public_key": key.public.hex(),
+            "digest": exchange.public_digest(key.public),
+            "first": first,
+            "drawn": {"secret": drawn.secret.hex(), "ciphertext": drawn.ciphertext.hex()},
+            "received": {"public_key": received.public.hex(), "ciphertext": received.ciphertext.hex()},
+            "scope": _seed("scope").hex(),
+            "secret": secret.hex(),
+        }
+
+    good = [case(mine, other) for mine, other in (("S1", "S2"), ("S2", "S1"), ("S1", "S3"))]
+    public, ciphertext = good[0]["received"]["public_key"], good[0]["received"]["ciphertext"]
+    bad = {
+        "a point of small order": {"public_key": "00" * 32 + public[64:]},
+        "another point of small order": {"public_key": "01" + "00" * 31 + public[64:]},
+        "no public key": {"public_key": ""},
+        "an altered ciphertext": {"ciphertext": "00" * 8 + ciphertext[16:]},
+        "a ciphertext with another check": {"ciphertext": ciphertext[:-64] + "00" * 32},
+        "a ciphertext for another key": {"ciphertext": good[0]["drawn"]["ciphertext"]},
+        "a ciphertext cut short": {"ciphertext": ciphertext[:-2]},
+        "a ciphertext with a byte more": {"ciphertext": ciphertext + "00"},
+    }
+    shared = {name: value for name, value in good[0].items() if name not in ("secret", "received")}
     return {
-        "good": [
-            {
-                "private_key": _seed(f"exchange/{mine}").hex(),
-                "public_key": _exchange_public(mine),
-                "other": _exchange_public(other),
-                "scope": scope.hex(),
-                "secret": signing.pair_secret(_exchange_key(mine), _exchange_public(other), scope=scope).hex(),
-            }
-            for mine, other in (("S1", "S2"), ("S2", "S1"), ("S1", "S3"))
-        ],
-        "refused": [
-            {"name": name, "private_key": _seed("exchange/S1").hex(), "other": other, "scope": scope.hex()}
-            for name, other in (
-                ("a point of small order", "00" * 32),
-                ("another point of small order", "01" + "00" * 31),
-                ("a key cut short", _exchange_public("S2")[:-2]),
-                ("not hexadecimal", "zz" * 32),
-            )
+        "good": good,
+        "refused": [{"name": name, **shared, "received": good[0]["received"] | change} for name, change in bad.items()],
+        "no_keys": [
+            {"name": "a coefficient that is not below 3329", "public_key": public[:64] + "ff" * 1184},
+            {"name": "a key cut short", "public_key": public[:-2]},
+            {"name": "not a key", "public_key": ""},
         ],
     }

@@ -5,6 +5,8 @@ seventh time from now that it comes to the point, the file is removed and the pr
 
     committing   before a commit that writes to a run, a step or the ledger
     committed    after one
+    pairing      before a commit that writes what a pair of servers drew
+    paired       after one
     storing      before a blob is written
     stored       after it
     exchange     before a message leaves for the peers
@@ -32,8 +34,10 @@ import services.mpc_server.transport.session
 from tests.wrapping import add_middleware, run
 
 POINTS = ("committing", "committed", "storing", "stored", "exchange", "waiting", "answering")
+"""All that a server comes to in a run whose servers have met: what they drew is written before its first step."""
 FILE, LIST = "crash", "points"
 _WRITES = ("INSERT INTO runs", "INSERT INTO steps", "INSERT INTO ledger", "UPDATE runs", "UPDATE steps")
+_PAIRS = ("INSERT INTO pairs", "UPDATE pairs")
 
 
 def arm(home: Path, point: str, number: int) -> None:
@@ -78,13 +82,15 @@ class Fuse:
 def install(fuse: Fuse) -> None:
     """Wrap what the service does at every point."""
     install_commits(fuse, _WRITES)
+    install_commits(fuse, _PAIRS, ("pairing", "paired"))
     _install_store(fuse)
     install_exchanges(fuse)
     install_answers(fuse, lambda scope, start: start["status"] == 200 and "/steps/" in scope["path"])
 
 
-def install_commits(fuse: Fuse, writes: tuple[str, ...]) -> None:
+def install_commits(fuse: Fuse, writes: tuple[str, ...], points: tuple[str, str] = ("committing", "committed")) -> None:
     """Come to points before and after a commit, if a statement of it begins with one of these."""
+    before, after = points
     wrote: set[int] = set()
 
     def note(_: object, cursor: Any, statement: str, *__: object) -> None:
@@ -98,10 +104,10 @@ def install_commits(fuse: Fuse, writes: tuple[str, ...]) -> None:
         counts = id(connection.dbapi_connection) in wrote
         wrote.discard(id(connection.dbapi_connection))
         if counts:
-            fuse.reach("committing")
+            fuse.reach(before)
         commit(self, connection)
         if counts:
-            fuse.reach("committed")
+            fuse.reach(after)
 
     DefaultDialect.do_commit = do_commit
 

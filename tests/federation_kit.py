@@ -19,17 +19,18 @@ from typing import Any
 
 import httpx
 import numpy as np
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
-from caps import signing
+from caps import exchange, signing
 from caps.clear import ClearOracle
+from caps.exchange import PUBLIC_BYTES, Drawn, ExchangeKey, Received
 from caps.oracle import Measurement, Request, Selection, request_to_json
 from caps.privacy import Filter
 from caps.privacy.rational import decode_ratio
 from caps.prss import component_key, expand
 from caps.ring import SHARED_RINGS, Z32, Z64, Words, plane_words
 from caps.service.app import instant
-from caps.service.database import open_database, sqlite_url
+from caps.service.database import open_database, reading, sqlite_url
 from caps.service.site import Settings, Site
 from caps.sharing import DealtShare, Seeded, deal
 from caps.study import (
@@ -49,6 +50,7 @@ from services.coordinator.algorithms import Outcome, algorithm
 from services.coordinator.generate import create_estimator
 from services.mpc_server import tables
 from services.mpc_server.ledger import Ledger
+from services.mpc_server.pairs import scope_of
 from services.mpc_server.store import ShareStore, Vault
 from services.mpc_server.studies import Studies
 
@@ -196,7 +198,7 @@ class Driver:
     def begin(self) -> list[httpx.Response]:
         """Begin the run on every server."""
         body = {"study": self.study, "inputs": self.inputs}
-        return [client.put(f"/v1/runs/{self.run}", json=body) for client in self.clients.values()]
+        return [self._put(client, f"/v1/runs/{self.run}", body) for client in self.clients.values()]
 
     def ask(self, number: int, bodies: Sequence[dict[str, Any] | None]) -> list[httpx.Response | None]:
         """Ask for a step, each server with its own body, all at once; nobody where the body is None."""
@@ -331,21 +333,26 @@ class RunBits:
     """The bits that the three servers of a run draw under a label, put together: what no one of them knows."""
 
     def __init__(self, driver: Driver) -> None:
-        manifest = driver.manifest
-        keys = [ServerStores(driver.federation, name).exchange_key(driver.study) for name in SERVERS]
-        scope = bytes.fromhex(driver.study + driver.inputs + driver.run)
+        stores = [ServerStores(driver.federation, name) for name in SERVERS]
+        scope = scope_of(driver.study, driver.inputs, driver.run, stores[0].build(driver.run))
         self._keys = []
         for party in range(3):
-            previous = signing.exchange_hex(keys[(party + 2) % 3])
-            secret = signing.pair_secret(keys[party], previous, scope=scope)
+            secret = pair_secret(stores, driver.study, party, (party + 2) % 3, scope)
             self._keys.append(component_key(secret, party, b"run/" + bytes.fromhex(driver.run)))
-        assert len(manifest.servers) == len(set(self._keys))
+        assert len(set(self._keys)) == 3
 
     def bits(self, label: bytes, width: int, shape: tuple[int, ...]) -> Words:
         """As `caps.noise.clear.BitSource` says."""
         extents = (width, plane_words(prod(shape)))
         first, second, third = (expand(key, label + b"#random", extents, Z64) for key in self._keys)
         return first ^ second ^ third
+
+
+def pair_secret(stores: Sequence[ServerStores], study: str, party: int, peer: int, scope: bytes) -> bytes:
+    """The secret of two servers, from what the first keeps."""
+    key, drawn, received = stores[party].exchange(study)
+    name = SERVERS[peer]
+    return exchange.pair_secret(key, drawn[name], received[name], first=party < peer, scope=scope)
 
 
 class ServerStores:
@@ -355,13 +362,29 @@ class ServerStores:
         self.home = federation.places[name].home
         self.state = self.home / "state"
 
-    def exchange_key(self, study: str) -> Any:
-        """The server's secret half of a study's exchange key."""
-        settings = Settings(self.home, self.state, "", 0, "")
+    def exchange(self, study: str) -> tuple[ExchangeKey, dict[str, Drawn], dict[str, Received]]:
+        """The server's exchange key in a study; what it drew for each peer; what it has of each."""
+        vault, table = Vault(self.home), tables.pairs
         with opened(self.state / "state.db") as database:
+            settings = Settings(self.home, self.state, "", 0, "")
             store = ShareStore.__new__(ShareStore)  # opening a store empties its folder of temporary files
-            store.vault = Vault(self.home)
-            return Studies(Site(settings, role="mpc-server"), Policy(), database, store).exchange_key(study)
+            store.vault = vault
+            key = Studies(Site(settings, role="mpc-server"), Policy(), database, store).exchange_key(study)
+            with reading(database) as connection:
+                rows = connection.execute(select(table).where(table.c.study == study)).all()
+        drawn, received = {}, {}
+        for row in rows:
+            both = vault.unwrap(f"pair/{study}/{row.peer}/drawn", row.drawn)
+            drawn[row.peer] = Drawn(both[:32], both[32:])
+            if row.received is not None:
+                both = vault.unwrap(f"pair/{study}/{row.peer}/received", row.received)
+                received[row.peer] = Received(both[:PUBLIC_BYTES], both[PUBLIC_BYTES:])
+        return key, drawn, received
+
+    def build(self, run: str) -> str:
+        """The build that began a run."""
+        with opened(self.state / "state.db") as database, reading(database) as connection:
+            return connection.execute(select(tables.runs.c.build).where(tables.runs.c.run == run)).scalar_one()
 
     def ledger(self) -> list[dict[str, Any]]:
         """Every record; the chain holds."""

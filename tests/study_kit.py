@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from caps import canonical, pki, signing
+from caps.exchange import ExchangeKey, public_digest
 from caps.oracle import COMPUTE, Measurement, Request, Selection, request_from_json, request_to_json
 from caps.privacy import PrivacyStatement, Role
 from caps.study.account import Account
@@ -192,7 +193,7 @@ def approvals_of(manifest: Manifest, keys: Keys) -> tuple[Signed[Approval], ...]
             Approval(
                 study=study,
                 role="mpc-server",
-                exchange_key=signing.exchange_hex(signing.generate_exchange_key()),
+                exchange_digest=public_digest(ExchangeKey.generate().public),
                 at=AT,
             ),
             server.name,

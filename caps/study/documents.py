@@ -63,12 +63,12 @@ class Signed(Document, Generic[D]):
 
 
 class Approval(Signable):
-    """A server or a holder agrees to a study. A server adds its exchange key of this study, born for it."""
+    """A server or a holder agrees to a study. A server adds the digest of its exchange key (`caps.exchange`)."""
 
     kind: ClassVar[str] = "approval"
     study: Hex32
     role: Literal["mpc-server", "holder"]
-    exchange_key: Hex32 | None = None
+    exchange_digest: Hex32 | None = None
     at: Instant
 
 

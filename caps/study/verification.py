@@ -149,8 +149,8 @@ def _approvals(certificate: Certificate, role: str, parties: Sequence[Party]) ->
 def _server_approvals(certificate: Certificate) -> str:
     servers = certificate.manifest.servers
     for server, approval in zip(servers, _approvals(certificate, "mpc-server", servers), strict=True):
-        if approval.exchange_key is None:
-            raise _Fails(f"the approval of {server.name} lacks its exchange key")
+        if approval.exchange_digest is None:
+            raise _Fails(f"the approval of {server.name} lacks the digest of its exchange key")
     if {one.document.role for one in certificate.approvals[: len(servers)]} != {"mpc-server"}:
         raise _Fails("approvals of holders precede those of servers")
     return "S1, S2 and S3 approved the study, each with its own signature"

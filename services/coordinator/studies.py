@@ -90,7 +90,7 @@ class Studies:
         try:
             approval = signed(Approval, reply)
             said = approval.document
-            if (said.study, said.role) != (manifest.study_id, SERVER) or said.exchange_key is None:
+            if (said.study, said.role) != (manifest.study_id, SERVER) or said.exchange_digest is None:
                 raise Misbehaved(server, "approved something else than this study")
         except Misbehaved as error:
             return Judgement(server, Judged.REFUSED, error.what)

@@ -64,9 +64,12 @@ async def swap(channel: Channel, name: str, payload: bytes) -> dict[int, bytes]:
 
     For what servers tell each other between protocols. Costs one round.
     """
+    return await trade(channel, name, {peer: payload for peer in range(3) if peer != channel.party})
+
+
+async def trade(channel: Channel, name: str, payloads: Mapping[int, bytes]) -> dict[int, bytes]:
+    """The same with a message for each peer; theirs must have its length."""
     tag = hashlib.blake2b(name.encode(), digest_size=TAG_BYTES, person=b"caps/v1/swap").digest()
-    peers = [peer for peer in range(3) if peer != channel.party]
-    got = await channel.exchange(
-        tag, {peer: [memoryview(payload)] for peer in peers}, dict.fromkeys(peers, len(payload))
-    )
-    return {peer: bytes(got[peer]) for peer in peers}
+    outgoing = {peer: [memoryview(payload)] for peer, payload in payloads.items()}
+    got = await channel.exchange(tag, outgoing, {peer: len(payload) for peer, payload in payloads.items()})
+    return {peer: bytes(got[peer]) for peer in payloads}

@@ -17,6 +17,7 @@ from caps.service.serve import serve
 from caps.service.site import Site
 from caps.study import Policy
 from services.mpc_server import matching_api, studies_api
+from services.mpc_server.build import build_digest
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.figures import ledger_figures, mesh_figures
 from services.mpc_server.ledger import Ledger
@@ -67,6 +68,7 @@ class MpcServer:
             store,
             self._engine,
             self._keeper,
+            build=build_digest(),
             patience=settings.patience,
         )
         for source in (mesh_figures(self._keeper), ledger_figures(self._ledger, policy), self._runs.figures):

@@ -237,7 +237,7 @@ def forgotten(database: Engine) -> None:
         return
     try:
         with database.connect().execution_options(isolation_level="AUTOCOMMIT") as autocommit:
-            for table in (tables.studies, tables.contributions):
+            for table in (tables.studies, tables.contributions, tables.pairs):
                 autocommit.exec_driver_sql(f"VACUUM (FULL) {table.name}")
     except DBAPIError as error:  # the keys are forgotten; this is done again with the next sweep
         log.warning(

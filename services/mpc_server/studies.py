@@ -4,7 +4,8 @@
     any of them --retention, operator--> erased
 
 A study's secrets (its exchange key, and the key of what runs store) are born with the approval, wrapped by the vault;
-those of a join by tags (`matching`) at their first use, and they are forgotten when the inputs are sealed.
+what its pairs draw (`pairs`) when servers first meet for a run; those of a join by tags (`matching`) at their first
+use, and they are forgotten when the inputs are sealed.
 Every change is one transaction; files are unlinked only after the keys they were encrypted with are forgotten.
 """
 
@@ -16,12 +17,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
 
-from caps import canonical, signing
+from caps import canonical
 from caps.errors import LocalError
+from caps.exchange import PRIVATE_BYTES, ExchangeKey, public_digest
 from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.problems import Kind, Problem
@@ -43,7 +44,7 @@ from caps.study import (
     inputs_digest,
 )
 from services.mpc_server import tables
-from services.mpc_server.store import KEY_BYTES, ShareStore, forgotten, new_key
+from services.mpc_server.store import ShareStore, forgotten, new_key
 
 _APPROVALS = TypeAdapter(tuple[Signed[Approval], ...])
 _OBSERVERS = frozenset({Scope.OPERATOR, Scope.AUDITOR})
@@ -61,11 +62,14 @@ class StudyState(Document):
 
 @dataclass(frozen=True)
 class Sealed:
-    """The inputs all servers compute on: contributions in the manifest's order of holders, exchange keys by server."""
+    """The inputs all servers compute on: contributions in the manifest's order of holders.
+
+    exchange_digests: of the servers' exchange keys, by name.
+    """
 
     inputs: str
     contributions: tuple[Contribution, ...]
-    exchange_keys: dict[str, str]
+    exchange_digests: dict[str, str]
 
 
 class Studies:
@@ -119,18 +123,18 @@ class Studies:
             return Signed[Approval].model_validate_json(row.approval)
         if row.state != "judged":
             raise _gone(study)
-        exchange = signing.generate_exchange_key()
+        key = ExchangeKey.generate()
         approval = Signed[Approval].by(
             Approval(
                 study=study,
                 role="mpc-server",
-                exchange_key=signing.exchange_hex(exchange),
+                exchange_digest=public_digest(key.public),
                 at=self._site.instant(),
             ),
             self._site.name,
             self._site.signing_key,
         )
-        wrapped = self._store.vault.wrap(_secrets_name(study), exchange.private_bytes_raw() + new_key())
+        wrapped = self._store.vault.wrap(_secrets_name(study), key.to_bytes() + new_key())
         self._set(connection, study, state="approved", approval=text_of(approval), wrapped_key=wrapped)
         return approval
 
@@ -144,13 +148,13 @@ class Studies:
         """This server's place among the study's servers: 0, 1 or 2."""
         return [server.name for server in self.manifest(study).servers].index(self._site.name)
 
-    def exchange_key(self, study: str) -> X25519PrivateKey:
+    def exchange_key(self, study: str) -> ExchangeKey:
         """This server's exchange key of a study. Raises LocalError if there is none, or none any more."""
-        return X25519PrivateKey.from_private_bytes(self._secrets(study)[:KEY_BYTES])
+        return ExchangeKey.from_bytes(self._secrets(study)[:PRIVATE_BYTES])
 
     def data_key(self, study: str) -> bytes:
         """The key for blobs of a study's runs, called `STUDY/...`; they are erased with its shares."""
-        return self._secrets(study)[KEY_BYTES:]
+        return self._secrets(study)[PRIVATE_BYTES:]
 
     def status(self, study: str) -> StudyState:
         """How far a study is."""
@@ -188,6 +192,10 @@ class Studies:
             raise Problem(Kind.NOT_READY, "the study's inputs are not sealed here", study=study)
         if Signed[Seal].model_validate_json(row.seal).document.inputs != inputs:
             raise Problem(Kind.CONFLICT, "the inputs sealed here are others", study=study)
+
+    def require_secrets(self, connection: Connection, study: str) -> None:
+        """Within a transaction that writes more of them: the study's secrets are there. Raises LocalError otherwise."""
+        self._unwrapped(self._locked(connection, study))
 
     def seal(self, study: str, request: SealRequest, caller: Caller) -> Signed[Seal]:
         """The coordinator declares which contributions take part. Until a run exists it may choose others.
@@ -256,12 +264,12 @@ class Studies:
                 select(table.c.contribution, table.c.offer).where(table.c.contribution.in_(seal.contributions))
             ).all()
         offers = {one.contribution: Signed[Contribution].model_validate_json(one.offer).document for one in found}
-        exchange_keys = {
-            approval.signer: approval.document.exchange_key
+        digests = {
+            approval.signer: approval.document.exchange_digest
             for approval in _APPROVALS.validate_json(row.approvals)
-            if approval.document.role == "mpc-server" and approval.document.exchange_key is not None
+            if approval.document.role == "mpc-server" and approval.document.exchange_digest is not None
         }
-        return Sealed(seal.inputs, tuple(offers[one] for one in seal.contributions), exchange_keys)
+        return Sealed(seal.inputs, tuple(offers[one] for one in seal.contributions), digests)
 
     def _may_seal(self, connection: Connection, row: Row[Any], approvals: dict[tuple[str, str], Approval]) -> None:
         if row.state == "judged":
@@ -272,7 +280,7 @@ class Studies:
         if row.state == "sealed" and connection.execute(runs).first() is not None:
             raise Problem(Kind.CONFLICT, "a run began on the inputs sealed before", study=row.study)
         own = Signed[Approval].model_validate_json(row.approval).document
-        if approvals["mpc-server", self._site.name].exchange_key != own.exchange_key:
+        if approvals["mpc-server", self._site.name].exchange_digest != own.exchange_digest:
             raise Problem(Kind.CONFLICT, "this server's approval has another exchange key", study=row.study)
 
     def _chosen(self, connection: Connection, manifest: Manifest, ids: Sequence[str]) -> dict[str, str]:
@@ -320,7 +328,7 @@ class Studies:
                 raise Problem(Kind.NOT_READY, "nobody has contributed some columns", study=study, columns=absent)
 
     def erase(self, study: str) -> list[Signed[Receipt]]:
-        """Forget the keys of all shares of a study and its exchange key, now; a receipt for every contribution.
+        """Forget the keys of all shares of a study and what its pairs share, now; a receipt for every contribution.
 
         Refused while a run goes on. Repeated, it returns the same receipts.
         """
@@ -374,6 +382,7 @@ class Studies:
                 receipts.append(forget(connection, self._site, row, "erased"))
             elif row.state == "erased":
                 receipts.append(Signed[Receipt].model_validate_json(row.receipt))
+        connection.execute(delete(tables.pairs).where(tables.pairs.c.study == study))
         self._set(connection, study, state="erased", wrapped_key=None)
         return receipts
 
@@ -404,11 +413,13 @@ class Studies:
             return list(connection.execute(found).scalars())
 
     def _secrets(self, study: str) -> bytes:
-        row = self._row(study)
+        return self._unwrapped(self._row(study))
+
+    def _unwrapped(self, row: Row[Any]) -> bytes:
         if row.wrapped_key is None:
             what = "are erased" if row.state == "erased" else "are not made yet"
-            raise LocalError(f"the keys of study {study} {what}")
-        return self._store.vault.unwrap(_secrets_name(study), row.wrapped_key)
+            raise LocalError(f"the keys of study {row.study} {what}")
+        return self._store.vault.unwrap(_secrets_name(row.study), row.wrapped_key)
 
     def _find(self, study: str) -> Row[Any] | None:
         with reading(self._database) as connection:
@@ -479,8 +490,8 @@ def _approvals(manifest: Manifest, given: Sequence[Signed[Approval]]) -> dict[tu
     absent = [name for name in servers if ("mpc-server", name) not in found]
     if absent:
         raise Problem(Kind.NOT_READY, "the approval of a server is missing", study=study, servers=absent)
-    keys = {found["mpc-server", name].exchange_key for name in servers}
-    if None in keys or len(keys) != len(servers):
+    digests = {found["mpc-server", name].exchange_digest for name in servers}
+    if None in digests or len(digests) != len(servers):
         raise Problem(Kind.INVALID, "every server has an exchange key of its own", study=study)
     return found
 

@@ -1,7 +1,8 @@
 """What an MPC server keeps: every table in one place. Rows hold public documents and states; shares are files.
 
 Digests and signed documents are text in canonical JSON. Nothing here is ever updated but the columns called `state`,
-`receipt`, `wrapped_key`, `join_key`, `given`, `answer` and those of peers' acknowledgements; the ledger is append-only.
+`receipt`, `wrapped_key`, `join_key`, `given`, `received`, `answer` and those of peers' acknowledgements; the ledger is
+append-only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ studies = Table(
     Column("state", String(16), nullable=False),  # judged, approved, sealed, erased
     Column("objections", Text, nullable=False),  # JSON array of sentences
     Column("approval", Text),  # Signed[Approval]
-    Column("wrapped_key", LargeBinary),  # the exchange key, encrypted; NULL once erased
+    Column("wrapped_key", LargeBinary),  # the exchange key and the data key, encrypted; NULL once erased
     Column("join_key", LargeBinary),  # of a join by tags, encrypted; NULL before its first use and once sealed
     Column("seal", Text),  # Signed[Seal]
     Column("approvals", Text),  # JSON array of Signed[Approval]: servers and holders, as sealed
@@ -76,12 +77,22 @@ tags = Table(
     Column("given", Boolean, nullable=False),  # whether positions were told
 )
 
+pairs = Table(
+    "pairs",
+    metadata,
+    Column("study", String(64), ForeignKey("studies.study"), primary_key=True),
+    Column("peer", String(63), primary_key=True),  # rows are deleted when the study's shares are erased
+    Column("drawn", LargeBinary, nullable=False),  # a secret for the peer and its ciphertext, encrypted
+    Column("received", LargeBinary),  # the peer's public keys and what it drew, encrypted
+)
+
 runs = Table(
     "runs",
     metadata,
     Column("run", String(32), primary_key=True),
     Column("study", String(64), ForeignKey("studies.study"), nullable=False),
     Column("inputs", String(64), nullable=False),
+    Column("build", String(64), nullable=False),  # that began it; no other takes it up
     Column("state", String(16), nullable=False),  # going, ended, failed
     Column("reason", Text),
     Column("attestation", Text),

@@ -19,7 +19,7 @@ from services.mpc_server.transport.framing import Kind, encode_header
 from services.mpc_server.transport.keeper import MeshKeeper
 
 TAG = b"chaosrng"
-DIGESTS = {name: name.encode().ljust(32, b".") for name in ("study", "inputs", "program", "ledger")}
+DIGESTS = {name: name.encode().ljust(32, b".") for name in ("study", "inputs", "build", "ledger")}
 
 
 def say(**event):

@@ -25,6 +25,7 @@ from tests.federation_kit import (
     Driver,
     ServerStores,
     manifest_of,
+    pair_secret,
     same_release,
     spent_once,
     supervised,
@@ -69,8 +70,8 @@ def begun(federation: Federation, algorithm: str = "aim") -> tuple[Driver, np.nd
         columns[name][: len(codes)] = domain.one_hot(codes[:, [position]])
     federation.wait_ready(*SERVERS)
     driver = Driver(federation, manifest)
-    driver.ready(columns)
     driver.patience = 60.0
+    driver.ready(columns)
     return driver, codes
 
 
@@ -128,7 +129,7 @@ SAMPLE = [
     ),
     pytest.param(
         [
-            ("S2", "exchange", 5),  # in the middle of COMPUTE ANSWERS
+            ("S2", "exchange", 9),  # in the middle of COMPUTE ANSWERS
             ("S3", "answering", 2),  # step 1
             ("S1", "committing", 5),  # the charge of step 2
         ],
@@ -150,6 +151,31 @@ def test_servers_that_die_one_after_the_other_cost_time_only(
     federation: Federation, faults: Sequence[tuple[str, str, int]]
 ) -> None:
     survives(federation, faults)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([("S1", "pairing", 1), ("S2", "paired", 1), ("S3", "pairing", 2)], id="drawing, drawn, keeping"),
+        pytest.param([("S1", "paired", 2), ("S2", "pairing", 1)], id="kept, drawing"),
+        pytest.param([("S2", "pairing", 2), ("S3", "paired", 1)], id="keeping, drawn"),
+    ],
+)
+def test_servers_that_die_when_they_first_meet_have_the_same_secrets(
+    federation: Federation, faults: Sequence[tuple[str, str, int]]
+) -> None:
+    """A server writes what it drew for its peers, then what it got of them: two commits, before the first step."""
+    for victim, point, number in faults:
+        arm(federation.places[victim].home, point, number)
+    with supervised(federation, UNDER) as died:
+        driver, codes = begun(federation)
+        with driver:
+            complete(federation, driver, codes)
+    assert sorted(died) == sorted(victim for victim, _, _ in faults)
+    stores = [ServerStores(federation, name) for name in SERVERS]
+    for party, peer in ((0, 1), (1, 2), (2, 0)):
+        mine = pair_secret(stores, driver.study, party, peer, b"scope")
+        assert mine == pair_secret(stores, driver.study, peer, party, b"scope")
 
 
 def test_all_servers_die_at_once_and_two_while_they_attest(federation: Federation) -> None:

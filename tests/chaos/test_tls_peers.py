@@ -172,7 +172,7 @@ def test_an_authenticated_party_that_sends_garbage_is_named(town, how):
 
 def test_each_disagreement_names_its_field(town):
     peers = [town.start(party, "disagree", arguments={"odd": 1}) for party in range(3)]
-    for field in ("study", "inputs", "program", "ledger"):
+    for field in ("study", "inputs", "build", "ledger"):
         errors = [peer.until("error") for peer in peers]
         assert {error["about"] for error in errors} == {field}
         assert any(error["type"] == "PeerDisagrees" and error["field"] == field for error in errors)

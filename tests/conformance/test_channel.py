@@ -438,9 +438,9 @@ def test_disagreement_names_field_and_party(run_tls):
         odd = type(AGREEMENT)(AGREEMENT.study, AGREEMENT.inputs, b"x" * 32, AGREEMENT.ledger)
         errors = await outcomes(*(mesh.open("s", odd if mesh.party == 1 else AGREEMENT) for mesh in net.meshes))
         assert all(isinstance(error, PeerDisagrees | PeerAborted) for error in errors)
-        assert any(isinstance(e, PeerDisagrees) and (e.field, e.party) == ("program", 1) for e in errors)
+        assert any(isinstance(e, PeerDisagrees) and (e.field, e.party) == ("build", 1) for e in errors)
         assert culprit(errors[0]) == culprit(errors[2]) == 1
-        assert "program" in str(errors[1])
+        assert "build" in str(errors[1])
         channels = await net.session("s")
         await asyncio.gather(*(ring(channel) for channel in channels))
 

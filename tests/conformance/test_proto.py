@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jsonschema_rs import Draft202012Validator
 from pydantic import ValidationError
 
-from caps import canonical, signing
+from caps import canonical, exchange, signing
 from caps.errors import DomainError
+from caps.exchange import Drawn, ExchangeKey, Received
 from caps.service.problems import Kind
 from caps.study import (
     Commitment,
@@ -191,20 +191,35 @@ def test_lines_of_transcripts():
             TranscriptStep.from_line(case["line"].encode())
 
 
+def derived(case):
+    """What an implementation makes of a case's members."""
+    drawn = Drawn(*(bytes.fromhex(case["drawn"][name]) for name in ("secret", "ciphertext")))
+    received = Received(*(bytes.fromhex(case["received"][name]) for name in ("public_key", "ciphertext")))
+    key = ExchangeKey.from_bytes(bytes.fromhex(case["private_key"]))
+    scope = bytes.fromhex(case["scope"])
+    return exchange.pair_secret(key, drawn, received, first=case["first"], scope=scope)
+
+
 def test_exchange():
     for case in VECTORS["exchange"]["good"]:
-        key = X25519PrivateKey.from_private_bytes(bytes.fromhex(case["private_key"]))
-        assert signing.exchange_hex(key) == case["public_key"]
-        assert signing.pair_secret(key, case["other"], scope=bytes.fromhex(case["scope"])).hex() == case["secret"]
+        key = ExchangeKey.from_bytes(bytes.fromhex(case["private_key"]))
+        assert key.public.hex() == case["public_key"]
+        assert exchange.public_digest(key.public) == case["digest"]
+        assert derived(case).hex() == case["secret"]
     first, second, third = (case["secret"] for case in VECTORS["exchange"]["good"])
     assert first == second != third
 
 
 @pytest.mark.parametrize("case", cases("exchange", "refused"))
 def test_bad_exchange(case):
-    key = X25519PrivateKey.from_private_bytes(bytes.fromhex(case["private_key"]))
     with pytest.raises(DomainError):
-        signing.pair_secret(key, case["other"], scope=bytes.fromhex(case["scope"]))
+        derived(case)
+
+
+@pytest.mark.parametrize("case", cases("exchange", "no_keys"))
+def test_nothing_is_drawn_for_what_is_no_key(case):
+    with pytest.raises(DomainError):
+        exchange.draw(bytes.fromhex(case["public_key"]))
 
 
 @pytest.mark.parametrize("name", SERVICES)

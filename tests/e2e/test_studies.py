@@ -12,7 +12,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from caps.client import ProblemError
+from caps.exchange import public_digest
 from caps.privacy.rational import decode_ratio
+from caps.study import Certificate
 from deploy.federation import COORDINATOR, SERVERS, Federation
 from tests.e2e.kit import (
     CANARIES,
@@ -26,6 +28,7 @@ from tests.e2e.kit import (
     persons,
     vertical,
 )
+from tests.federation_kit import ServerStores
 
 READERS = {
     "csv": lambda path: pl.read_csv(path, schema_overrides={"income": pl.Float64}),
@@ -67,7 +70,24 @@ def test_the_distributed_release_is_the_central_one(
     every_format_has_the_same_rows(study, tmp_path / "formats", certificate.release.document.rows)
     samples_repeat(study, tmp_path / "samples")
     ledgers_agree(study)
+    only_digests_of_exchange_keys_leave_the_servers(study, certificate)
     nobody_wrote(federation, *CANARIES)
+
+
+def only_digests_of_exchange_keys_leave_the_servers(study: Study, certificate: Certificate) -> None:
+    """Neither the certificate nor anything at the coordinator holds what masks and noise follow from."""
+    digests = {one.signer: one.document.exchange_digest for one in certificate.approvals}
+    home = study.federation.places[COORDINATOR].home
+    published = [
+        certificate.model_dump_json().encode(),
+        *(path.read_bytes() for path in home.rglob("*") if path.is_file()),
+    ]
+    for name in SERVERS:
+        key, drawn, received = ServerStores(study.federation, name).exchange(study.manifest.study_id)
+        assert public_digest(key.public) == digests[name]
+        parts = [key.public[:32], key.public[32:], *(one.ciphertext for one in (*drawn.values(), *received.values()))]
+        assert len(parts) == 6
+        assert not any(one in content or one.hex().encode() in content for one in parts for content in published)
 
 
 def every_format_has_the_same_rows(study: Study, folder: Path, rows: int) -> None:

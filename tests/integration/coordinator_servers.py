@@ -146,7 +146,7 @@ class Federation:
             )
         if name in self.faults.manual:
             return 202, {}, None
-        approval = Approval(study=study, role="mpc-server", exchange_key=self.keys[name].pin, at=AT)
+        approval = Approval(study=study, role="mpc-server", exchange_digest=self.keys[name].pin, at=AT)
         return 201, {}, self._signed(name, approval)
 
     def _signed(self, name: str, document: Any) -> Any:

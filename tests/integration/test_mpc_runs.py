@@ -325,6 +325,7 @@ def test_nothing_comes_after_the_end(federation: Federation) -> None:
     manifest, brought, _ = horizontal(federation, parameters=SHORT)
     with Driver(federation, manifest) as driver:
         driver.ready(brought)
+        driver.step(0, {"kind": "compute"})  # from here on, servers write nothing by themselves
         refused(federation, NOT_READY, driver.attest)
         _, oracle = driver.finish()
         last, count = request_to_json(oracle.requests[-1]), len(oracle.requests)
@@ -380,8 +381,8 @@ def test_a_run_given_up_before_it_charged_gives_its_reservation_back_and_one_giv
                 second.approve(holder)
                 second.contribute(holder, values)
             assert all(found.is_success for found in second.seal())
-            refused(federation, BUDGET, second.begin)  # the population has not enough for both
             driver.step(0, {"kind": "compute"})
+            refused(federation, BUDGET, second.begin)  # the population has not enough for both
             for client in driver.clients.values():
                 assert client.delete(f"/v1/runs/{driver.run}").json()["state"] == "failed"
             assert [found.status_code for found in second.begin()] == [201] * 3

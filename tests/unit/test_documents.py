@@ -42,7 +42,7 @@ def test_a_signed_document_travels_and_verifies() -> None:
 def test_an_altered_document_is_refused() -> None:
     manifest, keys = example_manifest()
     signed = approvals_of(manifest, keys)[0]
-    for name, value in (("study", "00" * 32), ("exchange_key", "11" * 32), ("at", "2030-05-17T12:00:01Z")):
+    for name, value in (("study", "00" * 32), ("exchange_digest", "11" * 32), ("at", "2030-05-17T12:00:01Z")):
         document = Approval(**dict(signed.document) | {name: value})
         other = Signed[Approval](document=document, signer=signed.signer, signature=signed.signature)
         with pytest.raises(SignatureRefused):

@@ -8,7 +8,7 @@ from services.mpc_server.transport.hello import Agreement, Hello, meet, session_
 AGREEMENT = Agreement(*(bytes([i]) * 32 for i in range(4)))
 OURS = Hello(0, 1, "run", AGREEMENT, b"a" * 32)
 THEIRS = Hello(1, 0, "run", AGREEMENT, b"b" * 32)
-FIELDS = ["study", "inputs", "program", "ledger"]
+FIELDS = ["study", "inputs", "build", "ledger"]
 
 
 def test_both_ends_leave_with_the_same_secret():

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sqlalchemy import event, select
 
-from caps import signing
 from caps.errors import LocalError
+from caps.exchange import ExchangeKey, public_digest
 from caps.service.problems import Kind, Problem
 from caps.service.tokens import Scope
 from caps.sharing import reconstruct
@@ -467,7 +467,7 @@ class Story:
                 Approval(
                     study=federation.study,
                     role="mpc-server",
-                    exchange_key=signing.exchange_hex(signing.generate_exchange_key()),
+                    exchange_digest=public_digest(ExchangeKey.generate().public),
                     at=AT,
                 ),
                 name,

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import insert
 
-from caps import signing
 from caps.errors import LocalError
+from caps.exchange import ExchangeKey, public_digest
 from caps.service.problems import Kind, Problem
 from caps.service.tokens import Scope
 from caps.study import Approval, Policy, Receipt, Seal, Signed, inputs_digest
@@ -79,7 +79,7 @@ def test_a_study_within_the_policy_is_approved_at_once(federation, desk):
     signed = Signed[Approval].model_validate(response.json())
     approval = signed.verify(federation.manifest.server("S2"))
     assert (approval.study, approval.role, approval.at) == (federation.study, "mpc-server", AT)
-    assert signing.exchange_hex(desk.studies.exchange_key(federation.study)) == approval.exchange_key
+    assert public_digest(desk.studies.exchange_key(federation.study).public) == approval.exchange_digest
     status = desk.call("coordinator", "GET")
     assert status.json()["state"] == "approved"
     assert status.json()["approval"] == response.json()
@@ -97,9 +97,10 @@ def test_each_server_and_study_has_keys_of_its_own(federation, desk):
     desk.propose()
     other = federation.desk("S3")
     other.propose()
-    keys = {one.studies.exchange_key(federation.study).private_bytes_raw() for one in (desk, other)}
+    pairs = [one.studies.exchange_key(federation.study) for one in (desk, other)]
+    keys = {key.curve.private_bytes_raw() for key in pairs} | {key.lattice.private_bytes_raw() for key in pairs}
     keys |= {one.studies.data_key(federation.study) for one in (desk, other)}
-    assert len(keys) == 4
+    assert len(keys) == 6
     raw = (desk.home / "state" / "state.db").read_bytes() + (desk.home / "state" / "state.db-wal").read_bytes()
     assert not any(key in raw for key in keys)
 
@@ -224,8 +225,8 @@ def test_all_servers_seal_the_same_inputs(tmp_path):
         sealed = here.desks[name].studies.sealed(study)
         assert sealed.inputs == seal.inputs
         assert [one.holder for one in sealed.contributions] == ["clinic-a", "clinic-b"]
-        keys = {other: signing.exchange_hex(here.desks[other].studies.exchange_key(study)) for other in SERVERS}
-        assert sealed.exchange_keys == keys
+        digests = {other: public_digest(here.desks[other].studies.exchange_key(study).public) for other in SERVERS}
+        assert sealed.exchange_digests == digests
     assert inputs == {inputs_digest(study, [one.id for one in here.dealt.values()])}
 
 
@@ -246,7 +247,7 @@ def test_another_set_replaces_the_seal_until_a_run_exists_and_does_not_prolong_r
     assert second.status_code == 200
     assert [one.holder for one in desk.studies.sealed(here.federation.study).contributions] == ["a", "c"]
     with desk.database.begin() as connection:
-        row = {"run": RUN, "study": here.federation.study, "inputs": "0" * 64, "state": "failed"}
+        row = {"run": RUN, "study": here.federation.study, "inputs": "0" * 64, "build": "0" * 64, "state": "failed"}
         connection.execute(insert(tables.runs).values(**row))
     with Unchanged(desk):
         refused(desk, here.seal(), Kind.CONFLICT)
@@ -281,13 +282,13 @@ def test_a_seal_needs_the_approvals_of_all_servers_and_contributors(tmp_path):
     here = Sealable(tmp_path)
     desk, given = here.desks["S2"], here.approvals
     federation = here.federation
-    key = signing.exchange_hex(signing.generate_exchange_key())
+    key = public_digest(ExchangeKey.generate().public)
 
     def server(name, **changes):
         document = given[SERVERS.index(name)].document.model_copy(update=changes)
         return Signed[Approval].by(document, name, federation.keys[name].signing)
 
-    stolen = given[0].document.exchange_key
+    stolen = given[0].document.exchange_digest
     cases = [
         (given[1:], Kind.NOT_READY),
         (given[:-1], Kind.NOT_READY),
@@ -299,9 +300,9 @@ def test_a_seal_needs_the_approvals_of_all_servers_and_contributors(tmp_path):
         ([forged(given[0], signer="S9"), *given[1:]], Kind.INVALID),
         ([*given[:4], federation.approval("clinic-b", study="0" * 64)], Kind.INVALID),
         ([*given[:4], federation.approval("clinic-b", role="mpc-server")], Kind.INVALID),
-        ([server("S1", exchange_key=None), *given[1:]], Kind.INVALID),
-        ([given[0], given[1], server("S3", exchange_key=stolen), *given[3:]], Kind.INVALID),
-        ([given[0], server("S2", exchange_key=key), *given[2:]], Kind.CONFLICT),
+        ([server("S1", exchange_digest=None), *given[1:]], Kind.INVALID),
+        ([given[0], given[1], server("S3", exchange_digest=stolen), *given[3:]], Kind.INVALID),
+        ([given[0], server("S2", exchange_digest=key), *given[2:]], Kind.CONFLICT),
     ]
     with Unchanged(desk):
         for approvals_given, kind in cases:
@@ -410,7 +411,7 @@ def test_shares_are_not_erased_under_a_run(tmp_path):
     here = Sealable(tmp_path)
     desk = here.desks["S2"]
     here.seal()
-    row = {"run": RUN, "study": here.federation.study, "inputs": "0" * 64, "state": "going"}
+    row = {"run": RUN, "study": here.federation.study, "inputs": "0" * 64, "build": "0" * 64, "state": "going"}
     with desk.database.begin() as connection:
         connection.execute(insert(tables.runs).values(**row))
     with Unchanged(desk):

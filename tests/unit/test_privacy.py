@@ -401,9 +401,8 @@ PARAGRAPH = (
     "and keyed BLAKE2b are indistinguishable from random functions but for what delta has for it; HKDF-SHA256, "
     "Ed25519, and X25519 or ML-KEM-768 are secure, and TLS 1.3 protects the connections; (3) honest servers and "
     "holders draw random numbers from generators that nobody else can predict; (4) whether an honest holder's table is "
-    "one that the study admits does not hang on one person, for a refusal is seen; (5) nothing else computed from these "
-    "persons' data is "
-    "released; what is, adds to the loss stated here."
+    "one that the study admits does not hang on one person, for a refusal is seen; (5) nothing else computed from "
+    "these persons' data is released; what is, adds to the loss stated here."
 )
 
 

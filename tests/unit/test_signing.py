@@ -1,4 +1,4 @@
-"""Signatures, and secrets of pairs of servers."""
+"""Signatures."""
 
 from __future__ import annotations
 
@@ -46,15 +46,3 @@ def test_other_files_are_no_signing_keys(tmp_path: Path) -> None:
     path.write_text("nothing")
     with pytest.raises(DomainError, match="not a private key"):
         signing.read_signing_key(path)
-
-
-def test_a_pair_has_one_secret_for_each_scope() -> None:
-    mine, theirs, third = (signing.generate_exchange_key() for _ in range(3))
-    secret = signing.pair_secret(mine, signing.exchange_hex(theirs), scope=b"study")
-    assert len(secret) == 32
-    assert signing.pair_secret(theirs, signing.exchange_hex(mine), scope=b"study") == secret
-    assert signing.pair_secret(mine, signing.exchange_hex(theirs), scope=b"other") != secret
-    assert signing.pair_secret(third, signing.exchange_hex(mine), scope=b"study") != secret
-    for bad in ("00" * 32, "00"):  # a point of small order; too short
-        with pytest.raises(DomainError, match="exchange key"):
-            signing.pair_secret(mine, bad, scope=b"study")

@@ -117,9 +117,9 @@ ALTERATIONS: list[tuple[str, set[str], Callable[[Certificate, Keys], Certificate
     ),
     ("a server's approval by another key", {"server approvals"}, lambda c, k: approved(c, k, 0, "S2")),
     (
-        "a server's approval without exchange key",
+        "a server's approval without an exchange key's digest",
         {"server approvals"},
-        lambda c, k: approved(c, k, 1, exchange_key=None),
+        lambda c, k: approved(c, k, 1, exchange_digest=None),
     ),
     (
         "a server approves as a holder",

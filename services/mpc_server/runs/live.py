@@ -3,9 +3,10 @@
 A step, on every server: compare the digest of the request with the peers' (nothing is charged if they differ); write
 it down and charge; exchange signed acknowledgements of the charge; compute; write them and the answer down.
 
-A session begins by comparing records. Servers may have stopped one step apart: what all have charged and not all have
-answered is computed again there and then. Randomness follows from the study's keys, the run and the request, so the
-second computation repeats the first, message by message, and opens the same value.
+A session begins by agreeing on the secrets of the pairs (`services.mpc_server.pairs`) and by comparing records. Servers
+may have stopped one step apart: what all have charged and not all have answered is computed again there and then.
+Randomness follows from these secrets, the run, the build and the request, so the second computation repeats the first,
+message by message, and opens the same value.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from services.mpc_server.engine.paper import VARIANTS
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.shuffle import RowShare
 from services.mpc_server.engine.steps import Steps, Wanted, draw_noise, noise_context, request_context
+from services.mpc_server.pairs import Pairs, agree, scope_of
 from services.mpc_server.runs.record import Record, Recorded, value_of
 from services.mpc_server.transport.hello import Agreement
 from services.mpc_server.transport.keeper import MeshKeeper
@@ -84,15 +86,15 @@ class Material(Protocol):
 
 @dataclass(frozen=True)
 class Seat:
-    """Who this server is in the run: its number and name, its signing key, its secrets with the peers, the time."""
+    """Who this server is in the run: its number and name, its signing key, its pairs with the peers, the time."""
 
     party: int
     name: str
     key: signing.SigningKey
-    secrets: Mapping[int, bytes]
+    pairs: Pairs
     instant: Callable[[], str]
-    program: bytes
-    """Digest of the software's version: servers of different versions do not start a run together."""
+    build: bytes
+    """Digest of the software: servers of different builds do not compute together."""
 
 
 class LiveRun:
@@ -204,12 +206,14 @@ class LiveRun:
         agreement = Agreement(
             bytes.fromhex(manifest.study_id),
             bytes.fromhex(self.record.inputs),
-            self._seat.program,
+            self._seat.build,
             canonical.digest("budget", {"privacy": manifest.privacy.to_json()}),
         )
         channel = await mesh.open(f"run/{self.record.run}", agreement)
-        session = _RunSession(channel, self.record, self._seat, self._material)
+        scope = scope_of(manifest.study_id, self.record.inputs, self.record.run, self._seat.build.hex())
         try:
+            secrets = await agree(channel, self._seat.pairs, scope)
+            session = _RunSession(channel, self.record, self._seat, self._material, secrets)
             await session.begin()
             self._session = session
             self._heard = True
@@ -218,7 +222,10 @@ class LiveRun:
             error = await channel.ended()
             if isinstance(error, PeerError):
                 raise error
-        except (PeerError, asyncio.CancelledError):
+        except PeerError as error:
+            await channel.abort(str(error), error.party)
+            raise
+        except asyncio.CancelledError:
             raise
         except BaseException as error:
             await channel.abort(type(error).__name__)
@@ -234,14 +241,16 @@ class LiveRun:
 class _RunSession:
     """What is done on one channel. One thing at a time: peers do the same things in the same order."""
 
-    def __init__(self, channel: Session, record: Record, seat: Seat, material: Material) -> None:
+    def __init__(
+        self, channel: Session, record: Record, seat: Seat, material: Material, secrets: Mapping[int, bytes]
+    ) -> None:
         self.channel = channel
         self._record = record
         self._seat = seat
         self._material = material
         manifest = record.manifest
         scope = b"run/" + bytes.fromhex(record.run)
-        self._party = Party(channel, study=bytes.fromhex(manifest.study_id), scope=scope, secrets=seat.secrets)
+        self._party = Party(channel, study=bytes.fromhex(manifest.study_id), scope=scope, secrets=secrets)
         self._steps: Steps | None = None
         self._verdicts: Verdicts = ()
         self._turn = asyncio.Lock()

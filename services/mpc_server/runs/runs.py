@@ -13,9 +13,9 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Engine, func, select, update
+from sqlalchemy import Connection, Engine, Row, func, select, update
 
-from caps import __version__, canonical, signing
+from caps import __version__
 from caps.errors import LocalError, party_name
 from caps.oracle import COMPUTE, COMPUTE_DIGEST, Request, request_digest, request_from_json
 from caps.ring import Z64
@@ -26,8 +26,10 @@ from caps.service.metrics import Reading
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site, confirm
 from caps.study import Answer, Attestation, Manifest, Policy, RunRequest, RunStatus, Signed
+from services.mpc_server.build import brief
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.ledger import Ledger
+from services.mpc_server.pairs import Pairs
 from services.mpc_server.runs.live import LiveRun, Seat, Share, Verdicts
 from services.mpc_server.runs.record import Record
 from services.mpc_server.runs.thread import EngineThread
@@ -36,7 +38,6 @@ from services.mpc_server.studies import Sealed, Studies
 from services.mpc_server.tables import runs, steps
 from services.mpc_server.transport.keeper import MeshKeeper
 
-SOFTWARE = f"caps {__version__}"
 WAIT = 10.0
 """Seconds that a request for a step is held before the caller is told to ask again."""
 
@@ -63,7 +64,7 @@ class Material:
         self._studies = studies
         self._contributions = contributions
         self._store = store
-        self._name = f"{manifest.study_id}/{run}/counts"
+        self._name = _counts_name(manifest.study_id, run)
 
     @property
     def _key(self) -> bytes:
@@ -93,16 +94,11 @@ class Material:
         """As `live.Material` says."""
         self._store.put(self._name, self._key, counts[0].tobytes() + counts[1].tobytes() + bytes(verdicts))
 
-    def erase(self) -> None:
-        """Forget the counts: the run has ended."""
-        self._store.erase(self._name)
-
 
 @dataclass
 class _Run:
     record: Record
     live: LiveRun
-    material: Material
     task: Future[None] | None = field(default=None)
 
     @property
@@ -112,7 +108,11 @@ class _Run:
 
 
 class Runs:
-    """The runs of this server. Methods are called from the threads of the REST interface."""
+    """The runs of this server. Methods are called from the threads of the REST interface.
+
+    A run goes on only in the `build` that began it, for another could send other messages under the same masks. In any
+    other it waits, untouched: its steps are refused, and nothing of it is read but what can be told of every run.
+    """
 
     def __init__(
         self,
@@ -126,6 +126,7 @@ class Runs:
         engine: EngineThread,
         keeper: MeshKeeper,
         *,
+        build: str,
         patience: float,
     ) -> None:
         self._site = site
@@ -137,6 +138,7 @@ class Runs:
         self._store = store
         self._engine = engine
         self._keeper = keeper
+        self._build = build
         self._patience = patience
         self._alive: dict[str, _Run] = {}
         self._lock = Lock()
@@ -145,18 +147,22 @@ class Runs:
         """Bring every run that has not ended back to life. Raises LedgerBroken if the record cannot be trusted."""
         self._ledger.verify()
         with reading(self._database) as connection:
-            going = connection.execute(select(runs.c.run).where(runs.c.state == "going")).scalars().all()
-        for run in going:
+            going = connection.execute(select(runs).where(runs.c.state == "going")).all()
+        for row in going:
+            if self._foreign(row):
+                logs.say(log, "waiting", run=row.run, study=row.study, party=self._site.name, reason=self._why(row))
+                continue
             try:
-                self._find(run)
-            except LocalError as error:  # its shares were erased meanwhile: their time was up
-                self._fail(run, str(error))
+                self._studies.exchange_key(row.study)  # is gone if the shares were erased meanwhile: their time was up
+                self._find(row.run)
+            except LocalError as error:
+                self._fail(row.run, str(error))
 
     def figures(self) -> Iterator[Reading]:
         """For the operator: runs by state; and of those under way, steps, rounds, bytes, and whom they wait for."""
         with reading(self._database) as connection:
             counted = connection.execute(select(runs.c.state, func.count()).group_by(runs.c.state)).all()
-            going = set(connection.execute(select(runs.c.run).where(runs.c.state == "going")).scalars())
+            going = {row.run: row for row in connection.execute(select(runs).where(runs.c.state == "going"))}
         states = {str(row[0]): int(row[1]) for row in counted}
         with self._lock:
             alive = {run: found for run, found in self._alive.items() if run in going}
@@ -169,6 +175,9 @@ class Runs:
             yield Reading("caps_run_sent_bytes", sent, (run,))
             if (trouble := found.live.trouble) is not None:
                 yield Reading("caps_run_waiting", 1, (run, party_name(trouble.party)))
+        for run, row in going.items():
+            if self._foreign(row):
+                yield Reading("caps_run_waiting", 1, (run, self._site.name))
 
     def begin(self, run: str, asked: RunRequest, caller: Caller) -> RunStatus:
         """Reserve the study's budget for a run, once; connect with the peers."""
@@ -190,32 +199,45 @@ class Runs:
                 limit = self._policy.population_budget(manifest.privacy.population)
                 assert limit is not None  # or the policy would have objected
                 self._ledger.reserve(transaction, run, manifest, manifest.reservation, limit=limit, at=self._now())
-                transaction.execute(
-                    runs.insert().values(run=run, study=asked.study, inputs=asked.inputs, state="going")
-                )
+                begun = {"run": run, "study": asked.study, "inputs": asked.inputs, "build": self._build}
+                transaction.execute(runs.insert().values(**begun, state="going"))
             elif (row.study, row.inputs) != (asked.study, asked.inputs):
                 raise Problem(Kind.CONFLICT, "there is another run of this id")
         return self.status(run)
 
     def status(self, run: str) -> RunStatus:
         """How a run stands."""
-        row, found = self._row(run), self._find(run)
-        if row.state != "going":
-            return self._status(row, found.record, row.state, row.reason, None, found.live.traffic)
-        trouble = found.live.trouble
-        return self._status(
-            row,
-            found.record,
-            "going" if trouble is None else "waiting",
-            None if trouble is None else str(trouble),
-            None if trouble is None else party_name(trouble.party),
-            found.live.traffic,
+        row = self._row(run)
+        state, reason, party = row.state, row.reason, None
+        if self._foreign(row):
+            if state == "going":
+                state, reason, party = "waiting", self._why(row), self._site.name
+            position, due, traffic = self._answered(run), "nothing by this build", (0, 0)
+        else:
+            found = self._find(run)
+            record, trouble, traffic = found.record, found.live.trouble, found.live.traffic
+            if state == "going" and trouble is not None:
+                state, reason, party = "waiting", str(trouble), party_name(trouble.party)
+            position, due = record.answered, record.account.due
+        return RunStatus(
+            run=run,
+            study=row.study,
+            inputs=row.inputs,
+            state=state,
+            reason=reason,
+            party=party,
+            position=position,
+            due=due,
+            rounds=traffic[0],
+            bytes_sent=traffic[1],
         )
 
     def step(self, run: str, number: int, asked: dict[str, Any], caller: Caller) -> Signed[Answer] | None:
         """The answer of a step; None if it is still being computed."""
+        row = self._row(run)
+        confirm(caller, self._studies.manifest(row.study).coordinator)
+        self._require_own(row)
         found = self._find(run)
-        confirm(caller, found.record.manifest.coordinator)
         request, digest = _request(number, asked)
         recorded = found.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
@@ -229,21 +251,26 @@ class Runs:
 
     def answer(self, run: str, number: int) -> Signed[Answer]:
         """The recorded answer of a step."""
-        record = self._find(run).record
-        answer = record.steps[number].answer if number < len(record.steps) else None
+        self._row(run)
+        with reading(self._database) as connection:
+            found = select(steps.c.answer).where(steps.c.run == run, steps.c.step == number)
+            answer = connection.execute(found).scalar()
         if answer is None:
             raise Problem(Kind.NOT_FOUND, f"step {number} has no answer yet")
-        return answer
+        return Signed[Answer].model_validate_json(answer)
 
     def attest(self, run: str, caller: Caller) -> Signed[Attestation]:
         """This server's word on a run that has ended."""
-        found = self._find(run)
-        record, manifest = found.record, found.record.manifest
+        manifest = self._studies.manifest(self._row(run).study)
         confirm(caller, manifest.coordinator)
+        if (attested := self._attestation(run)) is not None:
+            return attested
+        self._require_own(self._row(run))
+        found = self._find(run)
+        record = found.record
         with self._lock:
-            row = self._row(run)
-            if row.attestation is not None:
-                return Signed[Attestation].model_validate_json(row.attestation)
+            if (attested := self._attestation(run)) is not None:
+                return attested
             if not record.account.ended:
                 raise Problem(Kind.NOT_READY, f"the run has not ended: due is {record.account.due}")
             sealed = self._sealed(manifest.study_id)
@@ -258,20 +285,17 @@ class Runs:
                 holders=tuple(contribution.holder for contribution in sealed.contributions),
                 statement=json.loads(record.account.statement().to_json()),
                 ledger=self._ledger.range_of(run),
-                software=SOFTWARE,
+                software=f"caps {__version__} (build {self._build})",
                 at=self._now(),
             )
             signed = Signed[Attestation].by(document, self._site.name, self._site.signing_key)
             record.end(signed.model_dump_json(), self._now())
-            if found.task is not None:
-                found.task.cancel()
-            found.material.erase()
+            self._let_go(run, manifest)
             return signed
 
     def abandon(self, run: str, caller: Caller) -> RunStatus:
         """The coordinator gives a run up: what it charged is spent, what it did not charge is given back."""
-        found = self._find(run)
-        manifest = found.record.manifest
+        manifest = self._studies.manifest(self._row(run).study)
         confirm(caller, manifest.coordinator)
         with self._lock:
             if self._row(run).state == "going":
@@ -280,10 +304,32 @@ class Runs:
                         self._ledger.release(transaction, run, manifest, self._now())
                     changed = update(runs).where(runs.c.run == run)
                     transaction.execute(changed.values(state="failed", reason="given up by the coordinator"))
-                if found.task is not None:
-                    found.task.cancel()
-                found.material.erase()
+                self._let_go(run, manifest)
         return self.status(run)
+
+    def _let_go(self, run: str, manifest: Manifest) -> None:
+        """Of a run that is over: end its session, and forget the counts."""
+        found = self._alive.get(run)
+        if found is not None and found.task is not None:
+            found.task.cancel()
+        self._store.erase(_counts_name(manifest.study_id, run))
+
+    def _foreign(self, row: Row[Any]) -> bool:
+        """Whether another build began a run."""
+        return bool(row.build != self._build)
+
+    def _why(self, row: Row[Any]) -> str:
+        return (
+            f"begun by build {brief(row.build)}, and this is {brief(self._build)}: go back to that build or give the "
+            "run up"
+        )
+
+    def _require_own(self, row: Row[Any]) -> None:
+        """Raises a problem if another build began the run."""
+        if self._foreign(row):
+            if row.state != "going":
+                raise Problem(Kind.CONFLICT, "the run has ended")
+            raise Problem(Kind.NOT_READY, self._why(row), party=self._site.name)
 
     def _fail(self, run: str, reason: str) -> None:
         logs.say(log, "failed", level=logging.ERROR, run=run, reason=reason)
@@ -302,17 +348,16 @@ class Runs:
         sealed = self._sealed(row.study)
         record = Record(self._database, self._ledger, manifest, run, row.inputs)
         material = Material(manifest, run, sealed, self._studies, self._contributions, self._store)
-        party = self._studies.party(row.study)
         seat = Seat(
-            party,
+            self._studies.party(row.study),
             self._site.name,
             self._site.signing_key,
-            self._secrets(manifest, sealed, run, party) if row.state == "going" else {},
+            Pairs(self._studies, self._database, self._store.vault, row.study, sealed.exchange_digests),
             self._now,
-            canonical.digest("software", {"version": SOFTWARE}),
+            bytes.fromhex(self._build),
         )
         live = LiveRun(record, seat, material, self._keeper, patience=self._patience, metrics=self._site.metrics)
-        found = _Run(record, live, material)
+        found = _Run(record, live)
         if row.state == "going":
             found.task = self._engine.submit(self._keep_alive(live, run))
         return found
@@ -330,47 +375,34 @@ class Runs:
                     logs.say(log, "interrupted", level=logging.ERROR, error=type(error).__name__, where=where)
                     await asyncio.sleep(AGAIN)
 
-    def _secrets(self, manifest: Manifest, sealed: Sealed, run: str, party: int) -> dict[int, bytes]:
-        """What this server shares with each peer in this run, and only in this run on these inputs."""
-        key = self._studies.exchange_key(manifest.study_id)
-        scope = bytes.fromhex(manifest.study_id + sealed.inputs + run)
-        return {
-            peer: signing.pair_secret(key, sealed.exchange_keys[server.name], scope=scope)
-            for peer, server in enumerate(manifest.servers)
-            if peer != party
-        }
-
     def _sealed(self, study: str) -> Sealed:
         sealed = self._studies.sealed(study)
         if sealed is None:
             raise Problem(Kind.NOT_READY, "the inputs of this study are not sealed here")
         return sealed
 
-    def _row(self, run: str) -> Any:
+    def _attestation(self, run: str) -> Signed[Attestation] | None:
+        given = self._row(run).attestation
+        return None if given is None else Signed[Attestation].model_validate_json(given)
+
+    def _answered(self, run: str) -> int:
+        with reading(self._database) as connection:
+            count = select(func.count()).select_from(steps).where(steps.c.run == run, steps.c.answer.is_not(None))
+            return connection.execute(count).scalar_one()
+
+    def _row(self, run: str) -> Row[Any]:
         with reading(self._database) as connection:
             row = connection.execute(select(runs).where(runs.c.run == run)).first()
         if row is None:
             raise Problem(Kind.NOT_FOUND, f"there is no run {run} here")
         return row
 
-    def _status(
-        self, row: Any, record: Record, state: Any, reason: str | None, party: str | None, traffic: tuple[int, int]
-    ) -> RunStatus:
-        return RunStatus(
-            run=row.run,
-            study=row.study,
-            inputs=row.inputs,
-            state=state,
-            reason=reason,
-            party=party,
-            position=record.answered,
-            due=record.account.due,
-            rounds=traffic[0],
-            bytes_sent=traffic[1],
-        )
-
     def _now(self) -> str:
         return self._site.instant()
+
+
+def _counts_name(study: str, run: str) -> str:
+    return f"{study}/{run}/counts"
 
 
 def _charged(transaction: Connection, run: str, manifest: Manifest) -> int:

@@ -33,7 +33,7 @@ class Agreement:
 
     study: bytes
     inputs: bytes
-    program: bytes
+    build: bytes
     ledger: bytes
 
     def __post_init__(self) -> None:
@@ -87,11 +87,11 @@ class Hello:
             raise FrameError(f"Hello of version {version}")
         if len(payload) < _HELLO.size:
             raise FrameError("Hello cut short")
-        _, party, peer, study, inputs, program, ledger, contribution, length = _HELLO.unpack_from(payload)
+        _, party, peer, study, inputs, build, ledger, contribution, length = _HELLO.unpack_from(payload)
         if not 0 < length <= _MAX_NAME:
             raise FrameError("Hello without a session name")
         name = decode_text(payload, _HELLO.size, length)
-        return cls(party, peer, name, Agreement(study, inputs, program, ledger), contribution)
+        return cls(party, peer, name, Agreement(study, inputs, build, ledger), contribution)
 
 
 def peek_version(payload: bytes | bytearray) -> int:

@@ -1,0 +1,65 @@
+"""Which build of the software this is: a digest of all that decides which bytes a server sends under a run's masks.
+
+Two builds that sent different messages under the same masks would give away what the masks hide. So the digest is part
+of what a run's randomness follows from and of the run's record, and servers compare it before they speak. In it are:
+
+- every source file of `caps` and of the MPC server, by name and content. All of them, since a list of those that matter
+  would be wrong one day; and nothing that differs between two installations of the same, such as paths and times;
+- the protocols that are declared, also by other packages, and the version of the noise tables;
+- the versions of Python (without its patch level) and of numpy, whose arithmetic is behind every message.
+
+The version of `cryptography` is not: what it computes is fixed by standards to the last bit, and its security updates
+must not have to wait for runs.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import asdict
+from functools import cache
+from hashlib import sha256
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from pkgutil import iter_modules
+
+import caps
+import services.mpc_server
+from caps import canonical
+from caps.noise.tables import VERSION
+from services.mpc_server import engine
+from services.mpc_server.engine.registry import REGISTRY
+
+
+@cache
+def build_digest() -> str:
+    """The build of this process, 64 hexadecimal digits."""
+    for module in iter_modules(engine.__path__, f"{engine.__name__}."):
+        import_module(module.name)  # whoever asks: the registry is whole
+    parts = {
+        "sources": {
+            package.__name__: source_digests(Path(folder))
+            for package in (caps, services.mpc_server)
+            for folder in package.__path__
+        },
+        "protocols": {name: asdict(declaration) for name, declaration in REGISTRY.items()},
+        "noise": VERSION,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "numpy": version("numpy"),
+    }
+    return canonical.digest("build", parts).hex()
+
+
+def source_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every source file under a folder, by its path from there."""
+    return {path.relative_to(folder).as_posix(): sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*.py")}
+
+
+def brief(digest: str) -> str:
+    """A digest as sentences name it."""
+    return f"{digest[:12]}..."
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{build_digest()}\n")
