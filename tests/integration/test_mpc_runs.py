@@ -247,6 +247,11 @@ def test_a_measurement_that_is_not_due(
         pytest.param(NOT_DUE, lambda due: due | {"weights": [9] * len(due["weights"])}, id="other weights"),
         pytest.param(NOT_DUE, lambda due: due | {"draws": 99}, id="more draws"),
         pytest.param(INVALID, lambda due: due | {"estimate": due["estimate"][1:]}, id="fewer estimates"),
+        pytest.param(INVALID, lambda due: due | {"estimate": [-1, *due["estimate"][1:]]}, id="fewer than nobody"),
+        pytest.param(INVALID, lambda due: due | {"estimate": [2**40, *due["estimate"][1:]]}, id="more than can be"),
+        pytest.param(INVALID, lambda due: due | {"estimate": [2**39] * len(due["estimate"])}, id="more in all"),
+        pytest.param(INVALID, lambda due: due | {"bias": [-1] * len(due["bias"])}, id="a bias below nothing"),
+        pytest.param(INVALID, lambda due: due | {"bias": [2**52] * len(due["bias"])}, id="a bias beyond all noise"),
         pytest.param(
             NOT_DUE,
             lambda due: due | {"candidates": [due["candidates"][0]] * len(due["candidates"])},
@@ -319,6 +324,25 @@ def test_different_estimates_for_different_servers_cost_nothing_and_stop_nothing
         distributed, _ = driver.finish()
         same_release(distributed, driver.twin(codes))
         spent_once(federation, driver)
+
+
+def test_a_holder_that_claims_four_billion_persons_makes_no_sum_wrap(federation: Federation) -> None:
+    """With 2^32 - t persons claimed beside t honest ones, a sum modulo 2^32 would tell whether there are t."""
+    manifest, brought, codes = horizontal(federation, parameters=SHORT)
+    honest = codes[:300]
+    person = honest[:1]
+    t = int((honest[:, 0] == person[0, 0]).sum())
+    brought["south"] = manifest.layout.marginals(person) * (2**32 - t) % 2**32
+    with Driver(federation, manifest) as driver:
+        driver.ready(brought)
+        due = driver.until(0)
+        assert isinstance(due, Measurement)
+        assert isinstance(due.mechanism, Gaussian)
+        values = driver.step(1, request_to_json(due))
+        assert isinstance(values, tuple)
+        assert manifest.counted_bits == 31
+        expected = 2**31 - t + t  # what was claimed beyond 31 bits is cut off
+        assert abs(values[int(person[0, 0])] - expected) < 12 * due.mechanism.sigma_squared**0.5
 
 
 def test_nothing_comes_after_the_end(federation: Federation) -> None:
