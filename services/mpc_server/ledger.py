@@ -25,6 +25,8 @@ from caps.study import LedgerRange, Manifest
 from services.mpc_server.tables import ledger, steps
 
 GENESIS = "0" * 64
+FREE = "{}"
+"""The request, as it is written down, of a COMPUTE ANSWERS that is not charged."""
 
 
 class LedgerBroken(LocalError):
@@ -57,7 +59,7 @@ class Ledger:
                 charged.add((found.get("run"), found.get("step"), found.get("request")))
             previous, count = written, count + 1
         with reading(self._database) as connection:
-            known = select(steps.c.run, steps.c.step, steps.c.digest).where(steps.c.step > 0)
+            known = select(steps.c.run, steps.c.step, steps.c.digest).where(steps.c.request != FREE)
             if any(tuple(row) not in charged for row in connection.execute(known)):
                 raise LedgerBroken("a step was written down whose charge is not in the ledger")
         return count

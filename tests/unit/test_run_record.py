@@ -22,7 +22,8 @@ from services.mpc_server import tables
 from services.mpc_server.ledger import Ledger, LedgerBroken
 from services.mpc_server.runs.record import Record, RequestChanged, value_of
 from tests.federation_kit import opened
-from tests.study_kit import AT, Keys, example_manifest
+from tests.study_kit import AT, COLUMNS, Keys, example_manifest
+from tests.unit.test_join_manifest import joined_manifest
 
 RUN, INPUTS = "ab" * 16, "cd" * 32
 
@@ -120,6 +121,24 @@ def test_a_record_read_again_stands_where_it_stood(database, study, transcript) 
     assert record.account.filter.spent <= record.account.filter.budget
     charges = [one for one in Ledger(database).records() if one["kind"] == "charge"]
     assert [one["step"] for one in charges] == list(range(1, len(transcript) + 1))
+
+
+def test_computing_a_join_is_charged_before_servers_see_anything_of_it(database, study) -> None:
+    joined = joined_manifest(holders=COLUMNS)
+    record = record_of(database, joined)
+    write(record, 0, None)
+    entry = joined.overlaps_entry
+    assert entry is not None
+    assert record.account.filter.spent == entry.rho(joined.neighbouring) > 0
+    (charge,) = [one for one in Ledger(database).records() if one["kind"] == "charge"]
+    assert (charge["step"], charge["request"]) == (0, COMPUTE_DIGEST.hex())
+    assert charge["entry"] == entry.to_json(joined.neighbouring)
+    same(record, record_of(database, joined))
+    Ledger(database).verify()
+    with database.begin() as transaction:
+        transaction.execute(delete(tables.ledger))
+    with pytest.raises(LedgerBroken, match="whose charge is not in the ledger"):
+        Ledger(database).verify()
 
 
 @pytest.fixture

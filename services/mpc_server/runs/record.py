@@ -15,11 +15,11 @@ from sqlalchemy import Engine, select, update
 
 from caps import canonical
 from caps.errors import DomainError, LocalError, NotDue
-from caps.oracle import Request, request_from_json, request_to_json
+from caps.oracle import COMPUTE, Request, request_from_json, request_to_json
 from caps.service.database import reading
 from caps.study import Answer, Manifest, Signed, transcript_digest
 from caps.study.account import Account
-from services.mpc_server.ledger import Ledger
+from services.mpc_server.ledger import FREE, Ledger
 from services.mpc_server.tables import runs, steps
 
 
@@ -91,8 +91,9 @@ class Record:
         """Write a step down, and charge the ledger for it, at once or not at all."""
         if number != len(self.steps):
             raise DomainError(f"step {number} is not the next")
-        text = "{}" if request is None else canonical.dump(request_to_json(request)).decode()
         admission = self.account.check(request)
+        asked = dict(COMPUTE) if request is None else request_to_json(request)
+        text = FREE if admission.entry is None else canonical.dump(asked).decode()
         with self._database.begin() as transaction:
             # Here, not before: a run given up meanwhile may have had its reservation released.
             if transaction.execute(select(runs.c.state).where(runs.c.run == self.run)).scalar_one() != "going":
