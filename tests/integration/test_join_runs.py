@@ -96,7 +96,7 @@ def released_is_central(
 def test_the_release_is_that_of_the_joint_table(
     federation: Federation, tmp_path: Path, division: Division, mode: str
 ) -> None:
-    manifest = study(federation, division, join={"mode": mode, "decoys": 8})
+    manifest = study(federation, division, join={"mode": mode})
     released_is_central(federation, manifest, owners_of(division, 11), tmp_path)
 
 
@@ -132,7 +132,7 @@ def test_drawn_studies(federation: Federation, tmp_path: Path, seed: int) -> Non
     has[~has.any(axis=1), draws.integers(len(ALL))] = True
     division = [(name, tuple(np.array(ALL)[row].tolist())) for name, row in zip(names, has, strict=True)]
     rules = {"duplicates": str(draws.choice(["first", "last"])), "missing": str(draws.choice(["drop", "alone"]))}
-    mode = {"mode": str(draws.choice(["union", "inner"])), "decoys": int(draws.integers(0, 5))}
+    mode = {"mode": str(draws.choice(["union", "inner"]))}
     manifest = study(federation, division, key=rules, join=mode, capacity=90)
     owners = owners_of(division, seed, population=int(draws.integers(5, 70)), twice=2, keyless=int(draws.integers(3)))
     released_is_central(federation, manifest, owners, tmp_path)
