@@ -46,7 +46,7 @@ CAPACITIES = {"north": 72, "south": 120}
 """Together whole words of 64: else the places that fill up the last word, public zeros, stand among opened shares."""
 COLUMNS = {"north": ("age", "smoker"), "south": ("illness", "plan")}
 ROUNDS = 2
-KEY_LABEL = b"/compute/join/tags/key"
+KEY_LABEL = b"/compute/join/key"
 """Under which the servers draw the key of the cipher."""
 
 
