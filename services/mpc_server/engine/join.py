@@ -74,8 +74,7 @@ _TAG_BITS = 64
 """A tag of 128 bits is opened as two words."""
 _ID_COINS = b"caps/v1/join/ids"
 _COMPARED = 8 * (ORDERED.stop - ORDERED.start)
-_IDS_ROUNDS = f"2 + min(ordered, 1)*log2({_COMPARED})"
-_IDS_SENT = f"64 + {ID_COMBINATIONS // 8}*tables + ({_COMPARED} + carry_ands({_COMPARED}))*ordered"
+_IDS_SENT = f"64 + {ID_COMBINATIONS // 8}*tables + carry_ands({_COMPARED}+1)*ordered"
 _PLANT_SENT = f"(first*16 + adder_ands(16) + one_hot_ands(dummy_bits(d)))*plane(sets) + {BLOCK_BITS}*copied*plane(d)"
 
 
@@ -120,7 +119,7 @@ Planted: TypeAlias = dict[tuple[int, ...], dict[int, RowShare]]
 
 @protocol(
     "comparisons of neighbours, then random combinations of what must be zero",
-    rounds=_IDS_ROUNDS,
+    rounds=f"1 + max(1, min(ordered, 1)*log2({_COMPARED}+1))",
     sent=_IDS_SENT,
 )
 async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
