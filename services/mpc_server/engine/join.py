@@ -137,7 +137,7 @@ async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
         if not len(table) or table.shape[1] < ID_BYTES:
             raise ShareError(f"{table!r} has no rows with identifiers")
     compared = [
-        bits_less_than(ctx.step(number), table.bits(slice(0, -1), ORDERED), table.bits(slice(1, None), ORDERED))
+        bits_less_than(ctx.step(number), *_neighbours(table.bits(slice(None), ORDERED)))
         for number, table in enumerate(tables)
         if len(table) > 1
     ]
@@ -151,6 +151,20 @@ async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
     combined = ctx.bits((ID_COMBINATIONS * len(tables),), mine, next_)
     opened = await reveal_bits(ctx.step("open"), combined, ring=Z8)
     return np.asarray(~opened.reshape(len(tables), ID_COMBINATIONS).any(axis=1))
+
+
+def _neighbours(x: BShare) -> tuple[BShare, BShare]:
+    """All elements of a vector but the last, and those that follow them: the same planes, one place on."""
+    count = x.size - 1
+    words = plane_words(count)
+
+    def following(part: Words) -> Words:
+        after = part >> np.uint64(1)
+        after[:, :-1] |= part[:, 1:] << np.uint64(63)
+        return after[:, :words]
+
+    first = BShare(x.owner, (count,), x.mine[:, :words], x.next[:, :words])
+    return first, BShare(x.owner, (count,), following(x.mine), following(x.next))
 
 
 def _combined(wrong: BShare, seed: bytes, label: bytes) -> Words:
