@@ -298,6 +298,15 @@ def matching_of(
     return join.match(words, [table.attributes for table in valid], cliques, needed)
 
 
+def times_in_tables(tags: Sequence[np.ndarray]) -> Counter[tuple[int, ...]]:
+    """What opened tags show: how many of them occur how often in which tables."""
+    times: dict[bytes, list[int]] = {}
+    for table, part in enumerate(tags):
+        for tag in part:
+            times.setdefault(tag.tobytes(), [0] * len(tags))[table] += 1
+    return Counter(tuple(one) for one in times.values())
+
+
 def extents_of(tables: Sequence[Table]) -> list[join.TableExtent]:
     return [join.TableExtent(len(table.ids), table.attributes, not table.refused) for table in tables]
 

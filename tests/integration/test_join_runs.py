@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caps.study import Attestation, Manifest, Signed
+from caps.study import Attestation, Holder, Manifest, Signed
 from deploy.federation import POLICY, SERVERS, Federation
+from services.holder import sharing
 from services.holder.table import Rows
 from tests.federation_kit import ServerStores, manifest_of, same_release, spent_once
 from tests.join_kit import KEY, SCHEMA, JoinDriver, Owner, Record, drawn_records, joined
@@ -147,15 +148,26 @@ def test_without_anybody_in_common(federation: Federation, tmp_path: Path) -> No
     released_is_central(federation, manifest, owners, tmp_path)
 
 
-def test_a_table_that_repeats_a_person_is_named_and_takes_no_part(federation: Federation, tmp_path: Path) -> None:
-    """A holder whose own check was passed by: the servers see that a tag occurs twice."""
+@pytest.mark.parametrize("wrong", ["repeats a person", "is in another order"])
+def test_a_table_that_could_show_a_person_is_named_and_takes_no_part(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """A holder that does not run its own check, or does not sort: servers find it on shares, before they open tags."""
     manifest = study(federation, SPLIT, rows=["east"])
     owners = owners_of(SPLIT, 15)
     brought: dict[str, Any] = {owner.name: owner.read(manifest, tmp_path) for owner in owners}
-    rows = brought["south"]
-    ids = rows.ids.copy()
-    ids[1] = ids[0]
-    brought["south"] = Rows(rows.codes, ids=ids)
+    rows, records = brought["south"], sharing.records
+
+    def unsorted(manifest: Manifest, holder: Holder, rows: Rows) -> Any:
+        packed = records(manifest, holder, rows)
+        return packed if holder.name != "south" else packed[np.r_[1, 0, 2 : len(packed)]]
+
+    if wrong == "repeats a person":
+        ids = rows.ids.copy()
+        ids[1] = ids[0]
+        brought["south"] = Rows(rows.codes, ids=ids)
+    else:
+        monkeypatch.setattr(sharing, "records", unsorted)
     others = np.random.default_rng(4).integers(-1, manifest.domain.sizes, (50, 4))
     brought["east"] = manifest.layout.marginals(others)
     with JoinDriver(federation, manifest, tmp_path) as driver:
