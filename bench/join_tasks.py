@@ -6,6 +6,7 @@ import hashlib
 import resource
 import time
 from collections.abc import Generator
+from fractions import Fraction
 from itertools import combinations
 from types import coroutine
 from typing import Any, TypeVar
@@ -15,19 +16,34 @@ import numpy as np
 from bench.timing import timed_after, values
 from caps.domain import Attribute, Clique, Domain, Layout
 from caps.linkage import ID_BYTES, RowFormat
+from caps.noise.plans import DummyPlan
+from caps.oracle import overlaps_plan
+from caps.privacy import GaussianOverlaps, Neighbouring, Relation, calibrate
+from caps.privacy.rational import grid_down
 from caps.ring import Z8, Z64
 from caps.sharing import Algebra, deal
+from caps.study.manifest import OVERLAPS_SHARE
 from services.mpc_server.engine import join
+from services.mpc_server.engine.compute import Answers
 from services.mpc_server.engine.context import Branch, Context, Party, Replies, Round
-from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
+from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers, sets_of
 from services.mpc_server.engine.shuffle import RowShare
+from services.mpc_server.engine.steps import draw_noise
 
 T = TypeVar("T")
 
 ATTRIBUTES, CATEGORIES = 10, 5
 OVERLAP = 2
 """One row in this many of each holder is of a person whom the other holder has, too."""
-PHASES = {"shuffle": "shuffle", "encrypt": "encrypt", "expand": "one_hot_columns", "count": "count"}
+EPSILON, DELTA = Fraction(1), Fraction(1, 10**9)
+PHASES = {
+    "order": "check_ids",
+    "dummies": "plant_dummies",
+    "shuffle": "shuffle",
+    "encrypt": "encrypt",
+    "expand": "one_hot_columns",
+    "count": "count",
+}
 
 
 def layout_of() -> Layout:
@@ -47,6 +63,19 @@ def table(party: Party, layout: Layout, holder: int, rows: int) -> JoinInput:
     seeds = iter(hashlib.sha256(f"{holder}/{i}".encode()).digest() for i in range(2))
     share = deal(octets, entropy=lambda _: next(seeds), algebra=Algebra.XOR)[party.context.party]
     return JoinInput(f"H{holder}", attributes, RowShare(party.context.owner, *share.components()))
+
+
+def plan_of() -> DummyPlan:
+    """The dummies of a study of this epsilon and delta, in which a person is one row."""
+    rho = grid_down(OVERLAPS_SHARE * calibrate(EPSILON, DELTA))
+    return overlaps_plan(GaussianOverlaps.costing(rho, Neighbouring(Relation.UNBOUNDED)))
+
+
+async def joined(ctx: Context, tables: list[JoinInput], layout: Layout, plan: DummyPlan) -> Answers:
+    """COMPUTE ANSWERS as a run does it: noise for the numbers that servers see, then the join."""
+    noise = await draw_noise(ctx.step("noise"), plan.noise, len(sets_of(len(tables))))
+    dummies = Dummies(noise, plan.reach)
+    return await compute_joined_answers(ctx.step("join"), tables, layout=layout, mode=Mode.UNION, dummies=dummies)
 
 
 class Clock:
@@ -79,7 +108,7 @@ class Clock:
 
 async def measure(party: Party, repeats: int, rows: list[int]) -> dict[str, Any]:
     """Every measurement, at this party."""
-    layout = layout_of()
+    layout, plan = layout_of(), plan_of()
     originals = {phase: getattr(join, name) for phase, name in PHASES.items()}
     report: dict[str, Any] = {}
     for n in rows:
@@ -92,7 +121,7 @@ async def measure(party: Party, repeats: int, rows: list[int]) -> dict[str, Any]
             clock.spent = dict.fromkeys(PHASES, 0.0)
 
         def step(ctx: Context, _: None, tables: list[JoinInput] = tables) -> Any:
-            return compute_joined_answers(ctx, tables, layout=layout, mode=Mode.UNION)
+            return joined(ctx, tables, layout, plan)
 
         entry = await timed_after(party, f"join{n}", ready, step, repeats)
         entry["phases"] = clock.spent

@@ -40,7 +40,6 @@ ID_BYTES = 16
 MAX_COLUMNS = 16
 MAX_FORMATS = 16
 _ID_LABEL = b"caps/v1/join/id/"
-_DECOY_LABEL = b"caps/v1/join/decoy/"
 _ENCODING = "caps/v1/key:"
 _SPACES = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"  # noqa: E501
 """Unicode's White_Space; libraries differ on what is blank, so it is spelt out."""
@@ -372,42 +371,20 @@ def hashed_ids(study_id: str, key_digest: bytes, normalised: Sequence[bytes]) ->
     """
     if len(key_digest) != 32:
         raise DomainError("the digest of a join key has 32 bytes")
-    start = _hash(_ID_LABEL, study_id, key_digest)
-    return _ids(start, normalised)
-
-
-def random_ids(count: int) -> Ids:
-    """Fresh random ids, for rows that join no other and for padding: equal to any other id with probability 2^-128."""
-    return np.frombuffer(bytearray(secrets.token_bytes(ID_BYTES * count)), np.uint8).reshape(count, ID_BYTES)
-
-
-def padding_ids(study_id: str, key_digest: bytes, count: int, *, decoys: int = 0) -> Ids:
-    """`count` ids of rows that do not exist: to hide how many do, and how many are shared with other holders.
-
-    Of `decoys` ids, the same for all holders of a study, a random half is among them, by a fair coin each; the others
-    are random and match nothing. So two holders have Binomial(decoys, 1/4) ids more in common than persons. This blurs
-    overlaps for servers alone; who colludes with a holder can tell decoys. Raises DomainError if decoys do not fit in.
-    """
-    if not 0 <= decoys <= count:
-        raise DomainError("padding rows must be at least as many as decoys, for all decoys may be drawn")
-    start = _hash(_DECOY_LABEL, study_id, key_digest)
-    coins = np.unpackbits(np.frombuffer(secrets.token_bytes(-(-decoys // 8)), np.uint8))[:decoys]
-    chosen = _ids(start, [b"%d" % number for number in np.flatnonzero(coins)])
-    return np.concatenate([chosen, random_ids(count - len(chosen))])
-
-
-def _hash(label: bytes, study_id: str, key_digest: bytes) -> hashlib._Hash:
     study = study_id.encode()
-    return hashlib.sha256(label + len(study).to_bytes(4, "big") + study + key_digest)
+    start = hashlib.sha256(_ID_LABEL + len(study).to_bytes(4, "big") + study + key_digest)
 
-
-def _ids(start: hashlib._Hash, contents: Sequence[bytes]) -> Ids:
     def digest(content: bytes) -> bytes:
         state = start.copy()
         state.update(content)
         return state.digest()[:ID_BYTES]
 
-    return np.frombuffer(bytearray().join(map(digest, contents)), np.uint8).reshape(-1, ID_BYTES)
+    return np.frombuffer(bytearray().join(map(digest, normalised)), np.uint8).reshape(-1, ID_BYTES)
+
+
+def random_ids(count: int) -> Ids:
+    """Fresh random ids, for rows that join no other and for padding: equal to any other id with probability 2^-128."""
+    return np.frombuffer(bytearray(secrets.token_bytes(ID_BYTES * count)), np.uint8).reshape(count, ID_BYTES)
 
 
 def _series(values: object, name: str) -> pl.Series:

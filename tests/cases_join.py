@@ -149,7 +149,8 @@ def _(s: Source) -> Call:
 
 async def tagged(ctx: Context, *tables: Any) -> Any:
     """The opened tags of each table and the table itself, shuffled."""
-    out, tags = await join.tag_rows(ctx, [received(ctx, table) for table in tables])
+    keys = aes.RoundKeys(tuple(aes.random_key(ctx.step(f"key{i}")) for i in range(11)))  # any will do, at no cost
+    out, tags = await join.tag_rows(ctx, [received(ctx, table) for table in tables], keys)
     return tuple((np.asarray(one), in_words(rows)) for one, rows in zip(tags, out, strict=True))
 
 
@@ -202,7 +203,7 @@ def _(s: Source) -> Call:
 
 async def planted(ctx: Context, noise: Any, *, tables: int, reach: int) -> Any:
     found = await join.plant_dummies(ctx, noise, tables=tables, reach=reach)
-    return tuple(in_words(rows) for rows in found)
+    return tuple(tuple(in_words(found[chosen][table]) for table in chosen) for chosen in join.sets_of(tables))
 
 
 @case(join.plant_dummies, planted)
@@ -212,13 +213,14 @@ def _(s: Source) -> Call:
     noise = s.values.integers(-reach, reach + 1, len(sets))
 
     def check(value: Any) -> None:
-        """Every set has as many common identifiers as its number says, and every table as many rows as any."""
+        """Every set has as many common identifiers as its number says, and the others are in one table each."""
         owners: dict[bytes, list[int]] = {}
-        for table, words in enumerate(value):
-            rows = in_bytes(words, ID_BYTES)
-            assert len(rows) == 2 * reach * sum(table in chosen for chosen in sets)
-            for row in rows:
-                owners.setdefault(bytes(row), []).append(table)
+        for chosen, dummies in zip(sets, value, strict=True):
+            for table, words in zip(chosen, dummies, strict=True):
+                rows = in_bytes(words, ID_BYTES)
+                assert len(rows) == 2 * reach
+                for row in rows:
+                    owners.setdefault(bytes(row), []).append(table)
         found = Counter(tuple(owned) for owned in owners.values())
         assert {chosen: found[chosen] for chosen in sets} == dict(zip(sets, (noise + reach).tolist(), strict=True))
         assert set(found) <= {*sets, *((table,) for table in range(tables))}
@@ -280,19 +282,29 @@ def matching_of(
 ) -> Matching:
     """What the servers will see, with identifiers in place of tags.
 
-    planted: how many of each set's dummies are common to its tables; the others match nothing.
+    planted: how many of each set's dummies are common to its tables; the others match nothing. Sets with a refused
+    table have none.
     """
     valid = [table for table in tables if not table.refused]
-    ids = [list(table.ids) for table in valid]
-    for number, (chosen, count) in enumerate(zip(join.sets_of(len(valid)), planted, strict=False)):
-        for table in chosen:
+    ids = {i: list(table.ids) for i, table in enumerate(tables) if not table.refused}
+    for number, (chosen, count) in enumerate(zip(join.sets_of(len(tables)), planted, strict=False)):
+        for table in chosen if ids.keys() >= set(chosen) else ():
             ids[table] += [person_id(i, b"planted %d" % number) for i in range(count)]
             ids[table] += [person_id(i, b"alone %d in %d" % (number, table)) for i in range(count, dummies)]
-    words = [np.frombuffer(b"".join(part), "<u8").reshape(-1, 2) for part in ids]
+    words = [np.frombuffer(b"".join(part), "<u8").reshape(-1, 2) for part in ids.values()]
     needed = {name for table in tables for name in table.attributes} if mode is Mode.INNER else ()
     if not valid:
         return Matching(np.empty((0, 0), np.intp), ())
     return join.match(words, [table.attributes for table in valid], cliques, needed)
+
+
+def times_in_tables(tags: Sequence[np.ndarray]) -> Counter[tuple[int, ...]]:
+    """What opened tags show: how many of them occur how often in which tables."""
+    times: dict[bytes, list[int]] = {}
+    for table, part in enumerate(tags):
+        for tag in part:
+            times.setdefault(tag.tobytes(), [0] * len(tags))[table] += 1
+    return Counter(tuple(one) for one in times.values())
 
 
 def extents_of(tables: Sequence[Table]) -> list[join.TableExtent]:

@@ -429,11 +429,12 @@ def _join_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Finding
             hint = "round it up, so that padding hides how many persons there are"
             yield warn(("holders", i, "capacity"), "is the number of rows itself, and hides nothing", hint)
         elif holder.capacity is not None and holder.capacity < Policy().least_capacity:
-            hint = f"servers refuse fewer than {Policy().least_capacity} unless told otherwise"
-            yield warn(("holders", i, "capacity"), "with few rows, overlaps tell about single persons", hint)
+            hint = f"give at least {Policy().least_capacity}, unless the servers' policies allow fewer"
+            yield warn(("holders", i, "capacity"), "servers refuse a table of so few rows", hint)
     if join.protocol == "oprf":
-        hint = "the default, shuffle, tells no server; docs/joining.md says which to choose"
-        yield warn(("join", "protocol"), "S1 learns which holders have the same pseudonym", hint)
+        message = "S1 learns which holders have the same pseudonym, which is not differentially private"
+        hint = "what servers see by the default, shuffle, is; docs/joining.md says which to choose"
+        yield warn(("join", "protocol"), message, hint)
     brought = Counter(name for holder in manifest.holders for name in manifest.columns_of(holder).domain().names)
     if privacy.multiplicity == 1 and max(brought.values()) > 1:
         for rule in ("missing", "unparsable"):

@@ -196,15 +196,13 @@ class Join(Document):
 
     mode: `union`, everybody whom any holder has, or `inner`, who is in a table for every column. Where several holders
     bring a column of one person, the first in the order of `holders` that has a value decides. protocol: `shuffle`, in
-    which servers learn how many persons which holders have in common and nothing else; or `oprf`, which is lighter for
-    them, tells S1 more, and is for unions only. decoys: rows that do not exist, which blur how many persons two holders
-    have in common.
+    which servers learn, with noise that is charged, how many persons which holders have in common, and nothing else; or
+    `oprf`, which is lighter for them, tells S1 more than the guarantee covers, and is for unions only.
     """
 
     key: JoinKey
     mode: Literal["union", "inner"] = "union"
     protocol: Literal["shuffle", "oprf"] = "shuffle"
-    decoys: Annotated[int, Field(ge=0, le=1 << 20)] = 0
 
 
 class Form(NamedTuple):
@@ -581,10 +579,8 @@ class Manifest(Document):
             if joins != (holder.capacity is not None):
                 needed = "is needed where rows are joined" if joins else "is for holders whose rows are joined"
                 found.append(f"holders[{i}].capacity: {needed}")
-            elif self.join is not None and holder.capacity is not None:
-                total += holder.capacity
-                if holder.capacity <= self.join.decoys:
-                    found.append(f"holders[{i}].capacity: leaves no room beside {self.join.decoys} decoys")
+            else:
+                total += holder.capacity or 0
         if len(self.joined) > MAX_TABLES:
             found.append(
                 f"holders: rows of at most {MAX_TABLES} can be joined on shares, not of {len(self.joined)}: how many "

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from caps.errors import PeerViolation
 from caps.files import erase, sync_path, write_private
-from caps.joinkey import ID_BYTES, Ids, padding_ids
+from caps.joinkey import ID_BYTES, Ids, random_ids
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest, Server
@@ -77,16 +77,14 @@ def joins_by_tags(manifest: Manifest, holder: Holder) -> bool:
     return manifest.join is not None and manifest.join.protocol == "oprf" and holder.brings == "columns"
 
 
-def begin(manifest: Manifest, holder: Holder, rows: Rows, folder: Path, entropy: Entropy) -> None:
+def begin(holder: Holder, rows: Rows, folder: Path, entropy: Entropy) -> None:
     """Fix, durably, what is asked for: the ids of all padded rows, in random order, and the seed of their blinds."""
-    assert manifest.join is not None
     assert holder.capacity is not None
     assert rows.ids is not None
     count, capacity = len(rows.ids), holder.capacity
-    padding = padding_ids(manifest.study_id, manifest.join.key.digest, capacity - count, decoys=manifest.join.decoys)
     order = Uniform(entropy(32)).permutation(capacity)
     shuffled = np.empty((capacity, ID_BYTES), np.uint8)
-    shuffled[order] = np.concatenate([rows.ids, padding])
+    shuffled[order] = np.concatenate([rows.ids, random_ids(capacity - count)])
     folder.mkdir(mode=0o700)
     write_private(folder / _SEED, entropy(32))
     write_private(folder / _IDS, shuffled.tobytes())

@@ -232,7 +232,7 @@ class HolderService:
             return self.store.want_matching(study, True)
         folder = self._root / study / f"matching-{secrets.token_hex(8)}"
         try:
-            matching.begin(record.manifest, self.me(record.manifest), rows, folder, self._entropy)
+            matching.begin(self.me(record.manifest), rows, folder, self._entropy)
             return self.store.begin_matching(study, table, folder.name)
         except Exception:
             erase(folder)

@@ -18,7 +18,7 @@ import numpy as np
 from caps.domain import MISSING, Domain
 from caps.errors import DomainError
 from caps.files import sync_path, write_private
-from caps.joinkey import padding_ids
+from caps.joinkey import random_ids
 from caps.linkage import RowFormat
 from caps.prss import SEED_BYTES, expand_stream
 from caps.ring import SHARED_RINGS, Z8, Ring, Words
@@ -159,15 +159,13 @@ def one_hot_pieces(domain: Domain, rows: Rows, slots: int) -> Iterator[Words]:
 
 
 def records(manifest: Manifest, holder: Holder, rows: Rows) -> Words:
-    """Rows with hashed identifiers, and padding rows behind them; the servers shuffle all before they look at any."""
-    assert manifest.join is not None
+    """Rows with hashed identifiers and padding rows, in the order of identifiers: nothing tells which are which."""
     assert holder.capacity is not None
     assert rows.ids is not None
-    domain, key = manifest.columns_of(holder).domain(), manifest.join.key
-    empty = holder.capacity - len(rows.codes)
-    padding = padding_ids(manifest.study_id, key.digest, empty, decoys=manifest.join.decoys)
+    domain, empty = manifest.columns_of(holder).domain(), holder.capacity - len(rows.codes)
     nothing = np.full((empty, len(domain.attributes)), MISSING, np.int64)
-    packed = RowFormat(domain).pack(np.concatenate([rows.ids, padding]), np.concatenate([rows.codes, nothing]))
+    ids, codes = np.concatenate([rows.ids, random_ids(empty)]), np.concatenate([rows.codes, nothing])
+    packed = RowFormat(domain).pack(ids, codes)
     return packed.astype(Z8.dtype)
 
 

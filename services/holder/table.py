@@ -98,9 +98,8 @@ def _joined(path: Path, schema: Schema, manifest: Manifest, holder: Holder, limi
         report.join = error.report
         raise _refusal(str(error), report) from None
     report.join = found
-    room = holder.capacity - manifest.join.decoys
-    if len(keys) > room:
-        raise _refusal(f"the table has more rows than the {room} that the study has room for", report)
+    if len(keys) > holder.capacity:
+        raise _refusal(f"the table has more rows than the {holder.capacity} that the study has room for", report)
     if not len(keys):
         raise DomainError("the table has no rows")
     return Rows(codes[keys.rows], ids=keys.ids(manifest.study_id, key.digest)), report

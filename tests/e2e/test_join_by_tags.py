@@ -12,7 +12,7 @@ from tests.e2e.kit import CANARIES, SCHEMA, Study, client, encoded, nobody_wrote
 from tests.federation_kit import manifest_of
 
 PARTS = {"north": ["income"], "south": ["smoker", "illness"], "west": ["smoker"]}
-JOIN = {"key": {"columns": [{"name": "number", "kind": "text"}]}, "protocol": "oprf", "decoys": 10}
+JOIN = {"key": {"columns": [{"name": "number", "kind": "text"}]}, "protocol": "oprf"}
 
 
 def joined(federation: Federation, folder: Path) -> Study:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caps.study import Attestation, Manifest, Signed
+from caps.study import Attestation, Holder, Manifest, Signed
 from deploy.federation import POLICY, SERVERS, Federation
+from services.holder import sharing
 from services.holder.table import Rows
 from tests.federation_kit import POPULATIONS, ServerStores, manifest_of, same_release, spent_once
 from tests.join_kit import KEY, SCHEMA, JoinDriver, Owner, Record, drawn_records, joined
@@ -97,7 +98,7 @@ def released_is_central(
 def test_the_release_is_that_of_the_joint_table(
     federation: Federation, tmp_path: Path, division: Division, mode: str
 ) -> None:
-    manifest = study(federation, division, join={"mode": mode, "decoys": 8})
+    manifest = study(federation, division, join={"mode": mode})
     released_is_central(federation, manifest, owners_of(division, 11), tmp_path)
 
 
@@ -133,7 +134,7 @@ def test_drawn_studies(federation: Federation, tmp_path: Path, seed: int) -> Non
     has[~has.any(axis=1), draws.integers(len(ALL))] = True
     division = [(name, tuple(np.array(ALL)[row].tolist())) for name, row in zip(names, has, strict=True)]
     rules = {"duplicates": str(draws.choice(["first", "last"])), "missing": str(draws.choice(["drop", "alone"]))}
-    mode = {"mode": str(draws.choice(["union", "inner"])), "decoys": int(draws.integers(0, 5))}
+    mode = {"mode": str(draws.choice(["union", "inner"]))}
     manifest = study(federation, division, key=rules, join=mode, capacity=90)
     owners = owners_of(division, seed, population=int(draws.integers(5, 70)), twice=2, keyless=int(draws.integers(3)))
     released_is_central(federation, manifest, owners, tmp_path)
@@ -148,15 +149,26 @@ def test_without_anybody_in_common(federation: Federation, tmp_path: Path) -> No
     released_is_central(federation, manifest, owners, tmp_path)
 
 
-def test_a_table_that_repeats_a_person_is_named_and_takes_no_part(federation: Federation, tmp_path: Path) -> None:
-    """A holder whose own check was passed by: the servers see that a tag occurs twice."""
+@pytest.mark.parametrize("wrong", ["repeats a person", "is in another order"])
+def test_a_table_that_could_show_a_person_is_named_and_takes_no_part(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """A holder that does not run its own check, or does not sort: servers find it on shares, before they open tags."""
     manifest = study(federation, SPLIT, rows=["east"])
     owners = owners_of(SPLIT, 15)
     brought: dict[str, Any] = {owner.name: owner.read(manifest, tmp_path) for owner in owners}
-    rows = brought["south"]
-    ids = rows.ids.copy()
-    ids[1] = ids[0]
-    brought["south"] = Rows(rows.codes, ids=ids)
+    rows, records = brought["south"], sharing.records
+
+    def unsorted(manifest: Manifest, holder: Holder, rows: Rows) -> Any:
+        packed = records(manifest, holder, rows)
+        return packed if holder.name != "south" else packed[np.r_[1, 0, 2 : len(packed)]]
+
+    if wrong == "repeats a person":
+        ids = rows.ids.copy()
+        ids[1] = ids[0]
+        brought["south"] = Rows(rows.codes, ids=ids)
+    else:
+        monkeypatch.setattr(sharing, "records", unsorted)
     others = np.random.default_rng(4).integers(-1, manifest.domain.sizes, (50, 4))
     brought["east"] = manifest.layout.marginals(others)
     with JoinDriver(federation, manifest, tmp_path) as driver:

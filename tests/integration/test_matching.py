@@ -44,7 +44,6 @@ JOIN: dict[str, Any] = {
         "missing": "alone",
     },
     "protocol": "oprf",
-    "decoys": 4,
 }
 VALUES: dict[str, tuple[str, ...]] = {
     "age": ("5", "25", "45", "65"),

@@ -17,6 +17,7 @@ from caps.linkage import ID_BYTES, RowFormat
 from caps.prss import Prss
 from caps.ring import Z32, Z64
 from services.mpc_server.engine import join
+from services.mpc_server.engine.aes import RoundKeys, random_key
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.join import Dummies, Mode, compute_joined_answers, join_answers, match
 from services.mpc_server.engine.registry import REGISTRY
@@ -364,7 +365,8 @@ def test_rows_of_another_study_are_refused() -> None:
     rows = np.zeros((3, ID_BYTES), np.uint8)
 
     async def foreign(ctx: Context) -> Any:
-        return await join.tag_rows(ctx, [RowShare(Owner(ctx.party, b"other"), rows, rows)])
+        keys = RoundKeys((random_key(ctx),) * 11)
+        return await join.tag_rows(ctx, [RowShare(Owner(ctx.party, b"other"), rows, rows)], keys)
 
     with pytest.raises(Failed):
         World(1).run(foreign)

@@ -31,7 +31,7 @@ from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, co
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers, sets_of
 from services.mpc_server.engine.release import count_bits, error_scores
-from tests.cases_join import dealt, received
+from tests.cases_join import dealt, received, times_in_tables
 from tests.study_kit import SERVERS, example_json, make_keys
 from tests.world import Failed, World
 
@@ -349,11 +349,7 @@ class Runs:
         original = join.match
 
         def watched(tags: Any, *args: Any) -> Any:
-            times: dict[bytes, list[int]] = {}
-            for table, part in enumerate(tags):
-                for tag in part:
-                    times.setdefault(tag.tobytes(), [0] * len(tags))[table] += 1
-            patterns.append(Counter(tuple(one) for one in times.values()))
+            patterns.append(times_in_tables(tags))
             return original(tags, *args)
 
         with self._monkeypatch.context() as patched:

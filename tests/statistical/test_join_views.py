@@ -1,5 +1,5 @@
 """What one server receives, stores and logs of a joined run does not depend on who the persons are, nor on which rows
-match: only on how many rows tables have and how many persons which of them have in common.
+match: only on how many rows tables have and how many persons which of them have in common, with noise.
 
 Everything that comes in is recorded, on servers that are processes of their own, during runs on two sets of tables: of
 the same sizes and overlaps, with other persons, other values, and other rows that match. The messages are the same in
@@ -7,12 +7,15 @@ number, order and length, and their bytes are uniform in both.
 
 A server that colludes with a holder knows its identifiers, and two of the three parts of which each permutation
 of the shuffle and the cipher's key are made. It lacks the third: without it the permutation and the key are uniform. So
-nothing in its view can be compared with the identifier of somebody it guesses.
+nothing in its view can be compared with the identifier of somebody it guesses. What is left are the numbers that opened
+tags show. Where a holder brings somebody to see whether another one has that person, they follow the law that the
+study is charged for.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 from pathlib import Path
@@ -23,11 +26,19 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
+from caps.domain import Layout
 from caps.joinkey import ID_BYTES, JoinKey
+from caps.oracle import overlaps_plan
+from caps.privacy import GaussianOverlaps
 from caps.prss import expand
 from caps.ring import Z64, planes_to_words
 from caps.study import Manifest
 from deploy.federation import POLICY, SERVERS, Federation
+from services.mpc_server.engine import join
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers
+from services.mpc_server.engine.steps import draw_noise, noise_context
+from tests.cases_join import Table, dealt, person_id, received, times_in_tables
 from tests.federation_kit import POPULATIONS, RunBits, manifest_of
 from tests.join_kit import KEY, NUMBER, SCHEMA, JoinDriver, Owner, Record
 from tests.recording import Received, forget, read
@@ -41,12 +52,14 @@ from tests.statistical.test_views import (
     shares,
     uniform,
 )
+from tests.study_kit import example_json
+from tests.world import World
 
-CAPACITIES = {"north": 72, "south": 120}
-"""Together whole words of 64: else the places that fill up the last word, public zeros, stand among opened shares."""
+CAPACITIES = {"north": 72, "south": 156}
+"""With dummies, whole words of 64: else what fills up the last word, public zeros, stands among opened shares."""
 COLUMNS = {"north": ("age", "smoker"), "south": ("illness", "plan")}
 ROUNDS = 2
-KEY_LABEL = b"/compute/join/tags/key"
+KEY_LABEL = b"/compute/join/key"
 """Under which the servers draw the key of the cipher."""
 
 
@@ -86,6 +99,7 @@ class View:
         self.manifest = manifest or manifest_of(
             federation, split, schema=SCHEMA, join={"key": KEY}, parameters={"rounds": 5}
         )
+        assert not sum(map(self.manifest.shuffled_rows, self.manifest.holders)) % 64
         self.owners = owners(which)
         rows: dict[str, Any] = {owner.name: owner.read(self.manifest, folder) for owner in self.owners}
         self.ids = {name: found.ids for name, found in rows.items()}
@@ -304,3 +318,96 @@ def test_sizes_are_those_of_the_manifest_whatever_is_in_the_tables(federation: F
             settle(driver)
         outlines.append([by_source([one.outline for one in read(home)[0] if one.kind == "ROUND"]) for home in homes])
     assert outlines[0] == outlines[1]
+
+
+# What the opened tags show
+
+NEIGHBOURS = (("honest", ("age",)), ("corrupt", ("smoker",)), ("insurer", ("illness",)), ("other", ("plan",)))
+LEFT, JOINED = (1, 2), (0, 1, 2)
+"""Where the person is without the honest holder, and with it."""
+REPEATS = 100
+
+
+def neighbours() -> Manifest:
+    """A weak guarantee, so that dummies are few: what is compared is the law, which is the same for any epsilon."""
+    document, _ = example_json(
+        holders=NEIGHBOURS, schema=SCHEMA, epsilon="20", capacity=24, join={"key": KEY}, alignment=None
+    )
+    return Manifest.from_json(document)
+
+
+def overlaps_seen(manifest: Manifest, present: bool, run: int) -> dict[tuple[int, ...], int]:
+    """For every set of holders, how many tags just these have: of 12 persons everywhere, one at both corrupt holders
+    who is at the honest one or not, and padding. The noise is drawn as in a study, from keys of this run."""
+    assert manifest.overlaps is not None
+    plan = overlaps_plan(manifest.overlaps)
+    common, padding = [person_id(i) for i in range(12)], iter(range(1000))
+    tables = []
+    for place, holder in enumerate(manifest.holders):
+        ids = [*common, *[person_id(99)] * (place in LEFT or (present and place == 0))]
+        ids += [person_id(next(padding), b"padding") for _ in range(24 - len(ids))]
+        tables.append(Table(manifest.columns_of(holder).domain().names, ids, np.zeros((24, 1), np.int64)))
+    seen: list[Counter[tuple[int, ...]]] = []
+    original = join.match
+
+    def watched(tags: Any, *args: Any) -> Any:
+        seen.append(times_in_tables(tags))
+        return original(tags, *args)
+
+    async def computed(ctx: Context, *shares: Any) -> Any:
+        inputs = [
+            JoinInput("", table.attributes, received(ctx, share)) for table, share in zip(tables, shares, strict=True)
+        ]
+        noise = await draw_noise(noise_context(ctx, "compute", plan), plan.noise, manifest.overlap_sets)
+        dummies = Dummies(noise, plan.reach)
+        return (await compute_joined_answers(ctx, inputs, layout=layout, mode=Mode.UNION, dummies=dummies)).accepted
+
+    layout = Layout(manifest.domain, tuple((name,) for name in manifest.domain.names))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(join, "match", watched)
+        world = World(1, keys=run)
+        assert world.run(computed, *(dealt(table.rows(manifest.domain)) for table in tables)).value.all()
+    assert seen[0] == seen[1] == seen[2]
+    return {chosen: seen[0][tuple(int(i in chosen) for i in range(4))] for chosen in join.sets_of(4)}
+
+
+def without_noise(manifest: Manifest, present: bool) -> dict[tuple[int, ...], int]:
+    assert manifest.overlaps is not None
+    persons = {(0, 1, 2, 3): 12, JOINED if present else LEFT: 1}
+    return {chosen: persons.get(chosen, 0) + overlaps_plan(manifest.overlaps).reach for chosen in join.sets_of(4)}
+
+
+def law_fits(noise: np.ndarray, sigma2: float) -> float:
+    """The p-value of Pearson's test of integers against the discrete Gaussian; what is rare is one class."""
+    values = np.arange(-60, 61)
+    weights = np.exp(-(values**2) / (2 * sigma2))
+    expected = len(noise) * weights / weights.sum()
+    counts = np.bincount(noise + 60, minlength=121)
+    often = expected >= 5
+    found = [*counts[often], counts[~often].sum()]
+    return float(stats.chisquare(found, [*expected[often], expected[~often].sum()]).pvalue)
+
+
+def test_numbers_of_opened_tags_are_those_of_neighbours_with_the_noise_that_is_charged() -> None:
+    manifest = neighbours()
+    overlaps = manifest.overlaps
+    assert isinstance(overlaps, GaussianOverlaps)
+    sigma2, sets = float(overlaps.sigma_squared), join.sets_of(4)
+    charge = float(overlaps.rho(manifest.neighbouring))
+    truth, other = (np.array(list(without_noise(manifest, present).values())) for present in (True, False))
+    views = np.array([list(overlaps_seen(manifest, True, run).values()) for run in range(REPEATS)])
+    # With the same keys, so the same noise, neighbours differ by the person, and by nothing else.
+    for run in range(5):
+        seen = overlaps_seen(manifest, False, run)
+        changes = {chosen: views[run][place] - seen[chosen] for place, chosen in enumerate(sets)}
+        assert {chosen: change for chosen, change in changes.items() if change} == {JOINED: 1, LEFT: -1}
+    noise = (views - truth).reshape(-1)
+    losses = ((views - other) ** 2 - (views - truth) ** 2).sum(axis=1) / (2 * sigma2)
+    assert law_fits(noise, sigma2) > UNLIKELY
+    assert law_fits(noise, 0.8**2 * sigma2) < UNLIKELY
+    assert law_fits(noise, 1.25**2 * sigma2) < UNLIKELY
+    # The loss is about Gaussian of mean rho and variance 2 rho, which is what zero-concentrated privacy allows.
+    assert 2 / (2 * sigma2) <= charge
+    assert abs(np.mean(losses) - charge) < 4.5 * (2 * charge / REPEATS) ** 0.5
+    assert np.var(losses) < 2 * charge * (1 + 4.5 * (2 / REPEATS) ** 0.5)
+    assert max(losses) < charge + 6 * (2 * charge) ** 0.5

@@ -16,7 +16,7 @@ import pytest
 
 from caps.domain import MISSING
 from caps.errors import DomainError
-from caps.joinkey import ID_BYTES, hashed_ids, padding_ids
+from caps.joinkey import ID_BYTES, hashed_ids, random_ids
 from caps.linkage import ID_BYTES, ORDERED, RowFormat
 from caps.ring import RINGS
 from caps.schema import Limits
@@ -42,12 +42,11 @@ KEYS = make_keys(["S1", "S2", "S3", "coordinator", *(name for name, _ in COLUMNS
 HEADER = "smoker,number,age,born\n"
 
 
-def choices_of(key: dict[str, Any] | None = None, *, capacity: int = 8, decoys: int = 0) -> dict[str, Any]:
+def choices_of(key: dict[str, Any] | None = None, *, capacity: int = 8) -> dict[str, Any]:
     """Members of a manifest in which the registry and the lab are joined."""
     document, _ = example_json(holders=COLUMNS, keys=KEYS)
     holders = [holder | {"capacity": capacity} for holder in document["holders"]]
-    join = {"key": KEY | (key or {}), "decoys": decoys}
-    return {"holders": holders, "alignment": None, "join": join}
+    return {"holders": holders, "alignment": None, "join": {"key": KEY | (key or {})}}
 
 
 def study(key: dict[str, Any] | None = None, **choices: int) -> Manifest:
@@ -206,9 +205,9 @@ def test_rows_without_a_good_key(tmp_path: Path, what: str) -> None:
 
 
 def test_rows_beyond_the_capacity(tmp_path: Path) -> None:
-    """Decoys need room too; what the key drops needs none."""
+    """What the key drops needs no room."""
     lines = [f"no,N{i},30,1990-01-02\n" for i in range(6)]
-    manifest = study({"missing": "drop"}, capacity=8, decoys=2)
+    manifest = study({"missing": "drop"}, capacity=6)
     rows, _ = loaded(tmp_path / "t", HEADER + "".join(lines) + "no,,30,1990-01-02\n", manifest)
     assert len(rows.codes) == 6
     with pytest.raises(Problem, match="more rows than the 6 that the study has room for") as refused:
@@ -264,7 +263,7 @@ def components(folder: Path, form: Form) -> list[tuple[Any, Any]]:
 
 
 def test_shares_are_of_rows_and_padding(tmp_path: Path) -> None:
-    manifest = study(capacity=20, decoys=12)
+    manifest = study(capacity=20)
     holder = manifest.holders[0]
     text = f"{HEADER}no,A,30,1990-01-02\nyes,B,79,1990-01-02\n"
     rows, _ = loaded(tmp_path / "t", text, manifest)
@@ -290,34 +289,18 @@ def test_shares_are_of_rows_and_padding(tmp_path: Path) -> None:
             assert not any((part == row).all(axis=1).any() for row in table)
 
 
-def test_padding_is_fresh_and_decoys_are_common(tmp_path: Path) -> None:
-    """Of 200 decoys each holder takes about half, so two have about a quarter in common; other padding is nobody's."""
-    manifest = study(capacity=400, decoys=200)
-    assert manifest.join is not None
-    text = f"{HEADER}no,A,30,1990-01-02\n"
-    rows, _ = loaded(tmp_path / "t", text, manifest)
-    tables = [sharing.records(manifest, manifest.holders[0], rows) for _ in range(3)]
-    assert rows.ids is not None
-    padding = [{row[:ID_BYTES].tobytes() for row in table} - {rows.ids[0].tobytes()} for table in tables]
-    decoys = set[bytes]()
-    while len(decoys) < 200:
-        drawn = padding_ids(manifest.study_id, manifest.join.key.digest, 200, decoys=200)
-        again = padding_ids(manifest.study_id, manifest.join.key.digest, 200, decoys=200)
-        decoys |= {row.tobytes() for row in drawn} & {row.tobytes() for row in again}
-    for one, other in ((0, 1), (0, 2), (1, 2)):
-        common = padding[one] & padding[other]
-        assert common <= decoys
-        assert 20 <= len(common) <= 80  # Binomial(200, 1/4): 5 standard deviations are 31
-    plain = study(capacity=400)
-    rows, _ = loaded(tmp_path / "t", text, plain)
-    alone = [{row[:ID_BYTES].tobytes() for row in sharing.records(plain, plain.holders[0], rows)} for _ in range(2)]
-    assert rows.ids is not None
-    assert alone[0] & alone[1] == {rows.ids[0].tobytes()}
+def test_padding_is_fresh_each_time(tmp_path: Path) -> None:
+    manifest = study(capacity=400)
+    rows, _ = loaded(tmp_path / "t", f"{HEADER}no,A,30,1990-01-02\n", manifest)
+    tables = [sharing.records(manifest, manifest.holders[0], rows)[:, :ID_BYTES] for _ in range(2)]
+    one, other = ({row.tobytes() for row in table} for table in tables)
+    assert len(one) == len(other) == 400
+    assert one & other == {*as_bytes(rows)}
 
 
 def test_a_full_table_needs_no_padding() -> None:
     manifest = study(capacity=3)
-    rows = Rows(np.array([[0, 0], [1, MISSING], [3, 1]]), ids=padding_ids("s", bytes(32), 3))
+    rows = Rows(np.array([[0, 0], [1, MISSING], [3, 1]]), ids=random_ids(3))
     assert sharing.records(manifest, manifest.holders[0], rows).shape == (3, 17)
 
 
@@ -328,7 +311,7 @@ def joining(tmp_path: Path) -> Iterator[World]:
     class Joining(World):
         def __init__(self) -> None:
             super().__init__(tmp_path / "world", "registry", holders=COLUMNS, keys=KEYS)
-            self.document |= choices_of({"duplicates": "refuse"}, capacity=16, decoys=4)
+            self.document |= choices_of({"duplicates": "refuse"}, capacity=16)
             self.manifest = Manifest.from_json(self.document)
             self.answer = self.manifest.canonical_bytes()
 

@@ -99,7 +99,6 @@ PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
     ("nobody to join", ROWS, lambda _: None, ["join: no holder brings columns"]),
     ("no capacity", SHARED, no_capacity, ["holders[1].capacity: is needed where rows are joined"]),
     ("capacity of rows", MIXED, put("holders", 0, "capacity", value=9), ["holders[0].capacity: is for holders whose"]),
-    ("decoys fill it", SHARED, put("join", "decoys", value=200), [f"holders[{i}].capacity: leaves" for i in range(3)]),
     (
         "too many rows",
         SHARED,
@@ -137,7 +136,6 @@ def test_capacity_needs_a_join() -> None:
 
 
 def test_limits_are_met_exactly() -> None:
-    assert problems(joined_json(capacity=200, join={"decoys": 199})) == []
     dummies = joined_manifest().dummies
     sizes = [MAX_SLOTS - 20 - 3 * 3 * dummies, 10, 10]  # each of three tables is in three sets
     document = joined_json()
@@ -167,9 +165,6 @@ def test_as_many_tables_as_dummies_can_be_planted_for() -> None:
         (("join", "extra"), 1),
         (("join", "mode"), "left"),
         (("join", "protocol"), "psi"),
-        (("join", "decoys"), -1),
-        (("join", "decoys"), 1.5),
-        (("join", "decoys"), (1 << 20) + 1),
         (("join", "key", "columns"), []),
         (("join", "key", "columns", 0, "kind"), "name"),
         (("join", "key", "columns", 0, "extra"), 1),
@@ -194,7 +189,7 @@ def test_the_canonical_form_does_not_depend_on_spelling() -> None:
     document = joined_json()
     manifest = Manifest.from_json(document)
     explicit = deepcopy(document)
-    explicit["join"] |= {"mode": "union", "protocol": "shuffle", "decoys": 0}
+    explicit["join"] |= {"mode": "union", "protocol": "shuffle"}
     explicit["join"]["key"] |= {"version": 1, "duplicates": "refuse", "missing": "refuse", "unparsable": "refuse"}
     explicit["join"]["key"]["columns"][0] |= {"case": "fold", "missing_values": []}
     for other in (explicit, dict(reversed(document.items())), yaml.safe_load(yaml.safe_dump(document))):
@@ -212,7 +207,6 @@ def test_the_canonical_form_does_not_depend_on_spelling() -> None:
     [
         put("join", "mode", value="inner"),
         put("join", "protocol", value="oprf"),
-        put("join", "decoys", value=1),
         put("join", "key", "missing", value="drop"),
         put("join", "key", "columns", 0, "remove", value="/"),
         put("holders", 0, "capacity", value=201),
@@ -432,7 +426,7 @@ def test_errors_of_a_file_stand_at_their_lines() -> None:
     for place, (start, message) in expected.items():
         assert start in lines[found[place].line - 1], (place, lines[found[place].line - 1])
         assert message in found[place].message, found[place]
-    assert "key, mode, protocol, decoys" in found["join.more"].hint
+    assert "key, mode, protocol" in found["join.more"].hint
     assert "formats" in found["join.key.columns[1].thousand"].hint
     document = joined_json()
     del document["holders"][0]["capacity"]
@@ -447,7 +441,7 @@ def test_errors_of_a_file_stand_at_their_lines() -> None:
 @pytest.mark.parametrize(
     ("choices", "place", "words"),
     [
-        ({"capacity": 99}, "holders[0].capacity", "single persons"),
+        ({"capacity": 99}, "holders[0].capacity", "refuse a table"),
         ({"schema": SCHEMA | {"rows": 200}}, "holders[0].capacity", "hides nothing"),
         ({"join": {"protocol": "oprf"}}, "join.protocol", "same pseudonym"),
         ({"join": {"key": KEY | {"missing": "alone"}}}, "join.key.missing", "counts twice"),

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 from caps.errors import DomainError
-from caps.joinkey import ID_BYTES, JoinKey, KeyRefused, hashed_ids, padding_ids, random_ids
+from caps.joinkey import ID_BYTES, JoinKey, KeyRefused, hashed_ids, random_ids
 
 CANARY = "c4n4ry-7391"
 STUDY = "ab" * 32
@@ -233,18 +233,11 @@ def test_an_id_is_a_hash_of_study_key_and_value() -> None:
         hashed_ids("study", b"", [b"x"])
 
 
-def test_padding_holds_decoys_by_fair_coins() -> None:
-    def ids(decoys: int = 2048) -> set[bytes]:
-        return {row.tobytes() for row in padding_ids(STUDY, key().digest, 3000, decoys=decoys)}
-
-    one, other = ids(), ids()
+def test_random_ids_are_fresh() -> None:
+    one, other = ({row.tobytes() for row in random_ids(3000)} for _ in range(2))
     assert len(one) == len(other) == 3000
-    assert 512 - 160 < len(one & other) < 512 + 160  # 8 standard deviations
-    assert not ids(0) & ids(0)
-    assert padding_ids(STUDY, key().digest, 0).shape == (0, ID_BYTES)
-    assert random_ids(3).shape == (3, ID_BYTES)
-    with pytest.raises(DomainError, match="decoys"):
-        padding_ids(STUDY, key().digest, 3, decoys=4)
+    assert not one & other
+    assert random_ids(0).shape == (0, ID_BYTES)
 
 
 def test_json_both_ways() -> None:

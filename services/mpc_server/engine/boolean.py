@@ -1,7 +1,8 @@
 """Protocols on XOR shares, bit-sliced: every plane of every element in one message.
 
 Adders and comparisons combine (generate, propagate) pairs: a block of bits generates a carry, or passes one on. Two
-neighbouring blocks make one with g = g_hi ^ p_hi g_lo and p = p_hi p_lo, so k bits take log2(k) rounds.
+neighbouring blocks make one with g = g_hi ^ p_hi g_lo and p = p_hi p_lo, so k bits take log2(k) rounds. Where a block
+passes a carry on, what it generates need not be known: g = p_hi ? g_lo : g_hi is one AND as well.
 """
 
 from __future__ import annotations
@@ -111,9 +112,9 @@ async def all_of(ctx: Context, x: BShare) -> BShare:
 
 @protocol("carry tree: Brent and Kung 1982, its last output only", rounds="log2(w)", sent="carry_ands(w)*plane(n)")
 async def carry(ctx: Context, generate: BShare, propagate: BShare) -> BShare:
-    """[[the carry out of w bits]] from the generate and propagate bit of each.
+    """[[the carry out of w bits]] from the propagate bit of each and, for those that do not, the generate bit.
 
-    Pre-conditions: w >= 1; no bit both generates and propagates.
+    Pre-conditions: w >= 1; the generate bit of the lowest one is right also if it propagates, for nothing comes in.
     Leaks: nothing.
     """
     g, p = generate, propagate
@@ -125,7 +126,7 @@ async def carry(ctx: Context, generate: BShare, propagate: BShare) -> BShare:
         products = await conjunction(
             ctx.step(level),
             stack_planes([p.planes(high), p.planes(high).planes(slice(1, None))]),
-            stack_planes([g.planes(low), p.planes(low).planes(slice(1, None))]),
+            stack_planes([g.planes(low) ^ g.planes(high), p.planes(low).planes(slice(1, None))]),
         )
         rest = slice(2 * half, None)
         g, p = (
@@ -197,17 +198,22 @@ def _replace(x: BShare, index: Indices, planes: BShare) -> BShare:
 
 @protocol(
     "carry of the subtraction; Kogge and Stone 1973 recurrence",
-    rounds="1 + log2(w)",
-    sent="(w + carry_ands(w))*plane(n)",
+    rounds="log2(w+1)",
+    sent="carry_ands(w+1)*plane(n)",
 )
 async def bits_less_than(ctx: Context, x: BShare, y: BShare) -> BShare:
     """[[1 if x < y else 0]] of unsigned w-bit elements.
 
+    The highest bit in which they differ decides, and there it is that of y. A zero below all bits is for equal ones.
+
     Pre-conditions: x and y have one shape and one width.
     Leaks: nothing.
     """
-    smaller_here = await conjunction(ctx.step("generate"), ~x, y)
-    return await carry(ctx.step("carry"), smaller_here, ~(x ^ y))
+    ctx.own(x, y)
+    if x.shape != y.shape or x.width != y.width:
+        raise ShareError(f"{x!r} and {y!r} differ in shape or width")
+    below = x.planes(slice(0, 1)) ^ x.planes(slice(0, 1))
+    return await carry(ctx, stack_planes([below, y]), stack_planes([below, ~(x ^ y)]))
 
 
 @protocol("inner product over Z_2; Araki et al. 2016", rounds="1", sent="w*plane(n)")
@@ -304,7 +310,7 @@ def tournament_groups(count: int) -> list[int]:
 
 def tournament_rounds(count: int, width: int) -> int:
     """Rounds of `tournament`."""
-    return sum(1 + log2(width) + log2(size - 1) + 1 for size in tournament_groups(count))
+    return sum(log2(width + 1) + log2(size - 1) + 1 for size in tournament_groups(count))
 
 
 def tournament_bytes(count: int, width: int) -> int:
@@ -312,7 +318,7 @@ def tournament_bytes(count: int, width: int) -> int:
     total, index_bits = 0, log2(count)
     for size in tournament_groups(count):
         groups = -(-count // size)
-        total += (width + carry_ands(width)) * plane(groups * (size * (size - 1) // 2))
+        total += carry_ands(width + 1) * plane(groups * (size * (size - 1) // 2))
         total += (size - 2) * plane(groups * size)
         total += (width + index_bits) * plane(groups)
         count = groups

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from caps.errors import DomainError, ShareError
 from caps.linkage import ID_BYTES, ORDERED, RowFormat
 from caps.prss import expand
 from caps.ring import PLANE, Z8, Z16, Z64, Words, pack_bits, plane_words, unpack_bits
-from services.mpc_server.engine.aes import BLOCK_BITS, CACHED_BLOCKS, encrypt, expand_key, random_key
+from services.mpc_server.engine.aes import BLOCK_BITS, CACHED_BLOCKS, RoundKeys, encrypt, expand_key, random_key
 from services.mpc_server.engine.arithmetic import reveal_bits
 from services.mpc_server.engine.boolean import (
     Indices,
@@ -74,8 +74,7 @@ _TAG_BITS = 64
 """A tag of 128 bits is opened as two words."""
 _ID_COINS = b"caps/v1/join/ids"
 _COMPARED = 8 * (ORDERED.stop - ORDERED.start)
-_IDS_ROUNDS = f"2 + min(ordered, 1)*log2({_COMPARED})"
-_IDS_SENT = f"64 + {ID_COMBINATIONS // 8}*tables + ({_COMPARED} + carry_ands({_COMPARED}))*ordered"
+_IDS_SENT = f"64 + {ID_COMBINATIONS // 8}*tables + carry_ands({_COMPARED}+1)*ordered"
 _PLANT_SENT = f"(first*16 + adder_ands(16) + one_hot_ands(dummy_bits(d)))*plane(sets) + {BLOCK_BITS}*copied*plane(d)"
 
 
@@ -114,9 +113,13 @@ def sets_of(tables: int) -> list[tuple[int, ...]]:
     return [chosen for size in range(2, tables + 1) for chosen in combinations(range(tables), size)]
 
 
+Planted: TypeAlias = dict[tuple[int, ...], dict[int, RowShare]]
+"""For each set of tables, and each table of it, its dummies."""
+
+
 @protocol(
     "comparisons of neighbours, then random combinations of what must be zero",
-    rounds=_IDS_ROUNDS,
+    rounds=f"1 + max(1, min(ordered, 1)*log2({_COMPARED}+1))",
     sent=_IDS_SENT,
 )
 async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
@@ -134,7 +137,7 @@ async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
         if not len(table) or table.shape[1] < ID_BYTES:
             raise ShareError(f"{table!r} has no rows with identifiers")
     compared = [
-        bits_less_than(ctx.step(number), table.bits(slice(0, -1), ORDERED), table.bits(slice(1, None), ORDERED))
+        bits_less_than(ctx.step(number), *_neighbours(table.bits(slice(None), ORDERED)))
         for number, table in enumerate(tables)
         if len(table) > 1
     ]
@@ -150,6 +153,20 @@ async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
     return np.asarray(~opened.reshape(len(tables), ID_COMBINATIONS).any(axis=1))
 
 
+def _neighbours(x: BShare) -> tuple[BShare, BShare]:
+    """All elements of a vector but the last, and those that follow them: the same planes, one place on."""
+    count = x.size - 1
+    words = plane_words(count)
+
+    def following(part: Words) -> Words:
+        after = part >> np.uint64(1)
+        after[:, :-1] |= part[:, 1:] << np.uint64(63)
+        return after[:, :words]
+
+    first = BShare(x.owner, (count,), x.mine[:, :words], x.next[:, :words])
+    return first, BShare(x.owner, (count,), following(x.mine), following(x.next))
+
+
 def _combined(wrong: BShare, seed: bytes, label: bytes) -> Words:
     """Both components of the XOR of ID_COMBINATIONS random halves of the bits of one plane, each a bit of one word."""
     coins = expand(seed, _ID_COINS + label, (ID_COMBINATIONS, wrong.mine.shape[1]), Z64)
@@ -162,8 +179,8 @@ def _combined(wrong: BShare, seed: bytes, label: bytes) -> Words:
     rounds="3 + log2(16-1) + log2(dummy_bits(d))",
     sent=_PLANT_SENT,
 )
-async def plant_dummies(ctx: Context, noise: AShare, *, tables: int, reach: int) -> list[RowShare]:
-    """[[identifiers of dummies]], for each table: 2 reach of them for every set that it is in.
+async def plant_dummies(ctx: Context, noise: AShare, *, tables: int, reach: int) -> Planted:
+    """[[identifiers of dummies]]: 2 reach of them for every set, in each of its tables.
 
     Dummy i of a set has one random identifier in all tables of the set if i < noise + reach, and in each of them a
     random one of its own otherwise; then it matches nothing, as padding does. So how many rows a table has is public,
@@ -190,15 +207,10 @@ async def plant_dummies(ctx: Context, noise: AShare, *, tables: int, reach: int)
     own = random_planes(ctx.step("own"), width=BLOCK_BITS * len(others), shape=(count,))
     spread = np.repeat([place for place, _ in others], BLOCK_BITS)
     apart = await conjunction(ctx.step("apart"), unused.planes(spread), own)
-    found: list[list[RowShare]] = [[] for _ in range(tables)]
-    blocks = {(place, chosen[0]): _block(common, place) for place, chosen in enumerate(sets)}
-    blocks |= {
-        (place, table): _block(common, place) ^ _block(apart, position)
-        for position, (place, table) in enumerate(others)
-    }
-    for (_, table), block in blocks.items():
-        found[table].append(rows_of(block))
-    return [concatenate_rows(rows) for rows in found]
+    planted = {chosen: {chosen[0]: rows_of(_block(common, place))} for place, chosen in enumerate(sets)}
+    for position, (place, table) in enumerate(others):
+        planted[sets[place]][table] = rows_of(_block(common, place) ^ _block(apart, position))
+    return planted
 
 
 def _block(x: BShare, number: int) -> BShare:
@@ -219,16 +231,16 @@ class Tagged(NamedTuple):
 
 @protocol(
     "Mohassel, Rindal and Rosulek 2020, with AES for LowMC",
-    rounds="40 + 41*tag_blocks(n)",
-    sent="(1 + first)*s + 1440 + 3008*plane(n) + 32*tag_blocks(n)",
+    rounds="2 + 41*tag_blocks(n)",
+    sent="(1 + first)*s + 3008*plane(n) + 32*tag_blocks(n)",
 )
-async def tag_rows(ctx: Context, tables: Sequence[RowShare]) -> Tagged:
-    """Shuffled [[tables]] and, in the clear, the AES-128 encryption of each row's identifier under a fresh secret key.
+async def tag_rows(ctx: Context, tables: Sequence[RowShare], keys: RoundKeys) -> Tagged:
+    """Shuffled [[tables]] and, in the clear, the AES-128 encryption of each row's identifier under a secret key.
 
     Deviation: AES in place of LowMC (docs/adr/0007); each table is shuffled before, so that tags lead to no row.
 
-    Pre-conditions: rows begin with identifiers of 16 bytes; ctx is of a session whose keys serve this run only, or tags
-        of different runs could be compared.
+    Pre-conditions: rows begin with identifiers of 16 bytes; keys are those of a `random_key` that serves this run only,
+        or tags of different runs could be compared.
     Leaks: the number of rows of each table, and how many identifiers occur how often in which of the tables; the order
         of tags and their values are random.
     """
@@ -236,10 +248,7 @@ async def tag_rows(ctx: Context, tables: Sequence[RowShare]) -> Tagged:
         own_rows(ctx, table)
         if not len(table) or table.shape[1] < ID_BYTES:
             raise ShareError(f"{table!r} has no rows with identifiers")
-    keys, *shuffled = await together(
-        expand_key(ctx.step("schedule"), random_key(ctx.step("key"))),
-        *(shuffle(ctx.step(f"shuffle{number}"), table) for number, table in enumerate(tables)),
-    )
+    shuffled = await together(*(shuffle(ctx.step(f"shuffle{number}"), table) for number, table in enumerate(tables)))
     ids = RowShare(
         ctx.owner,
         np.concatenate([table.mine[:, :ID_BYTES] for table in shuffled]),
@@ -406,12 +415,9 @@ class _Table:
         self.columns = {name: slice(*ends[i : i + 2]) for i, name in enumerate(self.names)}
 
 
-_JOIN_ROUNDS = (
-    f"{_IDS_ROUNDS} + min(copied, 1)*(3 + log2(16-1) + log2(dummy_bits(d))) + min(n, 1)*40 + 41*tag_blocks(n) + z + l*b"
-    " + g*(min(c, 1) + 8)"
-)
+_JOIN_ROUNDS = "40 + 2*min(n, 1) + 41*tag_blocks(n) + z + l*b + g*(min(c, 1) + 8)"
 _JOIN_SENT = (
-    f"{_IDS_SENT} + min(copied, 1)*({_PLANT_SENT}) + (1 + first)*s + min(n, 1)*1440 + 3008*plane(n) + 32*tag_blocks(n)"
+    f"1440 + {_IDS_SENT} + min(copied, 1)*({_PLANT_SENT}) + (1 + first)*s + 3008*plane(n) + 32*tag_blocks(n)"
     " + x + 16*w + 2*y + 2*a*q + 2*g*c + g*(" + _LIFTED.format(e="m", k="16") + ")"
 )
 
@@ -441,13 +447,19 @@ async def join_answers(
     """
     cliques = layout.cliques if counted is None else [layout.cliques[layout.index(clique)] for clique in counted]
     used, wanted, kinds = _plan(ctx, tables, layout, cliques)
-    accepted = await check_ids(ctx.step("ids"), [one.rows for one in tables])
-    valid = [one for one, flag in zip(tables, accepted, strict=True) if flag]
-    kinds = [kind for kind, flag in zip(kinds, accepted, strict=True) if flag]
+    # The cipher's key takes 40 rounds; checks and dummies are ready long before, and no tag is opened until all are.
+    keys, accepted, planted = await together(
+        expand_key(ctx.step("schedule"), random_key(ctx.step("key"))),
+        check_ids(ctx.step("ids"), [one.rows for one in tables]),
+        _planted(ctx.step("dummies"), len(tables), dummies),
+    )
+    places = [place for place, flag in enumerate(accepted) if flag]
+    valid, kinds = [tables[place] for place in places], [kinds[place] for place in places]
     total = ctx.share(np.zeros(wanted.cells, Z64.dtype), np.zeros(wanted.cells, Z64.dtype))
     if valid:
-        rows = await _with_dummies(ctx.step("dummies"), [one.rows for one in valid], dummies)
-        shuffled, tags = await tag_rows(ctx.step("tags"), rows)
+        common = [dummies_of for chosen, dummies_of in planted.items() if set(chosen).issubset(places)]
+        rows = [_with_dummies(tables[place].rows, [one[place] for one in common if place in one]) for place in places]
+        shuffled, tags = await tag_rows(ctx.step("tags"), rows, keys)
         needed = {name for one in tables for name in one.attributes} if mode is Mode.INNER else ()
         matching = match(tags, [one.attributes for one in valid], cliques, needed)
         for group in _groups(matching.patterns, group_rows(used.width)):
@@ -460,13 +472,15 @@ async def join_answers(
     return Answers(ctx.share(mine, next_), accepted)
 
 
-async def _with_dummies(ctx: Context, tables: Sequence[RowShare], dummies: Dummies | None) -> list[RowShare]:
-    """The tables with dummies behind their rows: identifiers, and no values."""
-    if dummies is None or len(tables) < 2:
-        return list(tables)
-    noise = dummies.noise[: len(sets_of(len(tables)))]  # of fewer tables than there could be, if some were refused
-    planted = await plant_dummies(ctx, noise, tables=len(tables), reach=dummies.reach)
-    return [concatenate_rows([table, widened(ids, table.shape[1])]) for table, ids in zip(tables, planted, strict=True)]
+async def _planted(ctx: Context, tables: int, dummies: Dummies | None) -> Planted:
+    if dummies is None or tables < 2:
+        return {}
+    return await plant_dummies(ctx, dummies.noise, tables=tables, reach=dummies.reach)
+
+
+def _with_dummies(table: RowShare, dummies: Sequence[RowShare]) -> RowShare:
+    """The table with dummies behind its rows: identifiers, and no values."""
+    return concatenate_rows([table, *(widened(ids, table.shape[1]) for ids in dummies)])
 
 
 def _plan(
@@ -565,9 +579,9 @@ def join_sizes(
     used = layout.domain.project({name for clique in cliques for name in clique})
     valid = [extent for extent in extents if extent.accepted]
     kinds = [_Table(layout.domain, extent.attributes, used) for extent in valid]
-    sets = sets_of(len(valid)) if reach else []
-    added = [2 * reach * sum(table in chosen for chosen in sets) for table in range(len(valid))]
-    rows_of_each = [extent.rows + more for extent, more in zip(valid, added, strict=True)]
+    sets = sets_of(len(extents)) if reach else []
+    added = 2 * reach * sum(0 in chosen for chosen in sets_of(len(valid)))  # as many to any other as to the first
+    rows_of_each = [extent.rows + added for extent in valid]
     sizes = count_sizes(Layout(used, tuple(cliques)), 0)
     sizes |= {"n": sum(rows_of_each), "a": sum(size for _, size in matching.patterns), "tables": len(extents)}
     sizes["s"] = sum(rows * kind.row_bytes for rows, kind in zip(rows_of_each, kinds, strict=True))

@@ -215,11 +215,12 @@ class BShare(_Inert):
         return self._with(self.mine ^ other.mine, self.next ^ other.next)
 
     def __invert__(self) -> BShare:
-        return self.flip(np.ones((self.width, self.size), np.uint8))
+        return self.flip(np.ones((self.width, 1), np.uint8))
 
     def flip(self, bits: npt.NDArray[np.uint8]) -> BShare:
         """XOR with public bits of shape (width, size), or (width, 1) for the same in every element."""
-        public = pack_bits(np.broadcast_to(bits, (self.width, self.size)))
+        same = bits.shape == (self.width, 1)
+        public = bits * pack_bits(np.ones((1, self.size), np.uint8)) if same else pack_bits(bits)
         return self._with(
             self.mine ^ public if self.owner.party == 0 else self.mine,
             self.next ^ public if self.owner.party == 2 else self.next,
