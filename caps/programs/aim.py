@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,10 +41,15 @@ class AimProgram(Program):
         return task.one_ways
 
     def candidates(self, task: Task) -> dict[Clique, int]:
-        """Every part of a query, with w_c = sum over queries a of wt_a |c & a|, in lowest terms."""
+        """Every part of a query, with w_c = sum over queries a of wt_a |c & a|, in lowest terms.
+
+        Counted by attributes, that is the sum over those of c of the weights of all queries that have them.
+        """
         candidates = task.domain.downward_closure(task.workload.cliques)
-        queries = list(zip(map(set, task.workload.cliques), task.workload.weights, strict=True))
-        weights = [sum(weight * len(query & set(c)) for query, weight in queries) for c in candidates]
+        asked = Counter[str]()
+        for query, weight in zip(task.workload.cliques, task.workload.weights, strict=True):
+            asked.update(dict.fromkeys(query, weight))
+        weights = [sum(asked[name] for name in candidate) for candidate in candidates]
         return dict(zip(candidates, reduced(weights), strict=True))
 
     def draws(self, task: Task) -> int | None:

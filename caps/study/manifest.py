@@ -811,10 +811,12 @@ class Manifest(Document):
         if self.leaks:
             covered = f"so is what S2 or S3, with the coordinator and any holders, sees; {'; '.join(self.leaks)}"
         elif self.overlaps is not None:
+            sets = self.overlap_sets
+            which = f"each of {sets} sets of holders" if sets > 1 else "the two holders that are joined"
             covered = (
-                f"so is what {one} sees, which is sizes that were agreed, and for each of {self.overlap_sets} sets of "
-                f"holders how many persons exactly these have in common, with noise by up to {self.dummies:,} dummies; "
-                "what servers send each other follows from these numbers"
+                f"so is what {one} sees, which is sizes that were agreed, and for {which} how many persons exactly "
+                f"these have in common, with noise by up to {self.dummies:,} dummies; what servers send each other "
+                "follows from these numbers"
             )
         else:
             covered = f"so is what {one} sees, which is sizes that were agreed"
