@@ -165,9 +165,12 @@ class AimSchedule:
         return (self.after(),)
 
     def extremes(self) -> tuple[AnyMechanism, ...]:
-        """No round costs less than what this one is charged, whatever is annealed, nor more than all of rho."""
+        """No round costs less than what this one is charged, whatever is annealed, nor more than all of rho.
+
+        This round's own mechanisms are among them: what its charge is divided into anew may differ in the last digit.
+        """
         rounds = [_split(rho, self.neighbouring, self.MEASURE_SHARE) for rho in (self._round_cost, self.rho)]
-        return self.first, *(mechanism for both in rounds for mechanism in both)
+        return self.first, self.select, self.measure, *(mechanism for both in rounds for mechanism in both)
 
     def _annealed(self) -> AimSchedule:
         share, cost = (self.rho - self.spent) / self.least_rounds, self._round_cost

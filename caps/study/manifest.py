@@ -435,6 +435,7 @@ class Manifest(Document):
     def _spending_problems(self) -> list[str]:
         """Of parts that are sound by themselves and must also go together."""
         for place, check in (
+            ("privacy.delta", lambda: self.budget),
             ("privacy", lambda: self._asked),
             ("privacy.epsilon", lambda: self.dummies),
             ("holders", lambda: self.counted_bits),

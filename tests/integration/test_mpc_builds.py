@@ -15,7 +15,7 @@ from caps.study import Attestation, Signed
 from deploy.federation import SERVERS, Federation
 from services.mpc_server.build import brief, build_digest
 from tests.crashing import arm
-from tests.federation_kit import Driver, everything, manifest_of, same_release, spent_once
+from tests.federation_kit import POPULATIONS, Driver, everything, manifest_of, same_release, spent_once
 
 GENUINE, OTHER = ("tests.crashing",), ("tests.rebuilt",)
 ROWS = [{"name": "north", "brings": "rows"}]
@@ -25,7 +25,11 @@ ROWS = [{"name": "north", "brings": "rows"}]
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     folder = tmp_path_factory.mktemp("builds")
     with Federation(
-        folder, ("north",), environment={"CAPS_STALL": "4"}, policy="approval: automatic\nleast_holders: 1\n"
+        folder,
+        ("north",),
+        environment={"CAPS_STALL": "4"},
+        policy="approval: automatic\nleast_holders: 1\n",
+        populations=POPULATIONS,
     ) as found:
         found.start(*SERVERS, under=GENUINE)
         found.wait_ready(*SERVERS)

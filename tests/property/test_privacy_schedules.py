@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fractions import Fraction as F
 from itertools import pairwise
+from random import Random
 
 import mpmath
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from caps.errors import DomainError
@@ -104,6 +105,7 @@ def test_aim_never_exceeds_and_ends_at_its_budget_whatever_is_annealed(
 
 
 @given(budgets, st.integers(1, 20), st.integers(1, 40), relations, st.randoms(use_true_random=False))
+@example(F(6173508293103381, 9671406556917033397649408), 1, 12, UNBOUNDED, Random(0))
 @settings(deadline=None)
 def test_no_path_of_aim_leaves_its_extremes(rho: F, initial: int, rounds: int, relation: Neighbouring, chance) -> None:
     schedule = AimSchedule.start(rho, relation, initial=initial, rounds=rounds)

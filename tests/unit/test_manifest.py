@@ -308,7 +308,11 @@ TEN = {"columns": [{"name": f"c{i}", "kind": "boolean"} for i in range(10)]}
             },
             "privacy.epsilon: 200 is too large for mwem over 10 columns with 1 rounds: some noise would be narrower",
         ),
-        ({"algorithm": "mwem", "privacy": {"epsilon": "8", "accounting": "pure"}}, "privacy.delta: delta must exceed"),
+        (
+            {"algorithm": "mwem", "privacy": {"epsilon": "8", "delta": "1e-15", "accounting": "pure"}},
+            "privacy.delta: delta must exceed 5.2e-15: so much is taken by the distance of noise and of pseudorandom",
+        ),
+        ({"holders": COLUMNS, "delta": "1e-14"}, "privacy.delta: delta must exceed 1.4e-14: so much is taken by"),
         (
             {"algorithm": {"name": "mwem", "noise": "paper:irwin-hall"}, "privacy": {"accounting": "pure"}},
             "algorithm.noise: paper:irwin-hall is Gaussian",
