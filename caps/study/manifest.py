@@ -477,20 +477,18 @@ class Manifest(Document):
             return
         rounds, columns = self.forecast.rounds, len(self.domain.names)
         plan = f"{self.algorithm.name} over {columns} columns" + (f" with {rounds} rounds" if rounds else "")
-        least, most = (self._nearest_epsilon(factor) for factor in (Fraction(2), Fraction(1, 2)))
-        if least is None and most is not None:
-            raise DomainError(
-                f"{self.privacy.epsilon} is too large for {plan}: some noise would be narrower than servers can draw. "
-                f"About {float(most):.2g} is the most for that"
-            )
+        least = self._least_epsilon()
         enough = "" if least is None else f"About {float(least):.2g} is the least for that; "
         raise DomainError(
             f"{self.privacy.epsilon} is too small for {plan}: a single step would get so little of it that its noise "
             f"is wider than servers can draw. {enough}fewer rounds, queries or columns need less"
         )
 
-    def _nearest_epsilon(self, factor: Fraction) -> Fraction | None:
-        """About the first epsilon in the direction of `factor` whose noise can be drawn; None if none is found."""
+    def _least_epsilon(self) -> Fraction | None:
+        """About the least epsilon above this one whose noise can be drawn; None if none is found.
+
+        None is too large for that: delta could not cover what it must long before noise gets too narrow.
+        """
         task, near = self.task, self.privacy.exact_epsilon
         left = 1 if self.overlaps is None else 1 - OVERLAPS_SHARE
 
@@ -503,10 +501,10 @@ class Manifest(Document):
             except DomainError:
                 return False
 
-        far = next((far for i in range(1, 40) if fits(far := near * factor**i)), None)
+        far = next((far for i in range(1, 40) if fits(far := near * Fraction(2) ** i)), None)
         if far is None:
             return None
-        near = far / factor
+        near = far / 2
         for _ in range(6):
             middle = (near + far) / 2
             near, far = (near, middle) if fits(middle) else (middle, far)
