@@ -112,6 +112,12 @@ def _scale(mechanism: NoisyMax | PermuteAndFlip, weight: int, neighbouring: Neig
     return mechanism.scale(weight << UNIT_BITS, neighbouring)
 
 
+def _sums(numbers: Integers, starts: npt.NDArray[np.intp]) -> list[int]:
+    """Of segments of numbers below 2^40. Added up in halves: 2^24 of them would wrap in 64 bits."""
+    high, low = (np.add.reduceat(part, starts).tolist() for part in (numbers >> 20, numbers & (1 << 20) - 1))
+    return [(a << 20) + b for a, b in zip(high, low, strict=True)]
+
+
 @dataclass(frozen=True, eq=False)
 class Selection:
     """Which candidate's marginal is worst approximated: the greatest w (sum of |2^8 count - estimate| - bias) + noise.
@@ -154,8 +160,7 @@ class Selection:
             raise DomainError("at least one weight must not be zero")
         if np.any(self.estimate < 0) or np.any(self.estimate > MOST_COUNTED << UNIT_BITS):
             raise DomainError("an estimate is not a number of people")
-        # No sum of these wraps: there are at most 2^24 cells.
-        if np.any(np.add.reduceat(self.estimate, self.starts(layout)) > MOST_ESTIMATED):
+        if max(_sums(self.estimate, self.starts(layout))) > MOST_ESTIMATED:
             raise DomainError("the estimates of a candidate add up to more people than there can be")
         if np.any(self.bias < 0) or np.any(self.bias > sizes * MOST_BIAS):
             raise DomainError("a bias is not what noise could come to")

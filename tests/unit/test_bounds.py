@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -17,7 +19,10 @@ from caps.bounds import (
     largest_sum,
     scores_fit,
 )
+from caps.domain import Attribute, Domain, Layout
 from caps.errors import DomainError
+from caps.oracle import Selection
+from caps.privacy import NoisyMax
 from tests.study_kit import MIXED, example_manifest
 
 
@@ -62,3 +67,14 @@ def test_a_study_that_does_not_fit_names_the_member() -> None:
     queries = [{"attributes": ["a", "b"], "weight": 1 << 15}, {"attributes": ["a"], "weight": 1}]
     with pytest.raises(ValidationError, match="holders: the counts of 2 holders"):
         example_manifest(schema=wide, workload=queries, algorithm="mwem")
+
+
+def test_estimates_that_would_wrap_when_added_up_are_refused() -> None:
+    """2^24 cells of 2^39 units are 2^63, which 64 bits read as less than nothing."""
+    domain = Domain((Attribute("a", 4096), Attribute("b", 4096)))
+    layout = Layout(domain, (domain.names,))
+    zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
+    estimate = np.full(layout.cells, 1 << 39, np.int64)
+    asked = Selection("s", layout.cliques, estimate, zero, one, NoisyMax.of_star(Fraction(1)))
+    with pytest.raises(DomainError, match="add up to more people than there can be"):
+        asked.check(layout, 1 << 16)
