@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from caps.domain import Layout
@@ -81,9 +80,7 @@ def _products(width: int) -> int:
 def _brought_again(manifest: Manifest) -> int:
     """Columns of all attributes beyond their first holder."""
     sizes = dict(zip(manifest.domain.names, manifest.domain.sizes, strict=True))
-    aligned = [holder for holder in manifest.holders if manifest.form_of(holder).form != "marginals"]
-    brought = Counter(name for holder in aligned for name in manifest.columns_of(holder).domain().names)
-    return sum((count - 1) * sizes[name] for name, count in brought.items())
+    return sum((count - 1) * sizes[name] for name, count in manifest.brought.items())
 
 
 def size_shown(octets: int) -> str:

@@ -68,7 +68,7 @@ def answers_sizes_of(manifest: Manifest) -> dict[str, int]:
         sizes |= compute.marginals_sizes([layout] * len(rows), manifest.counted_bits)
     if columns:
         assert manifest.slots is not None
-        brought = Counter(name for holder in columns for name in holder.columns or layout.domain.names)
+        brought = manifest.brought
         used = layout.domain.project({name for clique in layout.cliques for name in clique})
         lower = sum((brought[name] - 1) * size for name, size in zip(used.names, used.sizes, strict=True))
         sizes |= {"u": len(columns), "g": lower, "h": max(brought[name] for name in used.names)}

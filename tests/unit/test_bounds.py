@@ -78,3 +78,18 @@ def test_estimates_that_would_wrap_when_added_up_are_refused() -> None:
     asked = Selection("s", layout.cliques, estimate, zero, one, NoisyMax.of_star(Fraction(1)))
     with pytest.raises(DomainError, match="add up to more people than there can be"):
         asked.check(layout, 1 << 16)
+
+
+def test_a_contribution_larger_than_one_key_may_mask_is_refused() -> None:
+    """2^24 slots of 6,000 columns, in three bytes each, are more than the 2^38 bytes that nu allows for."""
+    names = [str(i) for i in range(6000)]
+    schema = {
+        "columns": [
+            {"kind": "categorical", "name": "a", "categories": names},
+            {"kind": "boolean", "name": "b", "false": "no", "true": "yes"},
+        ]
+    }
+    holders = (("registry", ("a",)), ("lab", ("b",)))
+    with pytest.raises(ValidationError, match="holders: a contribution has more than 274877906944 bytes"):
+        example_manifest(schema=schema, holders=holders, slots=1 << 24, algorithm="gaussian")
+    example_manifest(schema=schema, holders=holders, slots=1 << 23, algorithm="gaussian")

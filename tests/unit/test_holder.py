@@ -242,6 +242,19 @@ def test_without_a_column_rows_stand_in_the_order_of_the_file(tmp_path: Path) ->
         read_table(path, CSV, manifest, holder_of(manifest), Limits())
 
 
+def test_a_table_of_whole_rows_has_no_more_than_the_study_can_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a holder counts beyond 2^k - 1 would be cut off by the servers, so its owner is told before it leaves."""
+    manifest, _ = example_manifest()
+    path = tmp_path / "t"
+    path.write_text("age,smoker,region,diagnosis\n" + "30,no,north,A\n" * 3)
+    read_table(path, CSV, manifest, holder_of(manifest), Limits())
+    monkeypatch.setitem(manifest.__dict__, "counted_bits", 1)
+    with pytest.raises(Problem, match="more rows than the 1 that the study can count"):
+        read_table(path, CSV, manifest, holder_of(manifest), Limits())
+
+
 def test_options() -> None:
     assert Options.from_environment({}).max_upload == 16 << 30
     assert Options.from_environment({"CAPS_MAX_UPLOAD": "5"}).max_upload == 5
