@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from bench.datasets import Dataset, load
 from bench.studies import DELTA
-from caps.clear import ClearOracle
-from caps.domain import Layout
-from caps.oracle import Integers, Measurement, Oracle, Selection
-from caps.privacy import UNBOUNDED, Filter, calibrate
-from caps.quality import workload_error
+from caps.data.domain import Layout
+from caps.data.quality import workload_error
+from caps.dp.clear import ClearOracle
+from caps.dp.oracle import Integers, Measurement, Oracle, Selection
+from caps.dp.privacy import UNBOUNDED, Filter, calibrate
 from services.coordinator.algorithms import Task, algorithm, all_pairs
 from services.coordinator.generate import create_estimator
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.fetch import fetch
-from caps.domain import Domain
-from caps.schema import Schema
-from caps.uniform import Uniform
+from caps.basics.uniform import Uniform
+from caps.data.domain import Domain
+from caps.data.schema import Schema
 
 NAMES = ("breast-cancer.caps", "compas-caps", "diabetes.caps", "adult")
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.timing import shared, timed, values
-from caps.ring import Z16, Z64, Words
+from caps.shares.ring import Z16, Z64, Words
 from services.mpc_server.engine.arithmetic import gram, multiply, reveal
 from services.mpc_server.engine.comparison import equal, less_than
 from services.mpc_server.engine.context import Context, Party

@@ -13,12 +13,12 @@ from math import pi, sqrt
 import numpy as np
 
 from bench.datasets import Dataset
-from caps.domain import Clique, Layout
-from caps.uniform import Uniform
+from caps.basics.uniform import Uniform
+from caps.data.domain import Clique, Layout
 from services.coordinator.generate import Estimator, Measured, Model
 
 RHO = 0.014973
-"""eps = 1, delta = 1e-9 (caps.privacy.zcdp.cdp_rho)."""
+"""eps = 1, delta = 1e-9 (caps.dp.privacy.zcdp.cdp_rho)."""
 
 
 def pairs(dataset: Dataset) -> Layout:

@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.datasets import load
 from bench.generate_rounds import pairs
-from caps.quality import marginals_error
+from caps.data.quality import marginals_error
 from services.coordinator.generate import Measured, Model, create_estimator, loss
 
 

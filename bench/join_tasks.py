@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bench.timing import timed_after, values
-from caps.domain import Attribute, Clique, Domain, Layout
-from caps.linkage import ID_BYTES, RowFormat
-from caps.noise.plans import DummyPlan
-from caps.oracle import overlaps_plan
-from caps.privacy import GaussianOverlaps, Neighbouring, Relation, calibrate
-from caps.privacy.rational import grid_down
-from caps.ring import Z8, Z64
-from caps.sharing import Algebra, deal
+from caps.data.domain import Attribute, Clique, Domain, Layout
+from caps.data.linkage import ID_BYTES, RowFormat
+from caps.dp.noise.plans import DummyPlan
+from caps.dp.oracle import overlaps_plan
+from caps.dp.privacy import GaussianOverlaps, Neighbouring, Relation, calibrate
+from caps.dp.privacy.rational import grid_down
+from caps.shares.ring import Z8, Z64
+from caps.shares.sharing import Algebra, deal
 from caps.study.manifest import OVERLAPS_SHARE
 from services.mpc_server.engine import join
 from services.mpc_server.engine.compute import Answers

@@ -19,11 +19,11 @@ from bench import central
 from bench.datasets import load
 from bench.timing import summary
 from bench.utility import NAMES, compare
-from caps.clear import ClearOracle
-from caps.oracle import Integers, Measurement
-from caps.privacy.mechanisms import Gaussian
-from caps.quality import workload_error
-from caps.uniform import Uniform
+from caps.basics.uniform import Uniform
+from caps.data.quality import workload_error
+from caps.dp.clear import ClearOracle
+from caps.dp.oracle import Integers, Measurement
+from caps.dp.privacy.mechanisms import Gaussian
 from services.coordinator.algorithms import all_pairs
 from services.mpc_server.local import run_task
 

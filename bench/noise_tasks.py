@@ -10,11 +10,11 @@ import numpy as np
 
 from bench.protocols_tasks import NEIGHBOURING
 from bench.timing import shared, timed
-from caps.domain import Attribute, Domain, Layout
-from caps.fixed import decode_fixed
-from caps.noise.clear import FreshBits
-from caps.oracle import Measurement
-from caps.privacy.mechanisms import Gaussian
+from caps.data.domain import Attribute, Domain, Layout
+from caps.dp.noise.clear import FreshBits
+from caps.dp.oracle import Measurement
+from caps.dp.privacy.mechanisms import Gaussian
+from caps.shares.fixed import decode_fixed
 from services.mpc_server.engine import paper
 from services.mpc_server.engine.context import Party
 from services.mpc_server.engine.steps import Steps

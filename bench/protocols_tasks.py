@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.timing import shared, timed, timed_after, values
-from caps.domain import Attribute, Clique, Domain, Layout
-from caps.oracle import Measurement, Selection, rounded_estimate
-from caps.privacy.mechanisms import Gaussian, NoisyMax
-from caps.privacy.neighbouring import Neighbouring, Relation
-from caps.ring import Z64
+from caps.data.domain import Attribute, Clique, Domain, Layout
+from caps.dp.oracle import Measurement, Selection, rounded_estimate
+from caps.dp.privacy.mechanisms import Gaussian, NoisyMax
+from caps.dp.privacy.neighbouring import Neighbouring, Relation
+from caps.shares.ring import Z64
 from services.mpc_server.engine import paper
 from services.mpc_server.engine.compute import count, count_paper
 from services.mpc_server.engine.context import Context, Party

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from caps.domain import Codes, Domain
+from caps.data.domain import Codes, Domain
 
 LABELS = {
     "breast-cancer.caps": "class",

@@ -13,11 +13,11 @@ import numpy as np
 
 from bench.protocols_tasks import NEIGHBOURING, SIGMA2, counted, layout_of, pooled, selection
 from bench.timing import barrier, shared, timed, values
-from caps.domain import Attribute, Clique, Domain, Layout
-from caps.oracle import Measurement
-from caps.privacy.mechanisms import Gaussian
-from caps.prss import expand
-from caps.ring import SHARED_RINGS, Z16, Z64, Ring, Words
+from caps.data.domain import Attribute, Clique, Domain, Layout
+from caps.dp.oracle import Measurement
+from caps.dp.privacy.mechanisms import Gaussian
+from caps.shares.prss import expand
+from caps.shares.ring import SHARED_RINGS, Z16, Z64, Ring, Words
 from caps.study.manifest import columns_bits
 from caps.study.memory import counting_memory
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, check_one_hot, compute_answers

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import polars as pl
 
 from bench.datasets import Dataset, files
+from caps.basics.uniform import Uniform
 from caps.client import Client
 from caps.study import Manifest
-from caps.uniform import Uniform
 from deploy.federation import COORDINATOR, SERVERS, Federation
 
 HOLDERS = ("north", "south", "west")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from caps.prss import expand
-from caps.ring import Z64, Ring, Words
-from caps.sharing import deal
+from caps.shares.prss import expand
+from caps.shares.ring import Z64, Ring, Words
+from caps.shares.sharing import deal
 from services.mpc_server.engine.context import Context, Party
 from services.mpc_server.engine.shares import AShare
 

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from bench import central, results, studies
 from bench.datasets import Dataset, load
 from bench.quality import LABELS, METRICS, classifier_scores
-from caps.domain import Codes
-from caps.quality import workload_error
+from caps.data.domain import Codes
+from caps.data.quality import workload_error
 from deploy.federation import Federation
 from services.coordinator.algorithms import all_pairs
 

@@ -34,13 +34,14 @@ from urllib.parse import quote
 
 import httpx
 
-from caps import canonical
+from caps.basics import canonical
+from caps.basics.files import digest_of
 from caps.errors import CapsError, DomainError
-from caps.files import digest_of
-from caps.tls import client_context
+from caps.trust.tls import client_context
 
 if TYPE_CHECKING:
-    from caps.study import Certificate, Manifest
+    from caps.study import Manifest
+    from caps.wire import Certificate
 
 Json = dict[str, Any]
 Progress = Callable[[int, int | None], None]
@@ -355,7 +356,7 @@ class Client:
 
     def certificate(self, release: str) -> Certificate:
         """What an auditor checks a release by: `caps verify`."""
-        from caps.study import Certificate
+        from caps.wire import Certificate
 
         return Certificate.model_validate_json(self.document(release, "certificate"))
 

@@ -5,10 +5,10 @@
     |   +-- ShareError          shapes, dtypes, rings or owners of shares that do not fit together
     |   +-- LabelReused         a message or random draw was named twice
     |   +-- DomainError         a public parameter outside the range a protocol is defined on
-    |   |   +-- TableRefused    rows that the schema does not admit (caps.schema)
+    |   |   +-- TableRefused    rows that the schema does not admit (caps.data.schema)
     |   +-- SessionClosed       use of a channel after it was closed or aborted
     |   +-- NotDue              a step that the schedule does not allow now
-    |   +-- BudgetExceeded      a charge that does not fit into what is left (caps.privacy.filter)
+    |   +-- BudgetExceeded      a charge that does not fit into what is left (caps.dp.privacy.filter)
     +-- PeerError               another party failed or misbehaved; `.party` says which
         +-- PeerUnreachable     no connection could be made within the time allowed
         +-- PeerLost            the connection ended before the protocol did

@@ -22,9 +22,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from caps.audit.verification import verify
 from caps.client import Client
-from caps.study import Certificate, Manifest
-from caps.study.verification import verify
+from caps.study import Manifest
+from caps.wire import Certificate
 from deploy import example
 from deploy.ports import free_ports
 

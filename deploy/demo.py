@@ -21,10 +21,10 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from caps.audit.verification import verify
 from caps.client import Client
-from caps.quality import workload_error
+from caps.data.quality import workload_error
 from caps.study import Manifest
-from caps.study.verification import verify
 from deploy import example
 from deploy.federation import COORDINATOR, SERVERS, Federation
 

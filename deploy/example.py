@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from caps.domain import Codes
-from caps.schema import Schema
-from caps.uniform import Uniform
+from caps.basics.uniform import Uniform
+from caps.data.domain import Codes
+from caps.data.schema import Schema
 
 PATIENTS = {"north-hospital": 3_000, "south-hospital": 2_200}
 COMMON = 150

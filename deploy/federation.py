@@ -19,10 +19,10 @@ from typing import Any
 
 import httpx
 
-from caps import party
 from caps.service.tokens import Scope, Tokens
 from caps.study import Manifest
-from caps.tls import client_context
+from caps.trust import home as party
+from caps.trust.tls import client_context
 from deploy.ports import free_ports
 
 ROOT = Path(__file__).parents[1]

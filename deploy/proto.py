@@ -18,20 +18,20 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from caps import pki, signing
 from caps.service.app import ProblemDocument
 from caps.service.database import sqlite_url
 from caps.service.site import Settings, Site
-from caps.study import (
+from caps.study import Manifest, Policy
+from caps.trust import pki, signing
+from caps.trust.cards import Card
+from caps.wire import (
     Answer,
     Approval,
     Attestation,
     Certificate,
     Contribution,
     ContributionState,
-    Manifest,
     Offer,
-    Policy,
     Receipt,
     ReleaseBody,
     RunRequest,
@@ -41,7 +41,6 @@ from caps.study import (
     Signed,
     TranscriptStep,
 )
-from caps.study.cards import Card
 from deploy.vectors import document_vectors
 from services.coordinator.service import Coordinator
 from services.holder.api import holder_app

@@ -10,15 +10,16 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from caps import canonical, exchange, signing
-from caps.exchange import Drawn, ExchangeKey, Received
-from caps.study import (
+from caps.basics import canonical
+from caps.study import Manifest
+from caps.trust import exchange, signing
+from caps.trust.exchange import Drawn, ExchangeKey, Received
+from caps.wire import (
     Answer,
     Approval,
     Attestation,
     Contribution,
     LedgerRange,
-    Manifest,
     Offer,
     Opening,
     Receipt,

@@ -10,13 +10,13 @@ from math import prod
 
 import numpy as np
 
-from caps.clear import ClearOracle
-from caps.domain import Attribute, Clique, Domain, Layout
-from caps.oracle import Measurement, Selection
-from caps.privacy import AimSchedule, Entry, Filter, Neighbouring, Role, Schedule
-from caps.prss import expand
-from caps.quality import marginals_error
-from caps.ring import Z64, plane_words
+from caps.data.domain import Attribute, Clique, Domain, Layout
+from caps.data.quality import marginals_error
+from caps.dp.clear import ClearOracle
+from caps.dp.oracle import Measurement, Selection
+from caps.dp.privacy import AimSchedule, Entry, Filter, Neighbouring, Role, Schedule
+from caps.shares.prss import expand
+from caps.shares.ring import Z64, plane_words
 from services.coordinator.algorithms import Algorithm, Measured, Outcome, Progress, Stage, Task, all_pairs
 
 

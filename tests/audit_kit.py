@@ -22,11 +22,12 @@ from math import ceil, exp, log, prod, sqrt
 import numpy as np
 from scipy import stats
 
-from caps.bounds import MOST_COUNTED, UNIT_BITS
-from caps.clear import error_scores
-from caps.domain import Clique
-from caps.noise import clear
-from caps.noise.plans import (
+from caps.data.domain import Clique
+from caps.dp.bounds import MOST_COUNTED, UNIT_BITS
+from caps.dp.clear import error_scores
+from caps.dp.enforce import Enforcer, Upcoming
+from caps.dp.noise import clear
+from caps.dp.noise.plans import (
     GaussianPlan,
     GeometricPlan,
     GumbelPlan,
@@ -36,9 +37,8 @@ from caps.noise.plans import (
     gumbel_plan,
     laplace_plan,
 )
-from caps.oracle import Integers, Measurement, Plan, Request, Selection
-from caps.privacy import Filter, Gaussian, Neighbouring, NoisyMax
-from caps.privacy.enforce import Enforcer, Upcoming
+from caps.dp.oracle import Integers, Measurement, Plan, Request, Selection
+from caps.dp.privacy import Filter, Gaussian, Neighbouring, NoisyMax
 from caps.study.manifest import Manifest
 from docs.examples.lattice_attack import FRAC, ONE
 

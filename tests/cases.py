@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from caps.ring import RINGS, Z16, Z22, Z24, Z32, Z64, Ring, Words, ring_of
+from caps.shares.ring import RINGS, Z16, Z22, Z24, Z32, Z64, Ring, Words, ring_of
 from services.mpc_server.engine import arithmetic, boolean, comparison, conversion, fixedpoint, randomness
 from services.mpc_server.engine.shares import component_bits
 from tests.world import Bits, PerParty

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from caps.domain import MISSING, Attribute, Domain, Layout
-from caps.ring import Z16, Z32, Z64, Ring, Words
+from caps.data.domain import MISSING, Attribute, Domain, Layout
+from caps.shares.ring import Z16, Z32, Z64, Ring, Words
 from services.mpc_server.engine import compute
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput
 from services.mpc_server.engine.context import Context

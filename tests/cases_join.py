@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from caps.domain import MISSING, Domain, Layout
-from caps.linkage import ID_BYTES, RowFormat
-from caps.ring import Z32, Z64
-from caps.sharing import Algebra, deal
+from caps.data.domain import MISSING, Domain, Layout
+from caps.data.linkage import ID_BYTES, RowFormat
+from caps.shares.ring import Z32, Z64
+from caps.shares.sharing import Algebra, deal
 from services.mpc_server.engine import aes, join, shuffle
 from services.mpc_server.engine.boolean import one_hot_ands
 from services.mpc_server.engine.compute import HorizontalInput

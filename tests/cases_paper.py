@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from caps.fixed import decode_fixed
-from caps.ring import Z64, Words
+from caps.shares.fixed import decode_fixed
+from caps.shares.ring import Z64, Words
 from services.mpc_server.engine import paper
 from tests.cases import Call, Source, case
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from caps.ring import Z32, Z64
+from caps.shares.ring import Z32, Z64
 from services.mpc_server.engine import release, steps
 from tests.cases import Call, Source, case
 from tests.world import Bits, PerParty

@@ -1,4 +1,4 @@
-"""Cases of the samplers and their parts. The oracle is caps.noise.clear, fed the bits that the servers drew."""
+"""Cases of the samplers and their parts. The oracle is caps.dp.noise.clear, fed the bits that the servers drew."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from caps.noise import clear
-from caps.noise.plans import GeometricPlan, gaussian_plan, geometric_plan, half_gaussian, laplace_plan, selection_plan
-from caps.prss import expand
-from caps.ring import Z32, Z64, Words, plane_words
+from caps.dp.noise import clear
+from caps.dp.noise.plans import (
+    GeometricPlan,
+    gaussian_plan,
+    geometric_plan,
+    half_gaussian,
+    laplace_plan,
+    selection_plan,
+)
+from caps.shares.prss import expand
+from caps.shares.ring import Z32, Z64, Words, plane_words
 from services.mpc_server.engine import boolean, sampling
 from services.mpc_server.engine.context import Party
 from tests.cases import Call, Source, case

@@ -19,13 +19,13 @@ import uvicorn
 from fastapi import APIRouter, Depends, Header, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from caps import party
 from caps.client import Client
 from caps.service.app import create_app
 from caps.service.identity import Allow
 from caps.service.problems import Kind, Problem
 from caps.service.tokens import Scope, Tokens
-from caps.tls import Credentials, client_context, server_context
+from caps.trust import home as party
+from caps.trust.tls import Credentials, client_context, server_context
 
 RUN = "0123456789abcdef" * 2
 STUDY = "ab" * 32

@@ -21,30 +21,20 @@ import httpx
 import numpy as np
 from sqlalchemy import Engine, select
 
-from caps import exchange, signing
-from caps.clear import ClearOracle
-from caps.exchange import PUBLIC_BYTES, Drawn, ExchangeKey, Received
-from caps.oracle import Measurement, Request, Selection, request_to_json
-from caps.privacy import Filter
-from caps.privacy.rational import decode_ratio
-from caps.prss import component_key, expand
-from caps.ring import SHARED_RINGS, Z32, Z64, Words, plane_words
+from caps.dp.clear import ClearOracle
+from caps.dp.oracle import Measurement, Request, Selection, request_to_json
+from caps.dp.privacy import Filter
+from caps.dp.privacy.rational import decode_ratio
 from caps.service.app import instant
 from caps.service.database import open_database, reading, sqlite_url
 from caps.service.site import Settings, Site
-from caps.sharing import DealtShare, Seeded, deal
-from caps.study import (
-    Answer,
-    Approval,
-    Contribution,
-    Manifest,
-    Offer,
-    Opening,
-    Policy,
-    Signed,
-    commitment,
-    inputs_digest,
-)
+from caps.shares.prss import component_key, expand
+from caps.shares.ring import SHARED_RINGS, Z32, Z64, Words, plane_words
+from caps.shares.sharing import DealtShare, Seeded, deal
+from caps.study import Manifest, Policy
+from caps.trust import exchange, signing
+from caps.trust.exchange import PUBLIC_BYTES, Drawn, ExchangeKey, Received
+from caps.wire import Answer, Approval, Contribution, Offer, Opening, Signed, commitment, inputs_digest
 from deploy.federation import COORDINATOR, SERVERS, Federation
 from services.coordinator.algorithms import Outcome, algorithm
 from services.coordinator.generate import create_estimator
@@ -281,7 +271,7 @@ class Driver:
 
 
 class DriverOracle:
-    """`caps.oracle.Oracle` on the servers, through a driver."""
+    """`caps.dp.oracle.Oracle` on the servers, through a driver."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -342,7 +332,7 @@ class RunBits:
         assert len(set(self._keys)) == 3
 
     def bits(self, label: bytes, width: int, shape: tuple[int, ...]) -> Words:
-        """As `caps.noise.clear.BitSource` says."""
+        """As `caps.dp.noise.clear.BitSource` says."""
         extents = (width, plane_words(prod(shape)))
         first, second, third = (expand(key, label + b"#random", extents, Z64) for key in self._keys)
         return first ^ second ^ third

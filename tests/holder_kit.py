@@ -18,8 +18,6 @@ import httpx
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
-from caps import pki
-from caps.ring import SHARED_RINGS, Words
 from caps.service.app import create_app
 from caps.service.database import sqlite_url
 from caps.service.identity import Allow, Caller
@@ -27,9 +25,12 @@ from caps.service.problems import Kind, Problem
 from caps.service.serve import CertificateProtocol
 from caps.service.site import Settings, Site, confirm
 from caps.service.tokens import Scope
-from caps.sharing import Explicit, Seeded, reconstruct
-from caps.study import Approval, Commitment, ContributionState, Manifest, Offer, Receipt, Signed
-from caps.tls import Credentials, client_context, server_context
+from caps.shares.ring import SHARED_RINGS, Words
+from caps.shares.sharing import Explicit, Seeded, reconstruct
+from caps.study import Manifest
+from caps.trust import pki
+from caps.trust.tls import Credentials, client_context, server_context
+from caps.wire import Approval, Commitment, ContributionState, Offer, Receipt, Signed
 from services.holder.api import holder_app
 from services.holder.push import content_digest
 from services.holder.service import HolderService

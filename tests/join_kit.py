@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from caps.domain import MISSING
-from caps.schema import Limits
+from caps.data.domain import MISSING
+from caps.data.schema import Limits
 from caps.service.site import Settings, Site
-from caps.study import Contribution, Manifest, Offer
+from caps.study import Manifest
+from caps.wire import Contribution, Offer
 from deploy.federation import Federation
 from services.holder import sharing
 from services.holder.table import CSV, Rows, read_table

@@ -18,15 +18,16 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from fastapi import FastAPI
 from sqlalchemy import select
 
-from caps import pki
-from caps.ring import SHARED_RINGS, Words
 from caps.service.app import create_app
 from caps.service.database import open_database, sqlite_url
 from caps.service.identity import CERTIFICATE, Caller, machine_of
 from caps.service.site import Settings, Site
 from caps.service.tokens import Scope
-from caps.sharing import DealtShare, Explicit, Seeded, deal
-from caps.study import Approval, Contribution, Offer, Opening, Policy, Signed, commitment
+from caps.shares.ring import SHARED_RINGS, Words
+from caps.shares.sharing import DealtShare, Explicit, Seeded, deal
+from caps.study import Policy
+from caps.trust import pki
+from caps.wire import Approval, Contribution, Offer, Opening, Signed, commitment
 from services.mpc_server import matching_api, tables
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.matching import Matching

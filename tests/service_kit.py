@@ -16,13 +16,13 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
-from caps import pki
 from caps.errors import DomainError
 from caps.service.app import create_app
 from caps.service.identity import Allow, Caller
 from caps.service.serve import make_server
 from caps.service.tokens import Scope, Tokens
-from caps.tls import Credentials, client_context
+from caps.trust import pki
+from caps.trust.tls import Credentials, client_context
 
 HOUR = timedelta(hours=1)
 CANARY = "Ottilie-Canary-1927"

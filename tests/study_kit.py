@@ -13,12 +13,15 @@ import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from caps import canonical, pki, signing
-from caps.exchange import ExchangeKey, public_digest
-from caps.oracle import COMPUTE, Measurement, Request, Selection, request_from_json, request_to_json
-from caps.privacy import PrivacyStatement, Role
+from caps.audit.measurements import measurement_to_json, measurements_to_json
+from caps.basics import canonical
+from caps.dp.oracle import COMPUTE, Measurement, Request, Selection, request_from_json, request_to_json
+from caps.dp.privacy import PrivacyStatement, Role
 from caps.study.account import Account
-from caps.study.documents import (
+from caps.study.manifest import Holder, Manifest
+from caps.trust import pki, signing
+from caps.trust.exchange import ExchangeKey, public_digest
+from caps.wire.documents import (
     MEASUREMENTS,
     TRANSCRIPT,
     Answer,
@@ -34,8 +37,6 @@ from caps.study.documents import (
     inputs_digest,
     transcript_digest,
 )
-from caps.study.manifest import Holder, Manifest
-from caps.study.measurements import measurement_to_json, measurements_to_json
 
 NOW = datetime(2030, 5, 17, 12, 0, 0, tzinfo=UTC)
 AT = "2030-05-17T12:00:00Z"
@@ -282,7 +283,7 @@ class ExampleRelease:
     files: Mapping[str, bytes]
 
     def write(self, folder: Path) -> dict[str, Path]:
-        """Lay the files down. Returns what `caps.study.verification.verify` takes."""
+        """Lay the files down. Returns what `caps.audit.verification.verify` takes."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self.files.items():
             (folder / name).write_bytes(content)

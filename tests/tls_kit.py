@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from caps import pki
 from caps.errors import party_name
+from caps.trust import pki
 from services.mpc_server.transport.tls import ROLE, Credentials
 
 HOUR = timedelta(hours=1)

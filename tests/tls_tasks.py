@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from caps.prss import Prss
-from caps.ring import Z64
+from caps.shares.prss import Prss
+from caps.shares.ring import Z64
 from services.mpc_server.engine.arithmetic import multiply
 from services.mpc_server.engine.context import Context, Party
 from services.mpc_server.engine.shares import AShare, BShare, Owner

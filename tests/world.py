@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from caps.errors import CapsError
-from caps.prss import expand
-from caps.ring import Words, planes_to_words
-from caps.sharing import Algebra, deal, reconstruct
+from caps.shares.prss import expand
+from caps.shares.ring import Words, planes_to_words
+from caps.shares.sharing import Algebra, deal, reconstruct
 from services.mpc_server.channel import Channel
 from services.mpc_server.engine.context import Context, Party
 from services.mpc_server.engine.shares import AShare, BShare, component_bits

@@ -7,7 +7,7 @@ import datetime as dt
 from dataclasses import dataclass
 from pathlib import Path
 
-from caps.pki import Authority, generate_key, write_key, write_pem
+from caps.trust.pki import Authority, generate_key, write_key, write_pem
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,8 @@ def add_to(app: typer.Typer) -> None:
 def _verified(
     certificate: Path, transcript: Path | None, measurements: Path | None, data: Path | None
 ) -> dict[str, Any]:
-    from caps.study import Certificate
-    from caps.study.verification import Check, accepted, verify
+    from caps.audit.verification import Check, accepted, verify
+    from caps.wire import Certificate
 
     try:
         found = Certificate.from_canonical(certificate.read_bytes())

@@ -33,8 +33,8 @@ def add_to(app: typer.Typer) -> None:
 
         Ends with 0 if nothing failed, 5 if somebody is not who the study says, 4 if somebody cannot be reached, else 1.
         """
-        from caps.doctor import Doctor, Status, of_cards, of_manifest
-        from caps.study.cards import read_bundle
+        from caps.service.doctor import Doctor, Status, of_cards, of_manifest
+        from caps.trust.cards import read_bundle
 
         others = []
         if study is not None:

@@ -68,7 +68,7 @@ class Stop(Exception):
 def failure_of(error: CapsError | OSError | ValidationError) -> Failure:
     """How a command ends that met this error."""
     from caps.client import AnswerRefused, ProblemError, Unreachable
-    from caps.signing import SignatureRefused
+    from caps.trust.signing import SignatureRefused
 
     if isinstance(error, ProblemError):
         return Failure(_exit_of(error), error.title, error.detail, error.hint, error.document)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from caps import party
 from caps.cli.kit import command, group
 from caps.cli.output import Output, facts
+from caps.trust import home as party
 
 Home = Annotated[Path, typer.Argument(help="The party's home, CAPS_HOME.", file_okay=False)]
 AuthorityDir = Annotated[Path, typer.Argument(help="The authority's directory.", file_okay=False)]

@@ -49,7 +49,7 @@ The same from Python, on the same routes ([services.md](services.md)):
 
 ```python
 from pathlib import Path
-from caps import Client
+from caps.client import Client
 
 with Client("https://coordinator.example:8443", token=token, authority="authority.pem") as client:
     client.download(release, Path("synthetic.csv"))

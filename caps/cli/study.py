@@ -51,7 +51,7 @@ def _add_files(study: typer.Typer) -> None:
     ) -> None:
         """Write a commented manifest to begin with, from a schema and the parties' cards."""
         from caps.study.authoring import template
-        from caps.study.cards import read_bundle
+        from caps.trust.cards import read_bundle
 
         text = template(
             read_schema(schema),
@@ -96,8 +96,8 @@ def read_schema(path: Path) -> Any:
     """The schema of a YAML or JSON file. Raises DomainError."""
     import yaml
 
+    from caps.data.schema import Schema
     from caps.errors import DomainError
-    from caps.schema import Schema
 
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ import typer
 
 from caps.cli.kit import command, group
 from caps.cli.output import Output, listing
-from caps.party import TOKENS
+from caps.trust.home import TOKENS
 
 Home = Annotated[Path, typer.Argument(help="The service's home, CAPS_HOME.", exists=True, file_okay=False)]
 

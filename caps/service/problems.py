@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from caps.data.schema import TableRefused
+from caps.dp.privacy import BudgetExceeded
 from caps.errors import CapsError, DomainError, LocalError, NotDue, PeerError, SessionClosed, party_name
-from caps.privacy import BudgetExceeded
-from caps.schema import TableRefused
-from caps.signing import SignatureRefused
+from caps.trust.signing import SignatureRefused
 
 MEDIA_TYPE = "application/problem+json"
 _BASE = "urn:caps:problem:"

@@ -26,7 +26,7 @@ from caps.service import logs
 from caps.service.identity import CERTIFICATE
 from caps.service.metrics import Metrics, Reading
 from caps.service.problems import MEDIA_TYPE, Kind, Problem
-from caps.tls import RENEW_WITHIN, Credentials, RenewedContext
+from caps.trust.tls import RENEW_WITHIN, Credentials, RenewedContext
 
 HEAD_TIMEOUT = 20.0
 """Seconds within which a request's first line and headers must have come. uvicorn would wait for ever."""
@@ -36,7 +36,7 @@ WATCH_EVERY = 60.0
 """Seconds between two looks at the certificate's files. A handshake looks by itself; this is for the log."""
 WARN_EVERY = 86400.0
 
-log = logging.getLogger("caps.tls")
+log = logging.getLogger("caps.trust.tls")
 
 
 class CertificateProtocol(H11Protocol):

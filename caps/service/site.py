@@ -19,7 +19,6 @@ from pathlib import Path
 
 import httpx
 
-from caps import pki, signing
 from caps.errors import DomainError
 from caps.service.app import Clock, instant, utc_now
 from caps.service.identity import Caller, Machine, machine
@@ -27,8 +26,10 @@ from caps.service.logs import level_of, trace
 from caps.service.metrics import Metrics, Reading, sizes_of
 from caps.service.problems import Kind, Problem
 from caps.service.tokens import Tokens
-from caps.study import Coordinator, Holder, Party, Server
-from caps.tls import Credentials, client_context
+from caps.study import Coordinator, Holder, Server
+from caps.trust import pki, signing
+from caps.trust.cards import Party
+from caps.trust.tls import Credentials, client_context
 
 
 @dataclass(frozen=True)

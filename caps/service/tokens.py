@@ -20,8 +20,8 @@ from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 
+from caps.basics.files import sync_path, write_private
 from caps.errors import DomainError
-from caps.files import sync_path, write_private
 
 _TOKEN = re.compile(r"caps_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 

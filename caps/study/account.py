@@ -1,7 +1,7 @@
 """The account of a run: what it was charged so far, and what may be asked next.
 
 It follows from the manifest, the requests and the answers alone. So a server keeps it while a run goes on and gets the
-same one from its record after a crash, and whoever has a release's transcript gets it too (`caps.study.verification`).
+same one from its record after a crash, and whoever has a release's transcript gets it too (`caps.audit.verification`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from caps.dp.enforce import Enforcer
+from caps.dp.oracle import Request, Selection
+from caps.dp.privacy import Entry, Filter, PrivacyStatement
 from caps.errors import DomainError, NotDue
-from caps.oracle import Request, Selection
-from caps.privacy import Entry, Filter, PrivacyStatement
-from caps.privacy.enforce import Enforcer
 from caps.study.manifest import Manifest
 
 Value = int | tuple[int, ...]

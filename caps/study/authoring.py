@@ -15,12 +15,12 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from caps import canonical
+from caps.basics import canonical
+from caps.data.schema import Schema
 from caps.errors import DomainError
-from caps.schema import Schema
-from caps.study.cards import Card
 from caps.study.manifest import PROBLEMS, AlgorithmChoice, Manifest
 from caps.study.policy import Policy
+from caps.trust.cards import Card
 
 MAX_TEXT = 4 << 20
 """Characters of a manifest's file."""

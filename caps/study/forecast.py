@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from caps.noise.tables import LIMIT
-from caps.oracle import drawable, measurement_plan, selection_plan
-from caps.privacy import ETA_MAX, AimSchedule, AnyMechanism, Gaussian, Laplace, Neighbouring, NoisyMax, Role
-from caps.privacy.schedule import LEAST_RISE
-from caps.programs import Program, Task
+from caps.dp.noise.tables import LIMIT
+from caps.dp.oracle import drawable, measurement_plan, selection_plan
+from caps.dp.privacy import ETA_MAX, AimSchedule, AnyMechanism, Gaussian, Laplace, Neighbouring, NoisyMax, Role
+from caps.dp.privacy.schedule import LEAST_RISE
+from caps.dp.programs import Program, Task
 
 
 @dataclass(frozen=True, slots=True)

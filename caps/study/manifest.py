@@ -13,34 +13,27 @@ from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property
-from ipaddress import ip_address
-from itertools import zip_longest
 from math import prod
 from typing import Annotated, Any, Literal, NamedTuple, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from caps import canonical
-from caps.bounds import MOST_STREAM, columns_soundness, counted_bits, join_soundness, largest_sum
-from caps.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
-from caps.errors import DomainError
-from caps.joinkey import JoinKey
-from caps.linkage import RowFormat
-from caps.noise.plans import MOST_REACH
-from caps.oracle import overlaps_entry, overlaps_plan
-from caps.pki import role_uri
-from caps.privacy import (
+from caps.basics import canonical
+from caps.basics.document import Address, Document, Name, Text, Url
+from caps.data.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
+from caps.data.joinkey import JoinKey
+from caps.data.linkage import RowFormat
+from caps.data.schema import Column, Schema
+from caps.dp.bounds import MOST_STREAM, columns_soundness, counted_bits, join_soundness, largest_sum
+from caps.dp.noise.plans import MOST_REACH
+from caps.dp.oracle import overlaps_entry, overlaps_plan
+from caps.dp.privacy import (
     ALLOWANCE,
     ASSUMPTIONS,
     ETA_MAX,
@@ -58,10 +51,12 @@ from caps.privacy import (
     calibrate,
     pure_rho,
 )
-from caps.privacy.rational import grid_down
-from caps.programs import Program, Task, all_pairs, names, program
-from caps.schema import Column, Schema
+from caps.dp.privacy.rational import grid_down
+from caps.dp.programs import Program, Task, all_pairs, names, program
+from caps.errors import DomainError
 from caps.study.forecast import Forecast, can_be_drawn, forecast
+from caps.trust.cards import Party
+from caps.trust.pki import role_uri
 
 VERSION: Literal[1] = 1
 SCHEME: Literal["rep3"] = "rep3"
@@ -77,65 +72,6 @@ OVERLAPS_SHARE = Fraction(1, 20)
 PROBLEMS = "problems"
 """In the context of a validation: a list that takes all problems, instead of an exception with them."""
 _PLACED = re.compile(r"[a-z_]+[\[.:]")
-
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Text = Annotated[str, StringConstraints(max_length=4000)]
-
-
-def _callable(url: str) -> str:
-    """What the pattern leaves open: a port that does not exist, numbers that only look like an address."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        if ":" in host or not host.strip("0123456789."):
-            ip_address(host)
-        if parts.port == 0:
-            raise ValueError
-    except ValueError:
-        raise ValueError("is not an address that can be called") from None
-    return url
-
-
-_HOST = r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})"
-Url = Annotated[str, StringConstraints(pattern=rf"^https://{_HOST}(:[0-9]{{1,5}})?$"), AfterValidator(_callable)]
-Address = Annotated[
-    str,
-    StringConstraints(pattern=rf"^{_HOST}:[0-9]{{1,5}}$"),
-    AfterValidator(lambda address: _callable(f"https://{address}").removeprefix("https://")),
-]
-
-
-class Document(BaseModel):
-    """A part of the wire contract: immutable, no unknown members, JSON both ways."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    def to_json(self) -> dict[str, Any]:
-        """As an object of JSON."""
-        return self.model_dump(mode="json", by_alias=True)
-
-    @classmethod
-    def from_canonical(cls, data: bytes) -> Self:
-        """The document of its canonical form. Raises DomainError, saying where, if these are not its very bytes."""
-        try:
-            found = cls.model_validate_json(data)
-        except ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            raise DomainError(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))) from None
-        spelled = canonical.dump(found.to_json())
-        if spelled != data:
-            place = next(i for i, (a, b) in enumerate(zip_longest(spelled, data)) if a != b)
-            raise DomainError(f"byte {place}: not spelled in the canonical form")
-        return found
-
-
-class Party(Document):
-    """An organisation's keys: SHA-256 of its TLS public key, and its Ed25519 public key."""
-
-    name: Name
-    pin: Hex32
-    signing_key: Hex32
 
 
 class Server(Party):
@@ -210,8 +146,8 @@ class Form(NamedTuple):
 
     `marginals`, the flat counts of the layout in Z_2^32, of which servers take the `counted_bits` lowest; `columns`,
     one-hot columns, slots x width, in Z_2^16, or in Z_2^24 if there are more than 65,535 slots; or `records`, rows of
-    `caps.linkage`, capacity x bytes, in XOR shares of bytes. No ring depends on the size of a table: it would tell how
-    many rows there are.
+    `caps.data.linkage`, capacity x bytes, in XOR shares of bytes. No ring depends on the size of a table: it would tell
+    how many rows there are.
     """
 
     form: Literal["marginals", "columns", "records"]
@@ -248,14 +184,14 @@ class Query(Document):
 
 
 class AlgorithmChoice(Document):
-    """One of `caps.programs`, with parameters; those left out have their defaults.
+    """One of `caps.dp.programs`, with parameters; those left out have their defaults.
 
     noise: `joint`, drawn inside the MPC; or one of the paper's samplers, which carry no guarantee and which a careful
     server refuses.
     """
 
     name: str
-    parameters: dict[str, int | bool | None] = {}
+    parameters: dict[str, int | bool | None] = Field(default={})
     noise: Literal["joint", "paper:irwin-hall", "paper:box-muller"] = "joint"
 
     @property
@@ -316,7 +252,7 @@ class Publication(Document):
 
 
 class Manifest(Document):
-    """The agreement. Every server and every holder signs it (`caps.study.documents.Approval`)."""
+    """The agreement. Every server and every holder signs it (`caps.wire.documents.Approval`)."""
 
     version: Literal[1] = VERSION
     title: Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -722,7 +658,7 @@ class Manifest(Document):
 
     @cached_property
     def counted_bits(self) -> int:
-        """Bits of a count that a holder of whole rows brings (`caps.bounds`). Raises DomainError if none suffices."""
+        """Bits of a count that a holder of whole rows brings (`caps.dp.bounds`). Raises DomainError if none suffice."""
         weights = self.program.candidates(self._asked)
         candidates = {(weight, self.domain.cells(clique)) for clique, weight in weights.items()}
         return counted_bits(self._counting, self.joined_rows, candidates)

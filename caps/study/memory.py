@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from caps.domain import Layout
+from caps.data.domain import Layout
 from caps.study.manifest import Manifest, columns_bits, held_bytes
 
 _JOINED_BYTES, _COUNT_BYTES = 2, 8

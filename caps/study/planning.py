@@ -12,9 +12,9 @@ from fractions import Fraction
 from importlib.metadata import entry_points
 from math import exp, pi, sqrt
 
-from caps.domain import Clique
-from caps.privacy import ETA_MAX, AnyMechanism, Charged, Gaussian, GaussianOverlaps, Laplace, LaplaceOverlaps, Role
-from caps.privacy.statement import shown
+from caps.data.domain import Clique
+from caps.dp.privacy import ETA_MAX, AnyMechanism, Charged, Gaussian, GaussianOverlaps, Laplace, LaplaceOverlaps, Role
+from caps.dp.privacy.statement import shown
 from caps.study.forecast import Stage
 from caps.study.manifest import Manifest
 from caps.study.memory import Memory, memory_of, size_shown

@@ -12,9 +12,10 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from caps.basics.document import Document, Name
+from caps.dp.privacy import PopulationBudget
 from caps.errors import DomainError
-from caps.privacy import PopulationBudget
-from caps.study.manifest import Document, Manifest, Name
+from caps.study.manifest import Manifest
 from caps.study.memory import memory_of, size_shown
 
 Positive = Annotated[float, Field(gt=0, lt=1000)]

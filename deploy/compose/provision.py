@@ -15,8 +15,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from caps import party, pki
 from caps.service.tokens import Scope, Tokens
+from caps.trust import home as party
+from caps.trust import pki
 
 PORT, MESH_PORT = 8443, 9443
 HOLDERS = ("north-hospital", "south-hospital", "insurer")

@@ -20,10 +20,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from caps.noise import clear
-from caps.noise.plans import GaussianPlan, gaussian_plan
-from caps.prss import expand
-from caps.ring import Z16, Z64
+from caps.dp.noise import clear
+from caps.dp.noise.plans import GaussianPlan, gaussian_plan
+from caps.shares.prss import expand
+from caps.shares.ring import Z16, Z64
 
 FRAC = 16
 ONE = 1 << FRAC

@@ -11,14 +11,15 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from caps import canonical
+from caps.basics import canonical
 from caps.errors import DomainError
 from caps.service.identity import Allow, Caller
 from caps.service.problems import Kind, Problem
 from caps.service.site import confirm
 from caps.service.tokens import Scope
-from caps.study import Approval, Certificate, Manifest, Signed
-from caps.study.documents import MEASUREMENTS, TRANSCRIPT
+from caps.study import Manifest
+from caps.wire import Approval, Certificate, Signed
+from caps.wire.documents import MEASUREMENTS, TRANSCRIPT
 from services.coordinator import content, formats
 from services.coordinator.events import is_last, stream
 from services.coordinator.publish import REPORT, Publisher, markdown

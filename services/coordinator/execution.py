@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from caps import canonical
-from caps.domain import Layout
-from caps.errors import CapsError, DomainError
-from caps.oracle import (
+from caps.basics import canonical
+from caps.data.domain import Layout
+from caps.dp.oracle import (
     COMPUTE,
     COMPUTE_DIGEST,
     Integers,
@@ -29,19 +28,12 @@ from caps.oracle import (
     request_digest,
     request_to_json,
 )
-from caps.privacy import PrivacyStatement
+from caps.dp.privacy import PrivacyStatement
+from caps.errors import CapsError, DomainError
 from caps.service import logs
 from caps.service.metrics import Metrics
-from caps.study import (
-    Answer,
-    Attestation,
-    Manifest,
-    RunRequest,
-    Seal,
-    Signed,
-    inputs_digest,
-    transcript_digest,
-)
+from caps.study import Manifest
+from caps.wire import Answer, Attestation, RunRequest, Seal, Signed, inputs_digest, transcript_digest
 from services.coordinator.algorithms import Outcome, Progress, Stage, algorithm
 from services.coordinator.generate import Model, create_estimator
 from services.coordinator.servers import Misbehaved, Servers, Unavailable, agree, signed

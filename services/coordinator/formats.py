@@ -11,12 +11,12 @@ from shutil import rmtree
 
 import polars as pl
 
-from caps.domain import Codes
-from caps.files import digest_of, sync_path
-from caps.schema import Schema
+from caps.basics.files import digest_of, sync_path
+from caps.basics.uniform import Uniform
+from caps.data.domain import Codes
+from caps.data.schema import Schema
 from caps.service.problems import Kind, Problem
-from caps.study.documents import ROWS
-from caps.uniform import Uniform
+from caps.wire.documents import ROWS
 from services.coordinator.store import FileEntry
 
 _VALUES_LABEL = "caps/v1/synthetic-values/"

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from caps.domain import Clique
+from caps.data.domain import Clique
 from caps.errors import DomainError
 
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -21,16 +21,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from caps import __version__, canonical
+from caps import __version__
+from caps.audit.measurements import measurement_to_json, measurements_to_json
+from caps.basics import canonical
+from caps.data.schema import Schema
+from caps.dp.oracle import Measurement, request_from_json
+from caps.dp.privacy import Laplace, PrivacyStatement
 from caps.errors import LocalError
-from caps.oracle import Measurement, request_from_json
-from caps.privacy import Laplace, PrivacyStatement
-from caps.schema import Schema
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
-from caps.study import Certificate, Manifest, ReleaseBody, Signed, TranscriptStep
-from caps.study.documents import MEASUREMENTS, ROWS, TRANSCRIPT
-from caps.study.measurements import measurement_to_json, measurements_to_json
+from caps.study import Manifest
+from caps.wire import Certificate, ReleaseBody, Signed, TranscriptStep
+from caps.wire.documents import MEASUREMENTS, ROWS, TRANSCRIPT
 from services.coordinator.execution import Attested
 from services.coordinator.formats import appearing, entries, write_all
 from services.coordinator.generate import load_model

@@ -15,7 +15,7 @@ from caps.errors import CapsError
 from caps.service import logs
 from caps.service.metrics import Metrics, Reading
 from caps.service.problems import Kind, Problem
-from caps.study import SealRequest
+from caps.wire import SealRequest
 from services.coordinator.execution import Attested, Execution, Patience, RunFailed, Stopped
 from services.coordinator.publish import Publisher
 from services.coordinator.servers import ServerError, Servers, Unavailable

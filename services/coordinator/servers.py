@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from caps import canonical
+from caps.basics import canonical
 from caps.errors import CapsError
 from caps.service import logs
-from caps.signing import SignatureRefused
-from caps.study import Manifest, Server, Signable, Signed
-from caps.tls import NotTheParty
+from caps.study import Manifest, Server
+from caps.trust.signing import SignatureRefused
+from caps.trust.tls import NotTheParty
+from caps.wire import Signable, Signed
 
 CALL_TIMEOUT = 30.0
 """Seconds until a server that says nothing counts as out of reach: the bound on noticing that it disappeared."""

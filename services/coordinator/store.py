@@ -16,11 +16,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine, RowMapping, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from caps import canonical
+from caps.basics import canonical
 from caps.errors import LocalError
 from caps.service.app import instant
 from caps.service.database import reading
-from caps.study import Answer, Approval, Attestation, Certificate, Manifest, SealRequest, Signed
+from caps.study import Manifest
+from caps.wire import Answer, Approval, Attestation, Certificate, SealRequest, Signed
 from services.coordinator import tables
 from services.coordinator.bell import Bell
 

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from caps.errors import DomainError
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
-from caps.study import Approval, Holder, Manifest, Signed
+from caps.study import Holder, Manifest
+from caps.wire import Approval, Signed
 from services.coordinator.servers import Misbehaved, Reply, ServerError, ServerRefused, Servers, signed
 from services.coordinator.store import Judged, Judgement, Run, State, Store
 

@@ -15,13 +15,13 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from caps.files import erase
+from caps.basics.document import Document, Hex32, Url
+from caps.basics.files import erase
 from caps.service.app import create_app
 from caps.service.identity import Allow
 from caps.service.problems import Kind, Problem
 from caps.service.tokens import Scope
-from caps.study import Approval, Contribution, Document, Receipt, Signed
-from caps.study.manifest import Hex32, Url
+from caps.wire import Approval, Contribution, Receipt, Signed
 from services.holder.matching import ELEMENT_BYTES
 from services.holder.preview import Preview
 from services.holder.service import HolderService, Progress

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from caps.bounds import MOST_COUNTED
-from caps.domain import MISSING, Layout
+from caps.data.domain import MISSING, Layout
+from caps.dp.bounds import MOST_COUNTED
 from caps.errors import DomainError
 
 _ROWS = 1 << 16

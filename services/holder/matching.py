@@ -12,7 +12,7 @@ batch once.
     FOLDER/tags                  what S1 gets; `told` says that it did
     FOLDER/positions             the end; then only ids and places stay, so that the same persons can be brought again
 
-`caps.oprf` is imported where it is used: it unpacks a library, which only studies with such a join need.
+`caps.data.oprf` is imported where it is used: it unpacks a library, which only studies with such a join need.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from caps.basics.files import erase, sync_path, write_private
+from caps.basics.uniform import Uniform
+from caps.data.joinkey import ID_BYTES, Ids, random_ids
 from caps.errors import PeerViolation
-from caps.files import erase, sync_path, write_private
-from caps.joinkey import ID_BYTES, Ids, random_ids
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest, Server
-from caps.uniform import Uniform
 from services.holder.errands import Errands
 from services.holder.peers import PeerProblem, ask
 from services.holder.sharing import Entropy
@@ -188,7 +188,7 @@ class Matcher:
         return np.frombuffer(path.read_bytes(), "<u4").astype(np.int64)
 
     def _evaluate(self, manifest: Manifest, folder: Path, capacity: int) -> None:
-        from caps.oprf import Client
+        from caps.data.oprf import Client
 
         client, ids = Client((folder / _SEED).read_bytes()), _ids(folder)
         blinded = _Growing(folder / _BLINDED, ELEMENT_BYTES, capacity)
@@ -224,7 +224,7 @@ class Matcher:
                 evaluated.write(first, answer)
 
     def _finalise(self, manifest: Manifest, folder: Path, capacity: int) -> None:
-        from caps.oprf import Client
+        from caps.data.oprf import Client
 
         client, ids = Client((folder / _SEED).read_bytes()), _ids(folder)
         names = [server.name for server in manifest.servers]

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from caps import canonical
+from caps.basics import canonical
 from caps.errors import DomainError
 from caps.service.identity import machine_of
 from caps.service.logs import trace
 from caps.service.problems import MEDIA_TYPE, Kind, Problem
 from caps.service.site import Site
 from caps.study import Coordinator, Manifest
-from caps.tls import NotTheParty, client_context
+from caps.trust.tls import NotTheParty, client_context
 
 _MAX_REPLY = 8 << 20
 _MAX_TEXT = 500

@@ -19,8 +19,9 @@ import httpx
 from caps.service import logs
 from caps.service.problems import Kind
 from caps.service.site import Site
-from caps.signing import SignatureRefused
-from caps.study import ContributionState, Manifest, Receipt, Server, Signed
+from caps.study import Manifest, Server
+from caps.trust.signing import SignatureRefused
+from caps.wire import ContributionState, Receipt, Signed
 from services.holder.errands import Errands, TryLater
 from services.holder.peers import JSON, PeerProblem, ask, read
 from services.holder.sharing import Parcel

@@ -22,12 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from caps.files import erase, private_directory, sync_path
-from caps.schema import Limits
+from caps.basics.files import erase, private_directory, sync_path
+from caps.data.schema import Limits
 from caps.service.metrics import Reading
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
-from caps.study import Approval, Holder, Manifest, Signed
+from caps.study import Holder, Manifest
+from caps.wire import Approval, Signed
 from services.holder import matching, peers
 from services.holder.errands import Errands, TryLater
 from services.holder.matching import Matcher, Unmatched

@@ -1,8 +1,8 @@
 """A holder's contribution: what it shares, split into three components, written to files until servers have them.
 
-The result is that of `caps.sharing.deal`, made piece by piece, so that neither the one-hot columns nor the random
-components ever stand in memory as a whole. Marginals are always shared in Z_2^32: a ring chosen by their size would
-tell whether the holder has fewer than 65,536 rows.
+The result is that of `caps.shares.sharing.deal`, made piece by piece, so that neither the one-hot columns nor the
+random components ever stand in memory as a whole. Marginals are always shared in Z_2^32: a ring chosen by their size
+would tell whether the holder has fewer than 65,536 rows.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from pathlib import Path
 
 import numpy as np
 
-from caps.domain import MISSING, Domain
+from caps.basics.files import sync_path, write_private
+from caps.data.domain import MISSING, Domain
+from caps.data.joinkey import random_ids
+from caps.data.linkage import RowFormat
 from caps.errors import DomainError
-from caps.files import sync_path, write_private
-from caps.joinkey import random_ids
-from caps.linkage import RowFormat
-from caps.prss import SEED_BYTES, expand_stream
-from caps.ring import SHARED_RINGS, Z8, Ring, Words
 from caps.service.site import Site
-from caps.sharing import COMPONENT_LABEL, Algebra
-from caps.study import Commitment, Contribution, Holder, Manifest, Offer, Opening, Signed, commitment
+from caps.shares.prss import SEED_BYTES, expand_stream
+from caps.shares.ring import SHARED_RINGS, Z8, Ring, Words
+from caps.shares.sharing import COMPONENT_LABEL, Algebra
+from caps.study import Holder, Manifest
+from caps.wire import Commitment, Contribution, Offer, Opening, Signed, commitment
 from services.holder.counting import count_marginals
 from services.holder.table import Rows
 

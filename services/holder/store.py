@@ -25,7 +25,8 @@ from sqlalchemy import (
 
 from caps.service.database import open_database, reading
 from caps.service.problems import Kind, Problem
-from caps.study import Approval, Contribution, Manifest, Receipt, Signed
+from caps.study import Manifest
+from caps.wire import Approval, Contribution, Receipt, Signed
 from services.holder.state import Delivery, Event, Goal, State, after, settled
 from services.holder.table import TableReport
 

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import polars as pl
 from pydantic import BaseModel
 
-from caps.domain import Codes
+from caps.data.domain import Codes
+from caps.data.joinkey import Ids, KeyRefused, KeyReport
+from caps.data.schema import ColumnReport, Limits, Numeric, Report, Schema, TableRefused
+from caps.data.schema.columns import Fault
+from caps.data.schema.tables import collected, is_parquet, lazy_frame
 from caps.errors import DomainError
-from caps.joinkey import Ids, KeyRefused, KeyReport
-from caps.schema import ColumnReport, Limits, Numeric, Report, Schema, TableRefused
-from caps.schema.columns import Fault
-from caps.schema.tables import collected, is_parquet, lazy_frame
 from caps.service.problems import Kind, Problem
 from caps.study import Alignment, Holder, Manifest
 

@@ -26,8 +26,8 @@ from pkgutil import iter_modules
 
 import caps
 import services.mpc_server
-from caps import canonical
-from caps.noise.tables import VERSION
+from caps.basics import canonical
+from caps.dp.noise.tables import VERSION
 from services.mpc_server import engine
 from services.mpc_server.engine.registry import REGISTRY
 

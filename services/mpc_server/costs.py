@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from caps.domain import Layout
+from caps.data.domain import Layout
+from caps.dp.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
+from caps.dp.oracle import Plan, measurement_plan, overlaps_plan, selection_plan
+from caps.dp.privacy import Gaussian, Laplace, Neighbouring, Role
 from caps.errors import DomainError
-from caps.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
-from caps.oracle import Plan, measurement_plan, overlaps_plan, selection_plan
-from caps.privacy import Gaussian, Laplace, Neighbouring, Role
 from caps.study.forecast import Stage
 from caps.study.manifest import Manifest, columns_bits, held_bytes
 from caps.study.planning import Costs, StageCost, StepCost

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
+from caps.dp.privacy import together
 from caps.errors import party_name
-from caps.privacy import together
 from caps.service.metrics import Reading, Source
 from caps.study import Policy
 from services.mpc_server.ledger import Ledger, LedgerBroken

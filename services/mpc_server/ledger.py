@@ -5,7 +5,7 @@ a crash may cost budget, never privacy. Nothing is ever refunded but the reserva
 
 Records are canonical JSON: {number, previous, at, kind, study, run, ...}; kinds are `reserve`, `charge`, `close` and
 `release`. A reservation is written with its relation, multiplicity and allowance in delta, so that what a population
-has left follows from the records alone (`caps.privacy.population`).
+has left follows from the records alone (`caps.dp.privacy.population`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, select
 
-from caps import canonical
+from caps.basics import canonical
+from caps.dp.privacy import BudgetExceeded, Entry, Neighbouring, PopulationBudget, Reservation
+from caps.dp.privacy.rational import encode_ratio
 from caps.errors import DomainError, LocalError
-from caps.privacy import BudgetExceeded, Entry, Neighbouring, PopulationBudget, Reservation
-from caps.privacy.rational import encode_ratio
 from caps.service.database import reading
-from caps.study import LedgerRange, Manifest
+from caps.study import Manifest
+from caps.wire import LedgerRange
 from services.mpc_server.tables import ledger, steps
 
 GENESIS = "0" * 64

@@ -31,7 +31,7 @@ from typing import Any
 import uvloop
 
 from caps.errors import CapsError, PeerAborted, PeerError, party_name
-from caps.pki import Authority, generate_key, role_uri, write_key, write_pem
+from caps.trust.pki import Authority, generate_key, role_uri, write_key, write_pem
 from services.mpc_server.engine.context import Party
 from services.mpc_server.process import worker_environment
 from services.mpc_server.transport.hello import Agreement

@@ -7,7 +7,7 @@ padded rows, a repeated batch is free, and the study's key is forgotten when its
 encrypted under a key that goes with it. The tags of a study are settled once positions were given to anybody: others
 would move everybody's rows. Who learns what is in docs/joining.md.
 
-`caps.oprf` is imported where it is used: it unpacks a library, which only studies with such a join need.
+`caps.data.oprf` is imported where it is used: it unpacks a library, which only studies with such a join need.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Secrets:
 
     @classmethod
     def fresh(cls) -> _Secrets:
-        from caps.oprf import ServerKey
+        from caps.data.oprf import ServerKey
 
         return cls(ServerKey.fresh().scalar, new_key(), new_key())
 
@@ -70,7 +70,7 @@ class Matching:
 
     def evaluate(self, study: str, elements: bytes, caller: Caller) -> bytes:
         """This server's multiples of a batch of blinded elements; the same batch again is not counted again."""
-        from caps.oprf import ServerKey
+        from caps.data.oprf import ServerKey
 
         _, holder = self._party(study, caller)
         count = len(elements) // ELEMENT_BYTES
@@ -170,7 +170,7 @@ class Matching:
             return self._store.get(_positions_name(study, holder.name), secrets.data)
 
     def _match(self, manifest: Manifest, rows: list[Row[Any]], secrets: _Secrets) -> None:
-        from caps.oprf import positions
+        from caps.data.oprf import positions
 
         study, size = manifest.study_id, manifest.slots
         assert size is not None

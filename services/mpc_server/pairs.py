@@ -14,9 +14,9 @@ from collections.abc import Mapping
 
 from sqlalchemy import ColumnElement, Connection, Engine, insert, select, update
 
-from caps import exchange
 from caps.errors import DomainError, PeerDisagrees, PeerViolation
-from caps.exchange import SECRET_BYTES, Drawn, Received
+from caps.trust import exchange
+from caps.trust.exchange import SECRET_BYTES, Drawn, Received
 from services.mpc_server.channel import Channel, swap, trade
 from services.mpc_server.store import Vault
 from services.mpc_server.studies import Studies

@@ -30,8 +30,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from caps.basics.files import sync_path, write_private
 from caps.errors import DomainError, LocalError
-from caps.files import sync_path, write_private
 from caps.service.migrations import discard_backups
 from services.mpc_server import tables
 

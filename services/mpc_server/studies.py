@@ -20,29 +20,17 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
 
-from caps import canonical
+from caps.basics import canonical
+from caps.basics.document import Document
 from caps.errors import LocalError
-from caps.exchange import PRIVATE_BYTES, ExchangeKey, public_digest
 from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site, confirm
 from caps.service.tokens import Scope
-from caps.study import (
-    Approval,
-    Contribution,
-    Coordinator,
-    Document,
-    Holder,
-    Manifest,
-    Policy,
-    Receipt,
-    Seal,
-    SealRequest,
-    Server,
-    Signed,
-    inputs_digest,
-)
+from caps.study import Coordinator, Holder, Manifest, Policy, Server
+from caps.trust.exchange import PRIVATE_BYTES, ExchangeKey, public_digest
+from caps.wire import Approval, Contribution, Receipt, Seal, SealRequest, Signed, inputs_digest
 from services.mpc_server import tables
 from services.mpc_server.store import ShareStore, forgotten, new_key
 

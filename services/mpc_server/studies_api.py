@@ -18,12 +18,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
-from caps import canonical
+from caps.basics import canonical
+from caps.basics.document import Document
 from caps.errors import DomainError
 from caps.service.identity import Allow, Caller
 from caps.service.problems import Kind, Problem
 from caps.service.tokens import Scope
-from caps.study import Approval, ContributionState, Document, Manifest, Offer, Receipt, Seal, SealRequest, Signed
+from caps.study import Manifest
+from caps.wire import Approval, ContributionState, Offer, Receipt, Seal, SealRequest, Signed
 from services.mpc_server.contributions import MOST_CHUNKS, Contributions
 from services.mpc_server.studies import Studies, StudyState
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from caps import pki
+from caps.trust import pki
 from deploy.ports import free_ports
 from tests.tls_kit import Kit
 

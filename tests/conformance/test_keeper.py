@@ -12,7 +12,7 @@ from itertools import count
 import pytest
 
 from caps.errors import LocalError, PeerError, PeerLost, PeerStalled, PeerUnreachable, SessionClosed
-from caps.pki import read_certificate, spki_pin
+from caps.trust.pki import read_certificate, spki_pin
 from deploy.ports import free_ports
 from services.mpc_server.transport import tls
 from services.mpc_server.transport.keeper import MeshKeeper

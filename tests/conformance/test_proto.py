@@ -9,19 +9,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jsonschema_rs import Draft202012Validator
 from pydantic import ValidationError
 
-from caps import canonical, exchange, signing
+from caps.basics import canonical
+from caps.basics.document import Document
 from caps.errors import DomainError
-from caps.exchange import Drawn, ExchangeKey, Received
 from caps.service.problems import Kind
-from caps.study import (
-    Commitment,
-    Document,
-    Manifest,
-    TranscriptStep,
-    commitment,
-    inputs_digest,
-    transcript_digest,
-)
+from caps.study import Manifest
+from caps.trust import exchange, signing
+from caps.trust.exchange import Drawn, ExchangeKey, Received
+from caps.wire import Commitment, TranscriptStep, commitment, inputs_digest, transcript_digest
 from deploy import proto
 
 ROOT = Path(__file__).parents[2]

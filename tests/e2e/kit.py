@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 
+from caps.audit.verification import verify
 from caps.client import Client, ClientError, ProblemError
-from caps.study import Certificate, Manifest
-from caps.study.verification import verify
+from caps.study import Manifest
+from caps.wire import Certificate
 from deploy.federation import COORDINATOR, SERVERS, Federation
 from services.coordinator.algorithms import Outcome
 from services.coordinator.publish import DATA, write_rows

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from caps.study import Certificate
-from caps.study.verification import verify
+from caps.audit.verification import verify
+from caps.wire import Certificate
 
 ROOT = Path(__file__).parents[2]
 

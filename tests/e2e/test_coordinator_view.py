@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from caps.oracle import Measurement, request_from_json
-from caps.study import Answer, Signed
+from caps.dp.oracle import Measurement, request_from_json
+from caps.wire import Answer, Signed
 from deploy.federation import COORDINATOR, SERVERS
 from tests.e2e.kit import CANARIES, NAME, NUMBER, Everybody, Study, persons, vertical
 from tests.e2e.recording_service import FILE, recorded

@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from caps.clear import ClearOracle
-from caps.privacy import Filter
-from caps.quality import workload_error
+from caps.data.quality import workload_error
+from caps.dp.clear import ClearOracle
+from caps.dp.privacy import Filter
 from caps.study import Manifest
 from services.coordinator.algorithms import algorithm
 from services.coordinator.generate import create_estimator

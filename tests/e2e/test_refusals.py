@@ -13,10 +13,10 @@ import httpx
 import polars as pl
 import pytest
 
-from caps import signing
-from caps.canonical import dump
+from caps.basics.canonical import dump
 from caps.service.problems import Kind
-from caps.study import Approval, Signed
+from caps.trust import signing
+from caps.wire import Approval, Signed
 from deploy.federation import COORDINATOR, SERVERS
 from tests.e2e.conftest import LARGEST_UPLOAD
 from tests.e2e.kit import CANARIES, NAME, NUMBER, Everybody, Study, horizontal, nobody_wrote, persons

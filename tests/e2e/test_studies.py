@@ -12,9 +12,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from caps.client import ProblemError
-from caps.exchange import public_digest
-from caps.privacy.rational import decode_ratio
-from caps.study import Certificate
+from caps.dp.privacy.rational import decode_ratio
+from caps.trust.exchange import public_digest
+from caps.wire import Certificate
 from deploy.federation import COORDINATOR, SERVERS, Federation
 from tests.e2e.kit import (
     CANARIES,

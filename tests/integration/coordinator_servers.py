@@ -19,25 +19,25 @@ from typing import Any
 import httpx
 import numpy as np
 
-from caps import canonical, pki, signing
-from caps.clear import ClearOracle
-from caps.oracle import Selection, request_digest, request_from_json
+from caps.basics import canonical
+from caps.dp.clear import ClearOracle
+from caps.dp.oracle import Selection, request_digest, request_from_json
 from caps.service.site import Settings, Site
-from caps.study import (
+from caps.study import Manifest, Server
+from caps.study.account import Account
+from caps.trust import pki, signing
+from caps.wire import (
     Answer,
     Approval,
     Attestation,
     LedgerRange,
-    Manifest,
     RunRequest,
     Seal,
     SealRequest,
-    Server,
     Signed,
     inputs_digest,
     transcript_digest,
 )
-from caps.study.account import Account
 from services.coordinator.execution import Patience
 from services.coordinator.service import Coordinator
 from tests.algorithms_kit import SeededBits, rows_of

@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from caps import pki
 from caps.service.identity import CERTIFICATE
 from caps.service.tokens import Scope
-from caps.study import Certificate, TranscriptStep
+from caps.trust import pki
+from caps.wire import Certificate, TranscriptStep
 from services.coordinator.events import stream
 from services.coordinator.store import State
 from tests.integration.coordinator_servers import Bench

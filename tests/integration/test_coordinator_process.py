@@ -15,12 +15,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from caps import pki
 from caps.service.site import Settings
 from caps.service.site import Site as Party
 from caps.service.tokens import Scope, Tokens
-from caps.study import Certificate, Manifest
-from caps.tls import Credentials, client_context, server_context
+from caps.study import Manifest
+from caps.trust import pki
+from caps.trust.tls import Credentials, client_context, server_context
+from caps.wire import Certificate
 from deploy.ports import free_ports
 from services.coordinator.service import Coordinator
 from services.coordinator.store import Judged

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from caps.audit.verification import verify
 from caps.service.problems import Problem
-from caps.study import Certificate
-from caps.study.verification import verify
+from caps.wire import Certificate
 from services.coordinator import runs
 from services.coordinator.execution import Patience, Stopped
 from services.coordinator.formats import digest_of
@@ -203,7 +203,7 @@ def test_a_loop_that_asks_something_else_after_a_restart_is_stopped(bench, monke
     coordinator.store.add_step = crash_at_six
     with pytest.raises(Crash):
         coordinator.runs.perform(run)
-    monkeypatch.setattr("caps.oracle.UNIT_BITS", 7)  # as another version of the software might
+    monkeypatch.setattr("caps.dp.oracle.UNIT_BITS", 7)  # as another version of the software might
     monkeypatch.setattr("services.coordinator.algorithms.base.UNIT_BITS", 7)
     restarted = bench.coordinator()
     restarted.runs.perform(run)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from caps.errors import party_name
-from caps.ring import planes_to_words
-from caps.sharing import Algebra, reconstruct
+from caps.shares.ring import planes_to_words
+from caps.shares.sharing import Algebra, reconstruct
 from services.mpc_server.engine.registry import REGISTRY
 from services.mpc_server.local import local_servers, run_task
 from tests.all_cases import CASES

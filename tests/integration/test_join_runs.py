@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caps.study import Attestation, Holder, Manifest, Signed
+from caps.study import Holder, Manifest
+from caps.wire import Attestation, Signed
 from deploy.federation import POLICY, SERVERS, Federation
 from services.holder import sharing
 from services.holder.table import Rows

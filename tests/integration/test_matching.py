@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caps.domain import MISSING
+from caps.data.domain import MISSING
 from caps.service.app import create_app
 from caps.service.database import open_database, sqlite_url
 from caps.service.identity import Caller, Machine
 from caps.service.problems import Kind, Problem
 from caps.service.site import Settings, Site
-from caps.sharing import reconstruct
+from caps.shares.sharing import reconstruct
 from caps.study import Policy
 from services.holder import matching
 from services.holder.errands import Stopped

@@ -15,13 +15,15 @@ import httpx
 import numpy as np
 import pytest
 
-from caps import party, signing
-from caps.oracle import Measurement, Selection, request_to_json
-from caps.privacy import Gaussian
-from caps.privacy.mechanisms import mechanism_to_json
-from caps.privacy.rational import decode_ratio, encode_ratio
-from caps.study import Approval, Attestation, Manifest, Signed
-from caps.tls import client_context
+from caps.dp.oracle import Measurement, Selection, request_to_json
+from caps.dp.privacy import Gaussian
+from caps.dp.privacy.mechanisms import mechanism_to_json
+from caps.dp.privacy.rational import decode_ratio, encode_ratio
+from caps.study import Manifest
+from caps.trust import home as party
+from caps.trust import signing
+from caps.trust.tls import client_context
+from caps.wire import Approval, Attestation, Signed
 from deploy.federation import COORDINATOR, HOST, POLICY, SERVERS, Federation
 from tests.federation_kit import (
     POPULATIONS,

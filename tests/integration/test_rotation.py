@@ -11,11 +11,12 @@ import httpx
 import pytest
 from cryptography import x509
 
-from caps import party, pki
-from caps.doctor import Doctor, Status, of_manifest
+from caps.service.doctor import Doctor, Status, of_manifest
 from caps.service.serve import CertificateWatch
 from caps.service.site import Settings, Site
-from caps.tls import RenewedContext, client_context
+from caps.trust import home as party
+from caps.trust import pki
+from caps.trust.tls import RenewedContext, client_context
 from deploy.federation import COORDINATOR, HOST, SERVERS, Federation, approve_everywhere
 from services.coordinator.servers import Servers
 from tests.e2e.kit import CANARIES, SCHEMA, persons, write

@@ -32,12 +32,12 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from caps import pki
 from caps.service.database import sqlite_url
 from caps.service.identity import CERTIFICATE
 from caps.service.problems import MEDIA_TYPE, Kind
 from caps.service.site import Settings, Site
 from caps.service.tokens import Scope
+from caps.trust import pki
 from deploy.proto import SERVICES, mpc_server_settings
 from services.holder.api import holder_app
 from services.holder.service import HolderService

@@ -17,11 +17,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from caps import pki
 from caps.service import serve as serving_module
 from caps.service.problems import MEDIA_TYPE, Kind
 from caps.service.tokens import Scope
-from caps.tls import NotTheParty, client_context, server_context
+from caps.trust import pki
+from caps.trust.tls import NotTheParty, client_context, server_context
 from deploy.ports import free_ports
 from tests.service_kit import CANARY, HOUR, Authority, Sample, calling, pin_of, serving
 
@@ -360,7 +360,7 @@ from caps.service.app import create_app
 from caps.service.identity import Allow
 from caps.service.serve import serve
 from caps.service.tokens import Tokens
-from caps.tls import Credentials
+from caps.trust.tls import Credentials
 from caps.service import serve as module
 module.STOP_TIMEOUT = 1
 folder = Path(sys.argv[1])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from caps.errors import ShareError
-from caps.ring import PLANE
+from caps.shares.ring import PLANE
 from services.mpc_server.engine import aes
 from services.mpc_server.engine.shares import stack_planes
 from tests.cases_join import S_BOX, _gf_times, encrypted, halves, octets, round_keys

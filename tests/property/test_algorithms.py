@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caps.domain import Workload
-from caps.privacy import BOUNDED, UNBOUNDED, Neighbouring
+from caps.data.domain import Workload
+from caps.dp.privacy import BOUNDED, UNBOUNDED, Neighbouring
 from services.coordinator.algorithms import algorithm, names
 from tests.algorithms_kit import (
     BruteForce,

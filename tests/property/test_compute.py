@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from caps.domain import MISSING, Attribute, Domain, Layout
+from caps.data.domain import MISSING, Attribute, Domain, Layout
 from caps.errors import DomainError, ShareError
-from caps.ring import Z16, Z22, Z24, Z32, Z64, Ring
-from caps.sharing import deal, reconstruct
+from caps.shares.ring import Z16, Z22, Z24, Z32, Z64, Ring
+from caps.shares.sharing import deal, reconstruct
 from services.mpc_server.engine import compute
 from services.mpc_server.engine.compute import (
     COMBINATIONS,
@@ -316,7 +316,7 @@ def test_cliques_share_products_and_the_cheap_attributes_are_multiplied() -> Non
 def test_all_parties_make_the_same_recipe() -> None:
     """Nothing in it may depend on the order of a set, which differs from process to process."""
     program = (
-        "import hashlib; from caps.domain import *; from services.mpc_server.engine.compute import recipe_of\n"
+        "import hashlib; from caps.data.domain import *; from services.mpc_server.engine.compute import recipe_of\n"
         "d = Domain([Attribute(f'a{i}', 2 + i % 3) for i in range(6)])\n"
         "r = recipe_of(Layout(d, d.downward_closure([d.names[:4], d.names[2:]])))\n"
         "parts = [*(a for level in r.levels for a in level), r.paired, *r.pairs, r.order]\n"

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caps.bounds import MOST_BIAS, MOST_COUNTED, UNIT_BITS
-from caps.domain import Layout, Workload
+from caps.data.domain import Layout, Workload
+from caps.dp.bounds import MOST_BIAS, MOST_COUNTED, UNIT_BITS
+from caps.dp.enforce import Enforcer
+from caps.dp.oracle import Measurement, Request, Selection
+from caps.dp.privacy import BOUNDED, UNBOUNDED, Filter, Gaussian, Laplace, Neighbouring, NoisyMax, PermuteAndFlip
+from caps.dp.programs import Program, Task, names, program
 from caps.errors import DomainError, NotDue
-from caps.oracle import Measurement, Request, Selection
-from caps.privacy import BOUNDED, UNBOUNDED, Filter, Gaussian, Laplace, Neighbouring, NoisyMax, PermuteAndFlip
-from caps.privacy.enforce import Enforcer
-from caps.programs import Program, Task, names, program
 from services.coordinator.algorithms import algorithm
 from tests.algorithms_kit import (
     BruteForce,

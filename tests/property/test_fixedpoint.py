@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caps.errors import DomainError, ShareError
-from caps.fixed import FRAC, decode_fixed, encode_fixed
-from caps.ring import Z16, Z32, Z64
+from caps.shares.fixed import FRAC, decode_fixed, encode_fixed
+from caps.shares.ring import Z16, Z32, Z64
 from services.mpc_server.engine import fixedpoint as fp
 from tests.world import Bits, Failed, Recorder, World
 

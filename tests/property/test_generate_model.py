@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caps.domain import Attribute, Domain
+from caps.data.domain import Attribute, Domain
 from services.coordinator.generate import Measured, create_estimator, kernel, plan
 from services.coordinator.generate.junction import junction_tree, model_bytes
 from services.coordinator.generate.model import TreeModel

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from scipy import stats
 
-from caps.domain import MISSING, Attribute, Domain, Layout
+from caps.data.domain import MISSING, Attribute, Domain, Layout
+from caps.data.linkage import ID_BYTES, RowFormat
 from caps.errors import DomainError, ShareError
-from caps.linkage import ID_BYTES, RowFormat
-from caps.prss import Prss
-from caps.ring import Z32, Z64
+from caps.shares.prss import Prss
+from caps.shares.ring import Z32, Z64
 from services.mpc_server.engine import join
 from services.mpc_server.engine.aes import RoundKeys, random_key
 from services.mpc_server.engine.context import Context

@@ -11,7 +11,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caps.joinkey import JoinKey
+from caps.data.joinkey import JoinKey
 
 letters = st.characters(exclude_categories=["Cs", "Cn"])
 texts = st.text(letters, max_size=8) | st.text("aAé\u0301ßẞſΣςİı -._\t\u00a0\u200bＡ１…\x00,:3", max_size=8)

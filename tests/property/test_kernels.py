@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caps.errors import ShareError
-from caps.ring import RINGS, Z16, Z22, Z24, Z32, Z64, Ring
+from caps.shares.ring import RINGS, Z16, Z22, Z24, Z32, Z64, Ring
 from services.mpc_server.engine.arithmetic import gram
 from services.mpc_server.engine.context import Party
 from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_mod, gram_of_parts, matmul_mod, subset_sums

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caps.oprf import Client, ServerKey, Tags, positions
+from caps.data.oprf import Client, ServerKey, Tags, positions
 
 holders = st.dictionaries(
     st.sampled_from(["a", "b", "c", "d"]), st.lists(st.integers(0, 20), unique=True, max_size=12), min_size=1

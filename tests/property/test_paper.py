@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from caps.errors import DomainError, ShareError
-from caps.fixed import decode_fixed
-from caps.ring import Z32, Z64
+from caps.shares.fixed import decode_fixed
+from caps.shares.ring import Z32, Z64
 from services.mpc_server.engine import paper
 from services.mpc_server.engine.registry import REGISTRY
 from tests.world import Failed, Recorder, World

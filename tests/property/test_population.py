@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caps.errors import DomainError
-from caps.privacy import (
+from caps.dp.privacy import (
     ALLOWANCE,
     BOUNDED,
     NOTHING,
@@ -26,6 +25,7 @@ from caps.privacy import (
     satisfies,
     together,
 )
+from caps.errors import DomainError
 
 BUDGET = PopulationBudget(F(3), F(1, 10**6))
 relations = st.builds(Neighbouring, st.sampled_from(Relation), st.integers(1, 7))

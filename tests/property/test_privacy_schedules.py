@@ -13,8 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from caps.errors import DomainError
-from caps.privacy import (
+from caps.dp.privacy import (
     BOUNDED,
     UNBOUNDED,
     AimSchedule,
@@ -34,6 +33,7 @@ from caps.privacy import (
     Schedule,
     Step,
 )
+from caps.errors import DomainError
 
 WITHIN = F(1, 10**9)
 

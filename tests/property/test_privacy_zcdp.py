@@ -16,9 +16,9 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from caps.dp.privacy import Allowance, calibrate, cdp_delta, cdp_eps, cdp_rho, folded_epsilon, pure_rho, satisfies
+from caps.dp.privacy.rational import exp_up, ln_down, ln_up, significant_down, significant_up, sqrt_down
 from caps.errors import DomainError
-from caps.privacy import Allowance, calibrate, cdp_delta, cdp_eps, cdp_rho, folded_epsilon, pure_rho, satisfies
-from caps.privacy.rational import exp_up, ln_down, ln_up, significant_down, significant_up, sqrt_down
 
 TIGHT = F(1, 10**15)
 ORDERS = 1 + np.geomspace(1e-3, 1e6, 4000)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from scipy import stats
 
 from caps.errors import PeerViolation
-from caps.ring import Z64
+from caps.shares.ring import Z64
 from services.mpc_server.engine.arithmetic import multiply, reveal
 from services.mpc_server.engine.registry import REGISTRY
 from tests.all_cases import CASES

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caps import canonical
+from caps.basics import canonical
+from caps.dp.oracle import Measurement, Request, Selection, request_digest, request_from_json, request_to_json
+from caps.dp.privacy import Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.errors import DomainError
-from caps.oracle import Measurement, Request, Selection, request_digest, request_from_json, request_to_json
-from caps.privacy import Gaussian, Laplace, NoisyMax, PermuteAndFlip
 
 ratios = st.fractions(min_value=F(1, 10**6), max_value=10**6, max_denominator=10**9)
 texts = st.text(st.characters(codec="utf-8"), max_size=12)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from caps.dp.noise import clear
+from caps.dp.noise.plans import gaussian_plan, half_gaussian, laplace_plan, selection_plan
+from caps.dp.noise.tables import DIGITS
 from caps.errors import DomainError, LabelReused
-from caps.noise import clear
-from caps.noise.plans import gaussian_plan, half_gaussian, laplace_plan, selection_plan
-from caps.noise.tables import DIGITS
-from caps.ring import Z8, Z64, pack_bits
+from caps.shares.ring import Z8, Z64, pack_bits
 from services.mpc_server.engine import sampling
 from services.mpc_server.engine.registry import evaluate
 from services.mpc_server.engine.shares import stack_planes

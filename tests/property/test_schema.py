@@ -13,8 +13,8 @@ import numpy as np
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from caps.data.schema import Boolean, Categorical, Column, Limits, Numeric, Schema, TableRefused
 from caps.errors import DomainError
-from caps.schema import Boolean, Categorical, Column, Limits, Numeric, Schema, TableRefused
 
 AWKWARD = ["", " ", "?", "NA", "nan", "None", "1", "1.0", "-0", "01", "true", 'q"q', '"', '""', ",", ";", "a\nb", "\r", "\r\n", "#", "é", "e\u0301", "\x00", "a\ufeff", "日本", "🙂", "'", "\\", "inf"]  # fmt: skip  # noqa: E501
 texts = st.sampled_from(AWKWARD) | st.text(

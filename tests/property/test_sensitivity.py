@@ -17,14 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caps.bounds import MOST_BIAS, MOST_COUNTED, MOST_ESTIMATED, UNIT_BITS
-from caps.domain import MISSING, Domain
+from caps.data.domain import MISSING, Domain
+from caps.data.linkage import ID_BYTES, RowFormat
+from caps.dp.bounds import MOST_BIAS, MOST_COUNTED, MOST_ESTIMATED, UNIT_BITS
+from caps.dp.oracle import Selection
+from caps.dp.privacy import Neighbouring, NoisyMax, PermuteAndFlip, Relation
+from caps.dp.privacy.schedule import Role
 from caps.errors import DomainError
-from caps.linkage import ID_BYTES, RowFormat
-from caps.oracle import Selection
-from caps.privacy import Neighbouring, NoisyMax, PermuteAndFlip, Relation
-from caps.privacy.schedule import Role
-from caps.ring import Z16, Z32, Z64
+from caps.shares.ring import Z16, Z32, Z64
 from caps.study.manifest import Manifest
 from services.mpc_server.engine import compute, join
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers

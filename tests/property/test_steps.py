@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caps.clear import ClearOracle
-from caps.domain import Attribute, Domain, Layout
+from caps.data.domain import Attribute, Domain, Layout
+from caps.dp.clear import ClearOracle
+from caps.dp.oracle import Measurement, Selection, rounded_estimate
+from caps.dp.privacy.filter import BudgetExceeded, Filter
+from caps.dp.privacy.mechanisms import Gaussian, Laplace, NoisyMax, PermuteAndFlip
+from caps.dp.privacy.neighbouring import Neighbouring, Relation
 from caps.errors import DomainError, LabelReused, ShareError
-from caps.oracle import Measurement, Selection, rounded_estimate
-from caps.privacy.filter import BudgetExceeded, Filter
-from caps.privacy.mechanisms import Gaussian, Laplace, NoisyMax, PermuteAndFlip
-from caps.privacy.neighbouring import Neighbouring, Relation
-from caps.prss import expand
-from caps.ring import Z64, plane_words
+from caps.shares.prss import expand
+from caps.shares.ring import Z64, plane_words
 from services.mpc_server.engine.arithmetic import multiply
 from services.mpc_server.engine.context import Context, Party
 from services.mpc_server.engine.shares import AShare

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caps import canonical
+from caps.audit.verification import Check, accepted, verify
+from caps.basics import canonical
+from caps.dp.oracle import Measurement, Selection
 from caps.errors import DomainError
-from caps.oracle import Measurement, Selection
 from caps.study.account import Account
-from caps.study.documents import MEASUREMENTS, TRANSCRIPT, Attestation, Certificate, ReleaseBody, Signed, TranscriptStep
 from caps.study.manifest import Manifest
-from caps.study.verification import Check, accepted, verify
+from caps.wire.documents import MEASUREMENTS, TRANSCRIPT, Attestation, Certificate, ReleaseBody, Signed, TranscriptStep
 from tests.study_kit import (
     NOW,
     ExampleRelease,

@@ -21,15 +21,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caps.bounds import MOST_COUNTED, UNIT_BITS
-from caps.clear import ClearOracle
-from caps.domain import MISSING
-from caps.noise import clear
-from caps.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
-from caps.oracle import Integers, Plan, Selection
-from caps.privacy import Filter, Relation
-from caps.prss import expand
-from caps.ring import Z16, Z32, Z64, plane_words
+from caps.data.domain import MISSING
+from caps.dp.bounds import MOST_COUNTED, UNIT_BITS
+from caps.dp.clear import ClearOracle
+from caps.dp.noise import clear
+from caps.dp.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
+from caps.dp.oracle import Integers, Plan, Selection
+from caps.dp.privacy import Filter, Relation
+from caps.shares.prss import expand
+from caps.shares.ring import Z16, Z32, Z64, plane_words
 from caps.study.manifest import Manifest
 from docs.examples.lattice_attack import FRAC, ONE
 from services.mpc_server.engine import compute

@@ -26,12 +26,12 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from caps.domain import Layout
-from caps.joinkey import ID_BYTES, JoinKey
-from caps.oracle import overlaps_plan
-from caps.privacy import GaussianOverlaps
-from caps.prss import expand
-from caps.ring import Z64, planes_to_words
+from caps.data.domain import Layout
+from caps.data.joinkey import ID_BYTES, JoinKey
+from caps.dp.oracle import overlaps_plan
+from caps.dp.privacy import GaussianOverlaps
+from caps.shares.prss import expand
+from caps.shares.ring import Z64, planes_to_words
 from caps.study import Manifest
 from deploy.federation import POLICY, SERVERS, Federation
 from services.mpc_server.engine import join

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caps.noise import clear
-from caps.noise.plans import GumbelPlan, gaussian_plan, geometric_plan, laplace_plan, selection_plan
-from caps.noise.tables import DIGITS
-from caps.ring import Z64
+from caps.dp.noise import clear
+from caps.dp.noise.plans import GumbelPlan, gaussian_plan, geometric_plan, laplace_plan, selection_plan
+from caps.dp.noise.tables import DIGITS
+from caps.shares.ring import Z64
 from docs.examples import lattice_attack
 from services.mpc_server.engine import sampling
 from tests.world import World

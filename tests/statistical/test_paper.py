@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caps.fixed import decode_fixed
-from caps.ring import Z64
+from caps.shares.fixed import decode_fixed
+from caps.shares.ring import Z64
 from services.mpc_server.engine import paper
 from services.mpc_server.engine.context import together
 from tests.world import World

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caps.clear import ClearOracle
-from caps.domain import Layout
-from caps.privacy import UNBOUNDED, Filter, calibrate
-from caps.quality import workload_error
-from caps.schema import Schema
-from caps.uniform import Uniform
+from caps.basics.uniform import Uniform
+from caps.data.domain import Layout
+from caps.data.quality import workload_error
+from caps.data.schema import Schema
+from caps.dp.clear import ClearOracle
+from caps.dp.privacy import UNBOUNDED, Filter, calibrate
 from services.coordinator.algorithms import Task, algorithm, all_pairs
 from services.coordinator.generate import create_estimator
 

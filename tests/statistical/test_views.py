@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caps.oracle import Measurement, Selection, request_to_json
-from caps.privacy.schedule import Role, step_name
+from caps.dp.oracle import Measurement, Selection, request_to_json
+from caps.dp.privacy.schedule import Role, step_name
 from caps.study import Manifest
 from deploy.federation import SERVERS, Federation
 from services.mpc_server.channel import swap

@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import caps.programs as programs
+import caps.dp.programs as programs
 import services.coordinator.algorithms as package
-from caps.domain import Layout, Workload
-from caps.errors import DomainError, LocalError
-from caps.oracle import Measurement, Selection
-from caps.privacy import (
+from caps.data.domain import Layout, Workload
+from caps.dp.oracle import Measurement, Selection
+from caps.dp.privacy import (
     BOUNDED,
     UNBOUNDED,
     AimSchedule,
@@ -31,7 +30,8 @@ from caps.privacy import (
     Role,
     calibrate,
 )
-from caps.programs.base import MAX_POOLED
+from caps.dp.programs.base import MAX_POOLED
+from caps.errors import DomainError, LocalError
 from services.coordinator.algorithms import Measured, Stage, Task, algorithm, algorithm_from_json, all_pairs, names
 from services.coordinator.algorithms.aim import Aim
 from services.coordinator.algorithms.base import Algorithm, Walk, magnitude, register
@@ -122,7 +122,7 @@ def test_an_algorithm_without_a_program_that_servers_know_is_refused() -> None:
         name = "gaussian"
 
     for cls in (Unknown, Pretender):
-        with pytest.raises(LocalError, match=r"no program in caps\.programs that servers know"):
+        with pytest.raises(LocalError, match=r"no program in caps\.dp\.programs that servers know"):
             register(cls)
     assert names() == programs.names()
 
@@ -613,7 +613,7 @@ def test_a_larger_budget_gives_a_smaller_error(case: str) -> None:
 def test_the_example_in_the_docs_is_the_code() -> None:
     root = Path(__file__).parents[2]
     blocks = re.findall(r"```python\n(.*?)```", (root / "docs/adding-a-mechanism.md").read_text(), re.DOTALL)
-    for path in ("caps/programs/gaussian.py", "services/coordinator/algorithms/gaussian.py"):
+    for path in ("caps/dp/programs/gaussian.py", "services/coordinator/algorithms/gaussian.py"):
         assert (root / path).read_text() in blocks
 
 

@@ -15,17 +15,18 @@ import numpy as np
 import pytest
 import yaml
 
-from caps import canonical, pki
+from caps.basics import canonical
+from caps.data.schema import Schema
+from caps.dp.oracle import Measurement, Selection
+from caps.dp.privacy import ETA_MAX, Gaussian, Laplace, Role
+from caps.dp.privacy.schedule import step_name
 from caps.errors import DomainError
-from caps.oracle import Measurement, Selection
-from caps.privacy import ETA_MAX, Gaussian, Laplace, Role
-from caps.privacy.schedule import step_name
-from caps.ring import Z16, Z32
-from caps.schema import Schema
+from caps.shares.ring import Z16, Z32
 from caps.study.authoring import MAX_TEXT, Finding, ManifestRefused, check, load, template
-from caps.study.cards import Card, read_bundle
 from caps.study.manifest import Manifest
 from caps.study.planning import Costs, StageCost, StepCost, plan
+from caps.trust import pki
+from caps.trust.cards import Card, read_bundle
 from services.mpc_server.costs import answers_sizes_of, costs_of
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, answers_sizes
 from services.mpc_server.engine.context import Context

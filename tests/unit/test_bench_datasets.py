@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from bench import datasets, fetch
-from caps.schema import Schema
+from caps.data.schema import Schema
 
 SHARED = datasets.SHARED
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared tables are not here")

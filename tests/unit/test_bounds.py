@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from caps.bounds import (
+from caps.data.domain import Attribute, Domain, Layout
+from caps.dp.bounds import (
     COUNT_BITS,
     LEAST_BITS,
     MOST_COUNTED,
@@ -19,10 +20,9 @@ from caps.bounds import (
     largest_sum,
     scores_fit,
 )
-from caps.domain import Attribute, Domain, Layout
+from caps.dp.oracle import Selection
+from caps.dp.privacy import NoisyMax
 from caps.errors import DomainError
-from caps.oracle import Selection
-from caps.privacy import NoisyMax
 from tests.study_kit import MIXED, example_manifest
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caps.canonical import MAX_DEPTH, MAX_INTEGER, digest, dump, load, parse
-from caps.domain import Attribute, Domain, Layout, Workload
+from caps.basics.canonical import MAX_DEPTH, MAX_INTEGER, digest, dump, load, parse
+from caps.data.domain import Attribute, Domain, Layout, Workload
 from caps.errors import DomainError
 
 # RFC 8785, appendix B: a double's bits, and how it is written.

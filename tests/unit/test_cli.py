@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 import tests.study_kit as study_kit
-from caps import canonical
+from caps.basics import canonical
 from caps.cli import Exit, _unforeseen, app, reference
 from caps.cli.connection import Given
 from caps.cli.exits import MEANINGS, failure_of

@@ -1,13 +1,10 @@
 """The client against a service over real TLS: problems, retries, ranges, events, trust."""
 
-import sys
 from hashlib import sha256
-from subprocess import run
 
 import httpx
 import pytest
 
-import caps
 from caps.client import ATTEMPTS, AnswerRefused, Client, Event, ProblemError, Unreachable, parse_events
 from caps.errors import DomainError
 from tests.client_kit import ROWS, RUN, STUDY, Flaky, make_home, serving
@@ -29,14 +26,6 @@ def service(_service):
 def client(service):
     with service.client() as found:
         yield found
-
-
-def test_the_package_offers_the_client_and_loads_it_only_then():
-    assert caps.Client is Client
-    code = "import sys, caps; assert 'httpx' not in sys.modules; caps.Client; assert 'httpx' in sys.modules"
-    assert run([sys.executable, "-c", code], check=False).returncode == 0
-    with pytest.raises(AttributeError):
-        _ = caps.Server
 
 
 def test_a_problem_keeps_its_document(client):

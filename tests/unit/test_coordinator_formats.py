@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from caps.schema import Schema
+from caps.audit.measurements import labels
+from caps.data.schema import Schema
 from caps.service.problems import Kind, Problem
-from caps.study.measurements import labels
 from services.coordinator import formats
 from services.coordinator.content import wanted_part
 from services.coordinator.events import encoded

@@ -11,12 +11,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from caps import party, pki
 from caps.cli import app
 from caps.cli.exits import Exit
-from caps.doctor import Blame, Doctor, Finding, Status, Subject
-from caps.study.cards import Card
-from caps.tls import Credentials
+from caps.service.doctor import Blame, Doctor, Finding, Status, Subject
+from caps.trust import home as party
+from caps.trust import pki
+from caps.trust.cards import Card
+from caps.trust.tls import Credentials
 from deploy.ports import free_ports
 from tests.service_kit import Sample, serving
 
@@ -208,12 +209,12 @@ def test_a_party_whose_certificate_nobody_accepts(world, mine, tmp_path, days, w
 
 
 def test_versions_that_differ(mine, service, monkeypatch):
-    monkeypatch.setattr("caps.doctor.__version__", "9.9")
+    monkeypatch.setattr("caps.service.doctor.__version__", "9.9")
     assert found(examine(mine, service), "versions").status is Status.WARNING
 
 
 def test_servers_of_different_versions_start_no_run(world, service, monkeypatch):
-    monkeypatch.setattr("caps.doctor.__version__", "9.9")
+    monkeypatch.setattr("caps.service.doctor.__version__", "9.9")
     other = world.home("mpc-server", "S3")
     assert found(examine(other, service), "versions").status is Status.FAILED
 

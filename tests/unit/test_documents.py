@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from caps import canonical
+from caps.basics import canonical
 from caps.errors import DomainError
-from caps.ring import SHARED_RINGS
-from caps.signing import SignatureRefused, sign
-from caps.study.documents import (
+from caps.shares.ring import SHARED_RINGS
+from caps.trust.signing import SignatureRefused, sign
+from caps.wire.documents import (
     Answer,
     Approval,
     Commitment,

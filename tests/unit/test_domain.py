@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caps.domain import MAX_ATTRIBUTES, MAX_SIZE, MISSING, Attribute, Domain, Layout, Workload
+from caps.data.domain import MAX_ATTRIBUTES, MAX_SIZE, MISSING, Attribute, Domain, Layout, Workload
 from caps.errors import DomainError
 
 AGE, SEX, SMOKES = Attribute("age", 3), Attribute("sex", 2), Attribute("smokes", 2, nullable=True)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from caps import exchange
 from caps.errors import DomainError
-from caps.exchange import CIPHERTEXT_BYTES, PRIVATE_BYTES, PUBLIC_BYTES, Drawn, ExchangeKey, Received
+from caps.trust import exchange
+from caps.trust.exchange import CIPHERTEXT_BYTES, PRIVATE_BYTES, PUBLIC_BYTES, Drawn, ExchangeKey, Received
 
 
 class Two:

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from caps.domain import Attribute, Domain, Layout
+from caps.data.domain import Attribute, Domain, Layout
 from caps.errors import DomainError
 from services.coordinator.generate import Measured, create_estimator, load_model, loss
 from services.coordinator.generate.junction import junction_tree, model_bytes
@@ -146,7 +146,7 @@ def test_neither_numba_nor_jax_is_imported_before_it_is_needed():
 import sys
 from services.coordinator.generate import create_estimator, Measured
 assert not {"numba", "jax", "mbi"} & set(sys.modules)
-from caps.domain import *
+from caps.data.domain import *
 create_estimator("kernel", Domain((Attribute("a", 2),))).fit([Measured(("a",), [1.0, 2.0], 1.0)])
 assert not {"jax", "mbi"} & set(sys.modules)
 """

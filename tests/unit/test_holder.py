@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caps.domain import Attribute, Domain, Layout
+from caps.data.domain import Attribute, Domain, Layout
+from caps.data.schema import Limits
 from caps.errors import DomainError
-from caps.prss import expand, expand_stream
-from caps.ring import RINGS
-from caps.schema import Limits
 from caps.service.problems import Kind, Problem
-from caps.sharing import Explicit, Seeded
-from caps.study import commitment
+from caps.shares.prss import expand, expand_stream
+from caps.shares.ring import RINGS
+from caps.shares.sharing import Explicit, Seeded
+from caps.wire import commitment
 from services.holder import counting, sharing
 from services.holder.counting import count_marginals
 from services.holder.errands import Errands, TryLater

@@ -14,15 +14,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from caps.domain import MISSING
+from caps.data.domain import MISSING
+from caps.data.joinkey import ID_BYTES, hashed_ids, random_ids
+from caps.data.linkage import ID_BYTES, ORDERED, RowFormat
+from caps.data.schema import Limits
 from caps.errors import DomainError
-from caps.joinkey import ID_BYTES, hashed_ids, random_ids
-from caps.linkage import ID_BYTES, ORDERED, RowFormat
-from caps.ring import RINGS
-from caps.schema import Limits
 from caps.service.problems import Kind, Problem
 from caps.service.tokens import Scope
-from caps.sharing import Algebra, Explicit, Seeded, reconstruct
+from caps.shares.ring import RINGS
+from caps.shares.sharing import Algebra, Explicit, Seeded, reconstruct
 from caps.study import Manifest
 from services.holder import sharing
 from services.holder.preview import preview

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caps import files
+from caps.basics import files
 from caps.service.problems import Kind, Problem
-from caps.study import Receipt, Signed
+from caps.wire import Receipt, Signed
 from services.holder import push, service, sharing
 from services.holder.errands import Stopped
 from services.holder.service import HolderService

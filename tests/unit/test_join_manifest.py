@@ -15,20 +15,20 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from caps import canonical
+from caps.audit.verification import verify
+from caps.basics import canonical
+from caps.data.joinkey import JoinKey
+from caps.data.linkage import ID_BYTES, RowFormat
+from caps.data.schema import Schema
+from caps.dp.oracle import overlaps_plan
+from caps.dp.privacy import RELEASE
 from caps.errors import DomainError
-from caps.joinkey import JoinKey
-from caps.linkage import ID_BYTES, RowFormat
-from caps.oracle import overlaps_plan
-from caps.privacy import RELEASE
-from caps.schema import Schema
 from caps.study import manifest as manifests
 from caps.study import memory
 from caps.study.authoring import check, load, template
 from caps.study.manifest import MAX_SLOTS, MAX_TABLES, PROBLEMS, Form, Join, Manifest
 from caps.study.planning import plan
 from caps.study.policy import Policy
-from caps.study.verification import verify
 from services.mpc_server.costs import costs_of
 from services.mpc_server.engine import compute
 from services.mpc_server.engine import join as engine

@@ -15,8 +15,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from caps.data.joinkey import ID_BYTES, JoinKey, KeyRefused, hashed_ids, random_ids
 from caps.errors import DomainError
-from caps.joinkey import ID_BYTES, JoinKey, KeyRefused, hashed_ids, random_ids
 
 CANARY = "c4n4ry-7391"
 STUDY = "ab" * 32

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, delete, insert, select, update
 
-from caps import canonical
-from caps.privacy import (
+from caps.basics import canonical
+from caps.dp.privacy import (
     NOTHING,
     Allowance,
     BudgetExceeded,
@@ -23,7 +23,7 @@ from caps.privacy import (
     Reservation,
     calibrate,
 )
-from caps.privacy.filter import Entry
+from caps.dp.privacy.filter import Entry
 from caps.study import Manifest, Policy
 from services.mpc_server.figures import ledger_figures
 from services.mpc_server.ledger import GENESIS, Ledger, LedgerBroken

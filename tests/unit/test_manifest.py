@@ -12,13 +12,13 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from caps import canonical
+from caps.basics import canonical
+from caps.dp.enforce import Enforcer
+from caps.dp.noise.plans import WIDEST
+from caps.dp.noise.tables import LIMIT
+from caps.dp.privacy import ETA_MAX, Gaussian, Role
+from caps.dp.programs import names
 from caps.errors import DomainError
-from caps.noise.plans import WIDEST
-from caps.noise.tables import LIMIT
-from caps.privacy import ETA_MAX, Gaussian, Role
-from caps.privacy.enforce import Enforcer
-from caps.programs import names
 from caps.study.account import Account
 from caps.study.manifest import MAX_DEGREE, PROBLEMS, Manifest
 from services.mpc_server.engine import compute

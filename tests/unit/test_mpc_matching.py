@@ -14,8 +14,8 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import select
 
-from caps import oprf
-from caps.joinkey import random_ids
+from caps.data import oprf
+from caps.data.joinkey import random_ids
 from caps.service.problems import Kind
 from caps.study import Policy
 from services.mpc_server import tables

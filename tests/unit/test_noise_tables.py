@@ -13,10 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from caps.errors import DomainError
-from caps.noise import plans
-from caps.noise.fixed import EXP_ERROR, ONE, PRECISION, exp_doublings, exp_minus, exp_tables
-from caps.noise.plans import (
+from caps.dp.noise import plans
+from caps.dp.noise.fixed import EXP_ERROR, ONE, PRECISION, exp_doublings, exp_minus, exp_tables
+from caps.dp.noise.plans import (
     gaussian_exists,
     gaussian_plan,
     geometric_exists,
@@ -27,7 +26,8 @@ from caps.noise.plans import (
     laplace_plan,
     selection_plan,
 )
-from caps.noise.tables import DIGITS, LIMIT, AliasTable, alias_table
+from caps.dp.noise.tables import DIGITS, LIMIT, AliasTable, alias_table
+from caps.errors import DomainError
 
 SIGMAS = ["0.1", "0.3", "0.7", "5", "8", "11.9", "24", "50", "73.1", "500", "1000", "5000", "1000000"]
 

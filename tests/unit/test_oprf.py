@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import rbcl
 
+from caps.data.oprf import Client, ServerKey, Tags, blinded, combined, element_of, output, positions, unblinded
 from caps.errors import DomainError, PeerViolation
-from caps.oprf import Client, ServerKey, Tags, blinded, combined, element_of, output, positions, unblinded
 
 ORDER = 2**252 + 27742317777372353535851937790883648493
 # RFC 9497, appendix A.1.1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from caps.errors import DomainError
-from caps.ring import Z64
+from caps.shares.ring import Z64
 from services.mpc_server.channel import swap
 from services.mpc_server.engine.arithmetic import multiply
 from services.mpc_server.engine.context import Party

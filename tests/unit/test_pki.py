@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from caps import pki
 from caps.errors import DomainError
+from caps.trust import pki
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 END = START + timedelta(days=90)

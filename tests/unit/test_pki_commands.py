@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from typer.testing import CliRunner
 
-from caps import party, pki
 from caps.cli import Exit, app
 from caps.errors import DomainError
 from caps.service.site import Settings, Site
 from caps.study import Policy
-from caps.study.cards import Card
+from caps.trust import home as party
+from caps.trust import pki
+from caps.trust.cards import Card
 from tests.client_kit import make_home
 
 NOW = datetime.now(UTC)

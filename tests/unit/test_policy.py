@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from caps.dp.privacy import PopulationBudget, pure_rho
 from caps.errors import DomainError
-from caps.privacy import PopulationBudget, pure_rho
 from caps.study.policy import Policy
 from tests.study_kit import COLUMNS, POPULATIONS, example_manifest
 

@@ -10,8 +10,7 @@ from typing import Any
 import mpmath
 import pytest
 
-from caps.errors import DomainError, LocalError
-from caps.privacy import (
+from caps.dp.privacy import (
     BOUNDED,
     ETA_MAX,
     NOTHING,
@@ -38,8 +37,9 @@ from caps.privacy import (
     folded_epsilon,
     pure_rho,
 )
-from caps.privacy.rational import decode_ratio, encode_ratio, exact, grid_down, grid_up
-from caps.privacy.statement import shown
+from caps.dp.privacy.rational import decode_ratio, encode_ratio, exact, grid_down, grid_up
+from caps.dp.privacy.statement import shown
+from caps.errors import DomainError, LocalError
 
 
 @pytest.fixture(autouse=True, scope="module")

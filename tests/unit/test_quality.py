@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from caps.domain import Attribute, Domain, Layout
-from caps.quality import marginals_error, workload_error
+from caps.data.domain import Attribute, Domain, Layout
+from caps.data.quality import marginals_error, workload_error
 
 DOMAIN = Domain((Attribute("a", 2, nullable=True), Attribute("b", 2)))
 LAYOUT = Layout(DOMAIN, (("a",), ("b",)))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from caps.errors import DomainError, ShareError
-from caps.fixed import decode_fixed, encode_fixed
-from caps.ring import (
+from caps.shares.fixed import decode_fixed, encode_fixed
+from caps.shares.ring import (
     RINGS,
     SHARED_RINGS,
     Z16,

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine, delete, insert, update
 
-from caps.clear import ClearOracle
+from caps.dp.clear import ClearOracle
+from caps.dp.oracle import COMPUTE_DIGEST, Measurement, Request, Selection, request_digest
+from caps.dp.privacy import BudgetExceeded, Filter, Gaussian
 from caps.errors import DomainError, LocalError, NotDue
-from caps.oracle import COMPUTE_DIGEST, Measurement, Request, Selection, request_digest
-from caps.privacy import BudgetExceeded, Filter, Gaussian
-from caps.study import Answer, Manifest, Signed
+from caps.study import Manifest
+from caps.wire import Answer, Signed
 from services.coordinator.algorithms import algorithm
 from services.coordinator.generate import create_estimator
 from services.mpc_server import tables

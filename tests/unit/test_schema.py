@@ -15,9 +15,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from caps.domain import Attribute
+from caps.data.domain import Attribute
+from caps.data.schema import Boolean, Categorical, Column, Limits, Numeric, Schema, TableRefused, tables
 from caps.errors import DomainError
-from caps.schema import Boolean, Categorical, Column, Limits, Numeric, Schema, TableRefused, tables
 
 DATA = Path(os.environ.get("CAPS_DATA", Path(__file__).parents[3] / "shared" / "data"))
 CANARY = "c4n4ry-7391"

@@ -10,7 +10,6 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from fastapi import APIRouter, Depends, Request
 
-from caps import pki
 from caps.service import app as frame
 from caps.service.app import create_app
 from caps.service.identity import CERTIFICATE, Allow, Caller, Machine, machine_of
@@ -18,6 +17,7 @@ from caps.service.problems import MEDIA_TYPE, Kind, Problem
 from caps.service.site import Settings, confirm
 from caps.service.tokens import Scope, Tokens
 from caps.study import Holder
+from caps.trust import pki
 from tests.service_kit import CANARY, HOUR, Authority, Sample
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from caps.errors import DomainError, LabelReused, ShareError
-from caps.ring import Z16, Z22, Z64
+from caps.shares.ring import Z16, Z22, Z64
 from services.mpc_server.engine.arithmetic import dot, gram, matmul, multiply, reveal_bits, share_from
 from services.mpc_server.engine.boolean import conjunction, pick, share_bits_from, tournament
 from services.mpc_server.engine.comparison import equal, less_than

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from caps import sharing
 from caps.errors import DomainError, LabelReused, ShareError
-from caps.prss import Prss, component_key, expand
-from caps.ring import RINGS, Z16, Z24, Z32, Z64
-from caps.sharing import Algebra, Explicit, Seeded, deal, reconstruct
+from caps.shares import sharing
+from caps.shares.prss import Prss, component_key, expand
+from caps.shares.ring import RINGS, Z16, Z24, Z32, Z64
+from caps.shares.sharing import Algebra, Explicit, Seeded, deal, reconstruct
 
 any_words = st.sampled_from(list(RINGS.values())).flatmap(
     lambda ring: hnp.arrays(ring.dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from caps import pki, signing
 from caps.errors import DomainError
+from caps.trust import pki, signing
 
 DOCUMENT = {"a": 1, "b": ["x"]}
 

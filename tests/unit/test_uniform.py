@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from caps.basics.uniform import Uniform
 from caps.errors import DomainError
-from caps.uniform import Uniform
 
 
 def test_known_answers_for_ever():

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from caps import canonical
+from caps.audit.verification import Check, accepted, verify
+from caps.basics import canonical
+from caps.dp.privacy import BOUNDED, PrivacyStatement, Releases
 from caps.errors import DomainError
-from caps.privacy import BOUNDED, PrivacyStatement, Releases
-from caps.study.documents import Approval, Attestation, Certificate, LedgerRange, ReleaseBody, Signed, inputs_digest
 from caps.study.manifest import Manifest
-from caps.study.verification import Check, accepted, verify
+from caps.wire.documents import Approval, Attestation, Certificate, LedgerRange, ReleaseBody, Signed, inputs_digest
 from tests.study_kit import COLUMNS, DATA, MIXED, NOW, Keys, example_manifest, example_release, honest_walk
 
 PAPER = {"name": "aim", "noise": "paper:irwin-hall"}

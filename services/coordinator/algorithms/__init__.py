@@ -7,7 +7,7 @@ docs/adding-a-mechanism.md.
 from importlib import import_module
 from pkgutil import iter_modules
 
-from caps.programs import Task, all_pairs
+from caps.dp.programs import Task, all_pairs
 from services.coordinator.algorithms.base import (
     Algorithm,
     Estimator,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from caps.programs.aim import AimProgram
+from caps.dp.programs.aim import AimProgram
 from services.coordinator.algorithms.base import Algorithm, M, Sizes, Walk, register
 
 

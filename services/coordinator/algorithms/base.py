@@ -1,6 +1,6 @@
 """What all algorithms share: the walk along a schedule, progress, and the registry.
 
-An algorithm is a program (`caps.programs`), which says how it spends the budget and what it may ask about, and a
+An algorithm is a program (`caps.dp.programs`), which says how it spends the budget and what it may ask about, and a
 `loop`, which decides. The loop never names a noise scale: `Walk` takes each mechanism from the schedule, which the
 servers walk too, and refuses a step that is not due. It holds no data, reads no clock, draws no randomness and knows no
 number of rows, so it is determined by what the oracle answers.
@@ -19,13 +19,13 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from caps.bounds import UNIT_BITS
-from caps.domain import Clique
+from caps.data.domain import Clique
+from caps.dp.bounds import UNIT_BITS
+from caps.dp.oracle import Measurement, Oracle, Selection, rounded_estimate
+from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
+from caps.dp.privacy.schedule import Role, Schedule, Step, step_name
+from caps.dp.programs.base import Program, Task, chosen, read_choice, registered
 from caps.errors import DomainError, LocalError
-from caps.oracle import Measurement, Oracle, Selection, rounded_estimate
-from caps.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
-from caps.privacy.schedule import Role, Schedule, Step, step_name
-from caps.programs.base import Program, Task, chosen, read_choice, registered
 from services.coordinator.measured import Floats, Measured
 
 
@@ -312,7 +312,7 @@ def register(cls: _A) -> _A:
     """Make an algorithm known by its name. Its program must be known too, or servers could not tell what to refuse."""
     program = registered(cls.name)
     if program is None or not issubclass(cls, program):
-        raise LocalError(f"{cls.name} is no program in caps.programs that servers know")
+        raise LocalError(f"{cls.name} is no program in caps.dp.programs that servers know")
     if _REGISTRY.setdefault(cls.name, cls) is not cls:
         raise LocalError(f"two algorithms are called {cls.name}")
     return cls

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caps.programs.gaussian import FixedGaussianProgram
+from caps.dp.programs.gaussian import FixedGaussianProgram
 from services.coordinator.algorithms.base import Algorithm, M, Walk, register
 
 

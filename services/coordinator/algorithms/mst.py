@@ -9,9 +9,9 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from caps.domain import Clique
-from caps.privacy.schedule import Role
-from caps.programs.mst import MstProgram
+from caps.data.domain import Clique
+from caps.dp.privacy.schedule import Role
+from caps.dp.programs.mst import MstProgram
 from services.coordinator.algorithms.base import Algorithm, M, Walk, register
 from services.coordinator.measured import Measured
 

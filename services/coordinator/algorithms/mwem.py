@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from caps.dp.programs.mwem import MwemProgram
 from caps.errors import DomainError
-from caps.programs.mwem import MwemProgram
 from services.coordinator.algorithms.base import Algorithm, M, Sizes, Walk, register
 
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from caps.domain import Clique, Codes, Domain
+from caps.data.domain import Clique, Codes, Domain
 from caps.errors import DomainError
 from services.coordinator.generate.junction import model_bytes
 from services.coordinator.measured import Floats, Measured

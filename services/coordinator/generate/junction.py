@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from caps.domain import Clique, Domain
+from caps.data.domain import Clique, Domain
 
 FLOAT_BYTES = 8
 

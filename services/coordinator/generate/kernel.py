@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from caps.domain import Clique, Domain
+from caps.data.domain import Clique, Domain
 from services.coordinator.generate import junction, kernels
 from services.coordinator.generate.estimator import Model, Problem, check_problem
 from services.coordinator.generate.model import TreeModel, by_size, reorder

@@ -10,9 +10,9 @@ from os import PathLike
 
 import numpy as np
 
-from caps.domain import Clique, Codes, Domain
+from caps.basics.uniform import Uniform
+from caps.data.domain import Clique, Codes, Domain
 from caps.errors import DomainError
-from caps.uniform import Uniform
 from services.coordinator.generate import kernels
 from services.coordinator.generate.estimator import MODEL_LIMIT, Where, check_size
 from services.coordinator.generate.junction import FLOAT_BYTES, junction_tree

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from caps.domain import Clique, Domain
+from caps.data.domain import Clique, Domain
 from services.coordinator.generate.junction import JunctionTree
 
 Floats = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from caps.domain import Clique
+from caps.data.domain import Clique
 from caps.errors import DomainError
 from services.coordinator.generate import kernels
 from services.coordinator.generate.plan import Plan, cells, link, smallest

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from caps.domain import Clique, Domain
+from caps.data.domain import Clique, Domain
 from services.coordinator.generate import junction
 from services.coordinator.generate.estimator import Model, check_problem
 from services.coordinator.generate.kernel import KernelEstimator

@@ -14,9 +14,9 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from caps.domain import Codes, Domain
+from caps.basics.uniform import Uniform
+from caps.data.domain import Codes, Domain
 from caps.errors import DomainError
-from caps.uniform import Uniform
 from services.coordinator.generate import kernels
 from services.coordinator.generate.plan import Plan
 from services.coordinator.generate.queries import Queries

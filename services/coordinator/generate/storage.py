@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from caps.domain import MAX_ATTRIBUTES, Attribute, Clique, Domain
+from caps.data.domain import MAX_ATTRIBUTES, Attribute, Clique, Domain
 from caps.errors import DomainError
 from services.coordinator.generate.estimator import MODEL_LIMIT, check_size
 from services.coordinator.generate.junction import FLOAT_BYTES, model_bytes

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from caps.errors import ShareError
-from caps.ring import PLANE, Words, pack_bits, plane_words, unpack_bits
+from caps.shares.ring import PLANE, Words, pack_bits, plane_words, unpack_bits
 from services.mpc_server.engine.boolean import Indices, random_planes, reshare_planes
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.registry import protocol

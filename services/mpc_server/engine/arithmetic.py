@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 
 from caps.errors import PeerViolation, ShareError, party_name
-from caps.ring import Ring, Words
+from caps.shares.ring import Ring, Words
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.kernels import gram_mod, matmul_mod
 from services.mpc_server.engine.registry import protocol

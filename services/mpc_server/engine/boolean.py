@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.errors import ShareError, party_name
-from caps.ring import PLANE, Z64, Words, pack_bits, plane_words, unpack_bits
+from caps.shares.ring import PLANE, Z64, Words, pack_bits, plane_words, unpack_bits
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.registry import FUNCTIONS, log2, plane, protocol
 from services.mpc_server.engine.shares import BShare, Shape, stack_planes

@@ -30,11 +30,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from caps.bounds import COUNT_BITS, MOST_COUNTED, ONE_HOT_COMBINATIONS, counted_bits, largest_sum
-from caps.domain import Clique, Domain, Layout
+from caps.data.domain import Clique, Domain, Layout
+from caps.dp.bounds import COUNT_BITS, MOST_COUNTED, ONE_HOT_COMBINATIONS, counted_bits, largest_sum
 from caps.errors import DomainError, ShareError
-from caps.prss import expand
-from caps.ring import RINGS, Z8, Z16, Z22, Z24, Z32, Z64, Ring, Words
+from caps.shares.prss import expand
+from caps.shares.ring import RINGS, Z8, Z16, Z22, Z24, Z32, Z64, Ring, Words
 from services.mpc_server.engine.arithmetic import multiply, reshare, reveal
 from services.mpc_server.engine.comparison import equal
 from services.mpc_server.engine.context import Context, together

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from caps.errors import CapsError, DomainError, PeerError, ShareError, party_name
-from caps.prss import Prss
-from caps.ring import PLANE, Ring, Words, plane_words
+from caps.shares.prss import Prss
+from caps.shares.ring import PLANE, Ring, Words, plane_words
 from services.mpc_server.channel import TAG_BYTES, Channel
 from services.mpc_server.engine.shares import AShare, BShare, Owner, Shape
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from caps.errors import DomainError
-from caps.ring import PLANE, Ring, Words, plane_words, unpack_bits
+from caps.shares.ring import PLANE, Ring, Words, plane_words, unpack_bits
 from services.mpc_server.engine.arithmetic import share_from
 from services.mpc_server.engine.boolean import add_bits, bits_known_to_two, carry, conjunction, share_bits_from
 from services.mpc_server.engine.context import Context, together

@@ -1,4 +1,4 @@
-"""Functions of real numbers in fixed point: x is held as round(x * 2^frac) in Z_2^64 (see caps.fixed).
+"""Functions of real numbers in fixed point: x is held as round(x * 2^frac) in Z_2^64 (see caps.shares.fixed).
 
 All but the polynomial work alike. The bits of a number yield a reduced argument in [0, 1), whose highest bits name one
 of a few hundred segments as a shared one-hot vector, and a quadratic in the remaining bits does the rest. Anything that
@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.errors import DomainError, ShareError
-from caps.fixed import FRAC, encode_fixed
-from caps.ring import Z64, Words
+from caps.shares.fixed import FRAC, encode_fixed
+from caps.shares.ring import Z64, Words
 from services.mpc_server.engine.arithmetic import dot, multiply
 from services.mpc_server.engine.boolean import (
     Indices,

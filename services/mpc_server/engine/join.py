@@ -1,6 +1,6 @@
 """Private record alignment: COMPUTE ANSWERS from tables of different holders whose rows are in no common order.
 
-A holder shares rows (caps.linkage): a hashed identifier and a short code for each of its attributes. The servers
+A holder shares rows (caps.data.linkage): a hashed identifier and a short code for each of its attributes. The servers
 check that no table repeats an identifier, shuffle every table, encrypt the identifiers under a key that nobody knows,
 open the ciphertexts and compare them in the clear (after Mohassel, Rindal and Rosulek 2020). Equal tags are the same
 person; what a server sees is how many persons each set of tables has in common, and nothing that leads to a row of a
@@ -25,12 +25,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from caps.bounds import ID_COMBINATIONS
-from caps.domain import Clique, Domain, Layout
+from caps.data.domain import Clique, Domain, Layout
+from caps.data.linkage import ID_BYTES, ORDERED, RowFormat
+from caps.dp.bounds import ID_COMBINATIONS
 from caps.errors import DomainError, ShareError
-from caps.linkage import ID_BYTES, ORDERED, RowFormat
-from caps.prss import expand
-from caps.ring import PLANE, Z8, Z16, Z64, Words, pack_bits, plane_words, unpack_bits
+from caps.shares.prss import expand
+from caps.shares.ring import PLANE, Z8, Z16, Z64, Words, pack_bits, plane_words, unpack_bits
 from services.mpc_server.engine.aes import BLOCK_BITS, CACHED_BLOCKS, RoundKeys, encrypt, expand_key, random_key
 from services.mpc_server.engine.arithmetic import reveal_bits
 from services.mpc_server.engine.boolean import (
@@ -89,7 +89,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinInput:
-    """Rows in the form of `caps.linkage` over some attributes, in domain order; an identifier at most once."""
+    """Rows in the form of `caps.data.linkage` over some attributes, in domain order; an identifier at most once."""
 
     holder: str
     attributes: tuple[str, ...]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.errors import ShareError
-from caps.ring import Z22, Ring, Words, ring_of
+from caps.shares.ring import Z22, Ring, Words, ring_of
 
 LIMB = 16
 BLOCK_ROWS = 1024

@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.errors import DomainError, ShareError
-from caps.fixed import FRAC
-from caps.ring import Z64, Words
+from caps.shares.fixed import FRAC
+from caps.shares.ring import Z64, Words
 from services.mpc_server.engine.arithmetic import multiply, reshare, reveal
 from services.mpc_server.engine.comparison import argmax, equal, greater_equal, greater_than, negative
 from services.mpc_server.engine.context import Context, together

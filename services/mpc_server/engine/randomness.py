@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from caps.errors import DomainError
-from caps.ring import Ring
+from caps.shares.ring import Ring
 from services.mpc_server.engine.boolean import random_planes
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.conversion import from_bits

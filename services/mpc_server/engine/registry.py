@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from caps.ring import plane_words
+from caps.shares.ring import plane_words
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,10 +11,10 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from caps.bounds import UNIT_BITS
+from caps.dp.bounds import UNIT_BITS
+from caps.dp.oracle import Integers
 from caps.errors import DomainError, ShareError
-from caps.oracle import Integers
-from caps.ring import Z32, Z64, Words, pack_bits, unpack_bits
+from caps.shares.ring import Z32, Z64, Words, pack_bits, unpack_bits
 from services.mpc_server.engine.arithmetic import reshare, reveal, reveal_bits, share_from
 from services.mpc_server.engine.boolean import carry, tournament
 from services.mpc_server.engine.context import Context, together
@@ -35,7 +35,7 @@ async def count_bits(ctx: Context, counts: AShare) -> BShare:
 
     Reducing every component modulo 2^32 shares the counts modulo 2^32, which is what they are.
 
-    Pre-conditions: 0 <= count < 2^32, in Z_2^64; `caps.bounds` says why that is so.
+    Pre-conditions: 0 <= count < 2^32, in Z_2^64; `caps.dp.bounds` says why that is so.
     Leaks: nothing.
     """
     ctx.own(counts)
@@ -141,7 +141,7 @@ async def error_scores(
 
     Deviation: the paper prints sum(1 - 2 abs_diff) in Protocol 8; the sum of abs_diff is meant.
 
-    Pre-conditions: bits are those of `count_bits`; the request passed `caps.oracle.Selection.check`,
+    Pre-conditions: bits are those of `count_bits`; the request passed `caps.dp.oracle.Selection.check`,
         so that bounds have 32 bits and |score| < 2^61.
     Leaks: nothing.
     """

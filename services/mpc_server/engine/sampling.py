@@ -2,7 +2,7 @@
 
 All random bits come from PRSS, so they cost nothing. They are labelled by the step that draws them: `index` and
 `digits` of an alias draw, `sign` of a Gaussian, `low` of a Gumbel sample. Given the bits of the same labels,
-caps.noise.clear returns the same numbers.
+caps.dp.noise.clear returns the same numbers.
 
 In the costs, p is the index bits of a table and w the bits of its codes. Draws go in chunks, one after another, that
 bound the memory of a one-hot index: 60,000 draws from 4,096 buckets, or a million from 64, are still one chunk.
@@ -14,10 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from caps.dp.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
+from caps.dp.noise.tables import COIN, DIGITS, AliasTable, draw_ands
 from caps.errors import DomainError
-from caps.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
-from caps.noise.tables import COIN, DIGITS, AliasTable, draw_ands
-from caps.ring import Z64, Ring
+from caps.shares.ring import Z64, Ring
 from services.mpc_server.engine.boolean import (
     Positions,
     chosen,

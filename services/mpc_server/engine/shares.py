@@ -15,7 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.errors import ShareError, party_name
-from caps.ring import PLANE, Ring, Words, pack_bits, plane_words, planes_to_words, ring_of, unpack_bits, words_to_planes
+from caps.shares.ring import (
+    PLANE,
+    Ring,
+    Words,
+    pack_bits,
+    plane_words,
+    planes_to_words,
+    ring_of,
+    unpack_bits,
+    words_to_planes,
+)
 
 Shape: TypeAlias = tuple[int, ...]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from caps.errors import ShareError
-from caps.ring import PLANE, Z8, Z64, Words, plane_words, planes_to_words, words_to_planes
+from caps.shares.ring import PLANE, Z8, Z64, Words, plane_words, planes_to_words, words_to_planes
 from services.mpc_server.engine.boolean import Indices
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.registry import protocol

@@ -1,4 +1,4 @@
-"""The steps of a run on shares: what `caps.oracle` asks for, and noise drawn before it is needed.
+"""The steps of a run on shares: what `caps.dp.oracle` asks for, and noise drawn before it is needed.
 
 A step's noise is labelled by the step and by the plan it follows. So it is the same whether it was drawn beforehand or
 on demand, a repetition of the step repeats it, and it cannot serve twice: labels are for one use.
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from caps.bounds import MOST_COUNTED
-from caps.domain import Layout
+from caps.data.domain import Layout
+from caps.dp.bounds import MOST_COUNTED
+from caps.dp.noise.clear import BitSource
+from caps.dp.noise.clear import discrete_gaussian as discrete_gaussian_of_own
+from caps.dp.noise.plans import DistributedPlan, DummyPlan, GaussianPlan, GumbelPlan, LaplacePlan
+from caps.dp.oracle import Integers, Measurement, Plan, Request, Selection, request_digest
+from caps.dp.privacy.neighbouring import Neighbouring
 from caps.errors import DomainError
-from caps.noise.clear import BitSource
-from caps.noise.clear import discrete_gaussian as discrete_gaussian_of_own
-from caps.noise.plans import DistributedPlan, DummyPlan, GaussianPlan, GumbelPlan, LaplacePlan
-from caps.oracle import Integers, Measurement, Plan, Request, Selection, request_digest
-from caps.privacy.neighbouring import Neighbouring
-from caps.ring import Z64
+from caps.shares.ring import Z64
 from services.mpc_server.engine.context import Branch, Context, together
 from services.mpc_server.engine.conversion import from_bits
 from services.mpc_server.engine.registry import protocol

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from caps.service.identity import Allow, Caller
 from caps.service.tokens import Scope
-from caps.study import Answer, Attestation, RunRequest, RunStatus, Signed
+from caps.wire import Answer, Attestation, RunRequest, RunStatus, Signed
 from services.mpc_server.ledger import Ledger
 from services.mpc_server.runs.runs import Runs
 

@@ -22,7 +22,9 @@ from typing import NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
-from caps import canonical, signing
+from caps.basics import canonical
+from caps.dp.oracle import Integers, Measurement, Request, Selection, overlaps_plan
+from caps.dp.privacy import Gaussian
 from caps.errors import (
     LocalError,
     PeerAborted,
@@ -33,12 +35,11 @@ from caps.errors import (
     SessionClosed,
     party_name,
 )
-from caps.oracle import Integers, Measurement, Request, Selection, overlaps_plan
-from caps.privacy import Gaussian
-from caps.ring import Z64, Words
 from caps.service import logs
 from caps.service.metrics import Metrics
-from caps.study import Answer, Signed
+from caps.shares.ring import Z64, Words
+from caps.trust import signing
+from caps.wire import Answer, Signed
 from services.mpc_server.channel import swap
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
 from services.mpc_server.engine.context import Party

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy import Engine, select, update
 
-from caps import canonical
+from caps.basics import canonical
+from caps.dp.oracle import COMPUTE, Request, request_from_json, request_to_json
 from caps.errors import DomainError, LocalError, NotDue
-from caps.oracle import COMPUTE, Request, request_from_json, request_to_json
 from caps.service.database import reading
-from caps.study import Answer, Manifest, Signed, transcript_digest
+from caps.study import Manifest
 from caps.study.account import Account
+from caps.wire import Answer, Signed, transcript_digest
 from services.mpc_server.ledger import FREE, Ledger
 from services.mpc_server.tables import runs, steps
 

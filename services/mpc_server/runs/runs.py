@@ -16,16 +16,17 @@ import numpy as np
 from sqlalchemy import Connection, Engine, Row, func, select, update
 
 from caps import __version__
+from caps.dp.oracle import COMPUTE, COMPUTE_DIGEST, Request, request_digest, request_from_json
 from caps.errors import LocalError, party_name
-from caps.oracle import COMPUTE, COMPUTE_DIGEST, Request, request_digest, request_from_json
-from caps.ring import Z64
 from caps.service import logs
 from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.metrics import Reading
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site, confirm
-from caps.study import Answer, Attestation, Manifest, Policy, RunRequest, RunStatus, Signed
+from caps.shares.ring import Z64
+from caps.study import Manifest, Policy
+from caps.wire import Answer, Attestation, RunRequest, RunStatus, Signed
 from services.mpc_server.build import brief
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.ledger import Ledger

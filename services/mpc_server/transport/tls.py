@@ -41,7 +41,7 @@ from caps.errors import (
     SessionClosed,
     party_name,
 )
-from caps.pki import role_uri, role_uris, spki_pin
+from caps.trust.pki import role_uri, role_uris, spki_pin
 from services.mpc_server.channel import Buffers
 from services.mpc_server.transport.framing import (
     MAX_PAYLOAD,
@@ -89,7 +89,7 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a party listens, and the SHA-256 of the public key it must have (`caps.pki.spki_pin`), if it is known."""
+    """Where a party listens, and the SHA-256 of the public key it must have (`pki.spki_pin`), if it is known."""
 
     host: str
     port: int
@@ -211,7 +211,7 @@ class Mesh:
         return self._wire
 
     def pin(self, peer: int) -> bytes:
-        """SHA-256 of the public key in the certificate that `peer` presented (`caps.pki.spki_pin`)."""
+        """SHA-256 of the public key in the certificate that `peer` presented (`caps.trust.pki.spki_pin`)."""
         return self._links[peer].pin
 
     @property

@@ -1,0 +1,1 @@
+"""What anybody can check of a release: its signatures, its transcript, its files."""

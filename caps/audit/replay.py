@@ -1,0 +1,96 @@
+"""A release's transcript, walked again: every signature, every charge, and the measurements that follow from it.
+
+One pass, a step at a time: a transcript may be larger than memory. Whatever is found wrong names its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from caps.audit.measurements import measurement_to_json
+from caps.basics import canonical
+from caps.dp.oracle import COMPUTE, Measurement, Request, request_from_json
+from caps.errors import DomainError, LocalError
+from caps.study.account import Account
+from caps.study.manifest import Manifest
+from caps.trust import signing
+from caps.wire.documents import Attestation, TranscriptStep, transcript_digest
+
+
+class Replay:
+    """What the lines of a transcript show of the run that was attested. Raises DomainError for lines that are none.
+
+    digest, steps: what the servers attest, if it is their transcript. unsigned, undue: of the first step of which it is
+    so, why its answer is not one that all servers signed, and why it could not be asked for; None if there is no such
+    step. measured: what was measured, as `caps.audit.measurements` publishes it.
+    """
+
+    def __init__(self, manifest: Manifest, attested: Attestation, lines: Iterable[bytes]) -> None:
+        self._manifest = manifest
+        self._attested = attested
+        self.account = Account(manifest)
+        self.digest = attested.inputs
+        self.steps = 0
+        self.unsigned: str | None = None
+        self.undue: str | None = None
+        self.measured: list[dict[str, Any]] = []
+        for line in lines:
+            self._walk(line)
+        if self.undue is None and not self.account.ended:
+            self.undue = f"after {self.steps} steps the run has not ended: due is {self.account.due}"
+
+    def _walk(self, line: bytes) -> None:
+        number = self.steps
+        try:
+            step = TranscriptStep.from_line(line)
+        except DomainError as error:
+            raise DomainError(f"line {number + 1}, step {number}: {error}") from None
+        if step.answer.step != number:
+            raise DomainError(f"line {number + 1} must be of step {number}, and is of step {step.answer.step}")
+        self.unsigned = self.unsigned or self._not_signed(step)
+        self.undue = self.undue or self._not_due(step)
+        self.digest = transcript_digest(self.digest, step.answer.request, step.answer.digest())
+        self.steps += 1
+
+    def _not_signed(self, step: TranscriptStep) -> str | None:
+        """Why this is not an answer that all servers gave to this request."""
+        answer, document = step.answer, step.answer.to_json()
+        strangers = []
+        for server, signature in zip(self._manifest.servers, step.signatures, strict=True):
+            try:
+                signing.verify(server.signing_key, answer.kind, document, signature)
+            except signing.SignatureRefused:
+                strangers.append(server.name)
+        if strangers:
+            return f"step {answer.step}: the answer does not bear the signature of {' and '.join(strangers)}"
+        if (answer.study, answer.run) != (self._attested.study, self._attested.run):
+            return f"step {answer.step}: the answer is of another run"
+        if answer.request != canonical.digest("request", step.request).hex():
+            return f"step {answer.step}: the servers answered to another request than the one given"
+        return None
+
+    def _not_due(self, step: TranscriptStep) -> str | None:
+        """Why this step could not be asked for, or opened; otherwise it is charged and answered."""
+        number, value = step.answer.step, step.answer.value
+        try:
+            request = self._request(step)
+            admission = self.account.check(request)
+            self.account.charge(admission)
+            self.account.answered(value)
+            if isinstance(request, Measurement):
+                assert isinstance(value, tuple)
+                self.measured.append(measurement_to_json(self._manifest, number, request, value))
+        except LocalError as error:
+            return f"step {number}: {error}"
+        if request is None and value != (1,) * len(self._attested.contributions):
+            return f"step {number}: the servers did not find every contribution valid"
+        return None
+
+    @staticmethod
+    def _request(step: TranscriptStep) -> Request | None:
+        if step.answer.step:
+            return request_from_json(step.request)
+        if step.request != COMPUTE:
+            raise DomainError("the first step is to compute the answers")
+        return None

@@ -1,0 +1,1 @@
+"""What everything else stands on: canonical JSON, documents, private files, uniform randomness."""

@@ -1,0 +1,64 @@
+"""Documents: what parties agree on, sign and send, as models whose JSON is the same everywhere."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from itertools import zip_longest
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+
+from caps.basics import canonical
+from caps.errors import DomainError
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Text = Annotated[str, StringConstraints(max_length=4000)]
+
+
+def _callable(url: str) -> str:
+    """What the pattern leaves open: a port that does not exist, numbers that only look like an address."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if ":" in host or not host.strip("0123456789."):
+            ip_address(host)
+        if parts.port == 0:
+            raise ValueError
+    except ValueError:
+        raise ValueError("is not an address that can be called") from None
+    return url
+
+
+_HOST = r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})"
+Url = Annotated[str, StringConstraints(pattern=rf"^https://{_HOST}(:[0-9]{{1,5}})?$"), AfterValidator(_callable)]
+Address = Annotated[
+    str,
+    StringConstraints(pattern=rf"^{_HOST}:[0-9]{{1,5}}$"),
+    AfterValidator(lambda address: _callable(f"https://{address}").removeprefix("https://")),
+]
+
+
+class Document(BaseModel):
+    """A part of the wire contract: immutable, no unknown members, JSON both ways."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object of JSON."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    @classmethod
+    def from_canonical(cls, data: bytes) -> Self:
+        """The document of its canonical form. Raises DomainError, saying where, if these are not its very bytes."""
+        try:
+            found = cls.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors(include_input=False)[0]
+            raise DomainError(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))) from None
+        spelled = canonical.dump(found.to_json())
+        if spelled != data:
+            place = next(i for i, (a, b) in enumerate(zip_longest(spelled, data)) if a != b)
+            raise DomainError(f"byte {place}: not spelled in the canonical form")
+        return found

@@ -1,0 +1,1 @@
+"""Tables: domains and marginals, schemas and their reading, join keys, rows as they are linked, tags."""

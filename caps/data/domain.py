@@ -1,0 +1,305 @@
+"""The public schema of a study: attributes, cliques of them, and where each marginal lies in one flat vector.
+
+Everything here is public and agreed by all parties, so each class has one canonical form and a digest of it. Nothing
+here holds a share, and nothing is inferred from data.
+
+A marginal of a clique counts, for every combination of its attributes' codes, the rows that show it. Attribute order is
+always the domain's; cells are in row-major order, the last attribute running fastest. A row in which an attribute of
+the clique is missing (code -1) counts nowhere in that marginal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from caps.basics import canonical
+from caps.errors import DomainError
+
+Clique: TypeAlias = tuple[str, ...]
+"""Names of one or more attributes, in domain order."""
+
+Codes: TypeAlias = npt.NDArray[np.int64]
+"""One row per person, one column per attribute of the domain: category numbers from 0, or -1 for missing."""
+
+MISSING = -1
+MAX_SIZE = 65_535
+"""Categories of one attribute: the sum over its one-hot columns must not wrap in Z_2^16."""
+MAX_ATTRIBUTES = 1024
+MAX_CELLS = 1 << 24
+"""Cells of one marginal, and of all marginals of a layout together."""
+MAX_WEIGHT = (1 << 31) - 1
+_MAX_NAME = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One column of the joined table: `size` categories, numbered from 0; `nullable` if a value may be missing."""
+
+    name: str
+    size: int
+    nullable: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= _MAX_NAME or not self.name.isprintable():
+            raise DomainError(f"an attribute's name is 1 to {_MAX_NAME} printable characters")
+        if not _is_integer(self.size) or not 1 <= self.size <= MAX_SIZE:
+            raise DomainError(f"attribute {self.name} must have 1 to {MAX_SIZE} categories, not {self.size!r}")
+        if not isinstance(self.nullable, bool):
+            raise DomainError(f"attribute {self.name} is nullable or it is not: {self.nullable!r} says neither")
+
+    def to_json(self) -> dict[str, object]:
+        """As an object of canonical JSON."""
+        return {"name": self.name, "nullable": self.nullable, "size": self.size}
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The attributes of the joined table, in the order that fixes everything else."""
+
+    attributes: tuple[Attribute, ...]
+
+    def __post_init__(self) -> None:
+        attributes = tuple(self.attributes)
+        object.__setattr__(self, "attributes", attributes)
+        if not 1 <= len(attributes) <= MAX_ATTRIBUTES:
+            raise DomainError(f"a domain has 1 to {MAX_ATTRIBUTES} attributes, not {len(attributes)}")
+        if not all(isinstance(attribute, Attribute) for attribute in attributes):
+            raise DomainError("a domain consists of attributes")
+        _refuse_repeats("attribute", self.names)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Attribute names, in order."""
+        return tuple(attribute.name for attribute in self.attributes)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Categories of each attribute."""
+        return tuple(attribute.size for attribute in self.attributes)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """First one-hot column of each attribute."""
+        return tuple(int(offset) for offset in np.cumsum([0, *self.sizes])[:-1])
+
+    @property
+    def width(self) -> int:
+        """Number of one-hot columns: the sum of all sizes."""
+        return sum(self.sizes)
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.names)}
+
+    def position(self, name: str) -> int:
+        """Where the attribute stands in the domain."""
+        position = self._positions.get(name)
+        if position is None:
+            raise DomainError(f"the domain has no attribute {name!r}")
+        return position
+
+    def columns(self, name: str) -> slice:
+        """The one-hot columns of an attribute."""
+        position = self.position(name)
+        return slice(self.offsets[position], self.offsets[position] + self.sizes[position])
+
+    def clique(self, names: Iterable[str]) -> Clique:
+        """These attributes in domain order. Raises DomainError if there is none, or one is unknown or repeated."""
+        positions = [self.position(name) for name in _names(names)]
+        if not positions:
+            raise DomainError("a clique has at least one attribute")
+        _refuse_repeats("attribute of a clique", [self.names[position] for position in positions])
+        return tuple(self.names[position] for position in sorted(positions))
+
+    def shape(self, clique: Iterable[str]) -> tuple[int, ...]:
+        """Sizes of the clique's attributes: the shape of its marginal."""
+        return tuple(self.sizes[self.position(name)] for name in self.clique(clique))
+
+    def cells(self, clique: Iterable[str]) -> int:
+        """Number of cells of the clique's marginal."""
+        return prod(self.shape(clique))
+
+    def project(self, names: Iterable[str]) -> Domain:
+        """The domain of only these attributes."""
+        return Domain(tuple(self.attributes[self.position(name)] for name in self.clique(names)))
+
+    def downward_closure(self, cliques: Iterable[Sequence[str]]) -> tuple[Clique, ...]:
+        """The cliques and all their non-empty subsets, smallest first, then in domain order."""
+        parts = {
+            part
+            for clique in cliques
+            for degree in range(1, len(clique) + 1)
+            for part in combinations(self.clique(clique), degree)
+        }
+        return tuple(sorted(parts, key=lambda part: (len(part), [self.position(name) for name in part])))
+
+    def check_codes(self, codes: npt.ArrayLike) -> Codes:
+        """`codes` as an array. Raises DomainError unless it is n x d integers, each a category or -1."""
+        array = np.asarray(codes)
+        if array.ndim != 2 or array.shape[1] != len(self.attributes) or array.dtype.kind not in "iu":
+            raise DomainError(f"codes are integers in {len(self.attributes)} columns")
+        wrong = ((array < MISSING) | (array >= np.array(self.sizes))).any(axis=0)
+        if wrong.any():
+            raise DomainError(f"codes of attribute {self.names[int(wrong.argmax())]} exceed its categories")
+        return array.astype(np.int64, copy=False)
+
+    def one_hot(self, codes: npt.ArrayLike) -> npt.NDArray[np.uint16]:
+        """The n x `width` columns of rows of codes: one 1 in an attribute's block, none where it is missing."""
+        array = self.check_codes(codes)
+        columns = np.zeros((len(array), self.width), np.uint16)
+        rows, positions = np.nonzero(array != MISSING)
+        columns[rows, np.array(self.offsets)[positions] + array[rows, positions]] = 1
+        return columns
+
+    def to_json(self) -> list[dict[str, object]]:
+        """As an array of canonical JSON."""
+        return [attribute.to_json() for attribute in self.attributes]
+
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical form."""
+        return canonical.digest("domain", {"attributes": self.to_json()})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The marginals of a list of cliques, one after the other in one flat vector."""
+
+    domain: Domain
+    cliques: tuple[Clique, ...]
+
+    def __post_init__(self) -> None:
+        cliques = tuple(self.domain.clique(clique) for clique in self.cliques)
+        object.__setattr__(self, "cliques", cliques)
+        if not cliques:
+            raise DomainError("a layout has at least one clique")
+        _refuse_repeats("clique", cliques)
+        if self.cells > MAX_CELLS:
+            raise DomainError(f"marginals of {self.cells} cells are more than {MAX_CELLS}")
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Cells of each marginal."""
+        return tuple(self.domain.cells(clique) for clique in self.cliques)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """First cell of each marginal."""
+        return tuple(int(offset) for offset in np.cumsum([0, *self.sizes])[:-1])
+
+    @cached_property
+    def cells(self) -> int:
+        """Number of cells of all marginals."""
+        return sum(self.sizes)
+
+    @cached_property
+    def _indices(self) -> dict[Clique, int]:
+        return {clique: index for index, clique in enumerate(self.cliques)}
+
+    def index(self, clique: Iterable[str]) -> int:
+        """Which of the marginals is the clique's."""
+        index = self._indices.get(self.domain.clique(clique))
+        if index is None:
+            raise DomainError("the layout has no such clique")
+        return index
+
+    def part(self, clique: Iterable[str]) -> slice:
+        """Where the clique's marginal lies in the flat vector."""
+        index = self.index(clique)
+        return slice(self.offsets[index], self.offsets[index] + self.sizes[index])
+
+    def positions(self, cliques: Iterable[Iterable[str]]) -> npt.NDArray[np.intp]:
+        """Where the cells of some of the marginals lie, in the order of the cliques given."""
+        parts = [self.part(clique) for clique in cliques]
+        return np.concatenate([np.arange(part.start, part.stop, dtype=np.intp) for part in parts])
+
+    def marginals(self, codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """All marginals of a table in the clear: what the protocols must return on shares."""
+        array = self.domain.check_codes(codes)
+        counts = np.empty(self.cells, np.int64)
+        for clique in self.cliques:
+            part = self.part(clique)
+            values = array[:, [self.domain.position(name) for name in clique]]
+            values = values[(values != MISSING).all(axis=1)]
+            cells = np.ravel_multi_index(tuple(values.T), self.domain.shape(clique))
+            counts[part] = np.bincount(cells, minlength=part.stop - part.start)
+        return counts
+
+    def to_json(self) -> dict[str, object]:
+        """As an object of canonical JSON."""
+        return {"attributes": self.domain.to_json(), "cliques": [list(clique) for clique in self.cliques]}
+
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical form."""
+        return canonical.digest("layout", self.to_json())
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the analyst wants to be accurate: cliques, each with an integer weight."""
+
+    cliques: tuple[Clique, ...]
+    weights: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        cliques, weights = tuple(tuple(_names(clique)) for clique in self.cliques), tuple(self.weights)
+        object.__setattr__(self, "cliques", cliques)
+        object.__setattr__(self, "weights", weights)
+        if not cliques:
+            raise DomainError("a workload has at least one clique")
+        if len(weights) != len(cliques):
+            raise DomainError(f"{len(cliques)} cliques need as many weights, not {len(weights)}")
+        for clique in cliques:
+            if not clique:
+                raise DomainError("a clique has at least one attribute")
+            _refuse_repeats("attribute of a clique", clique)
+        _refuse_repeats("clique", [tuple(sorted(clique)) for clique in cliques])
+        if not all(_is_integer(weight) and 1 <= weight <= MAX_WEIGHT for weight in weights):
+            raise DomainError(f"weights are integers from 1 to {MAX_WEIGHT}")
+
+    def over(self, domain: Domain) -> Workload:
+        """The same with every clique in domain order."""
+        return Workload(tuple(domain.clique(clique) for clique in self.cliques), self.weights)
+
+    def layout(self, domain: Domain) -> Layout:
+        """The marginals of the workload's cliques."""
+        return Layout(domain, self.cliques)
+
+    def to_json(self) -> list[dict[str, object]]:
+        """As an array of canonical JSON."""
+        return [
+            {"clique": list(clique), "weight": weight}
+            for clique, weight in zip(self.cliques, self.weights, strict=True)
+        ]
+
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical form; take it `over` the domain, which fixes the order inside a clique."""
+        return canonical.digest("workload", {"queries": self.to_json()})
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    if isinstance(names, str):  # would be taken apart into letters
+        raise DomainError("a clique is a sequence of names, not one name")
+    listed = list(names)
+    if not all(isinstance(name, str) for name in listed):
+        raise DomainError("a clique consists of names of attributes")
+    return listed
+
+
+def _refuse_repeats(what: str, items: Sequence[object]) -> None:
+    seen: set[object] = set()
+    for item in items:
+        if item in seen:
+            raise DomainError(f"{what} {item!r} is given twice")
+        seen.add(item)

@@ -1,0 +1,518 @@
+"""The join key: by which columns rows of several holders belong to one person, and how their spellings are levelled.
+
+All holders apply one `JoinKey`, part of the study, to their own tables: `normalise` brings every row's key to one
+spelling and `hashed_ids` to 16 bytes, which are secret-shared or blinded (docs/joining.md) and never leave a holder
+in the clear: identifiers are few enough to be guessed, and a hash without a secret key hides none.
+
+Texts are always brought to Unicode's NFKC. Characters that Unicode has not assigned are refused: their normal form is
+not yet settled, so two holders with different versions of Python could disagree.
+
+Messages and reports name columns of the key and give counts; never a value, nor the number of a row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import unicodedata
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+
+from caps.basics import canonical
+from caps.data.schema.columns import check_text
+from caps.errors import DomainError
+
+Ids: TypeAlias = npt.NDArray[np.uint8]
+"""Shape (n, 16)."""
+
+ID_BYTES = 16
+MAX_COLUMNS = 16
+MAX_FORMATS = 16
+_ID_LABEL = b"caps/v1/join/id/"
+_ENCODING = "caps/v1/key:"
+_SPACES = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"  # noqa: E501
+"""Unicode's White_Space; libraries differ on what is blank, so it is spelt out."""
+_BETWEEN = "\ufdd0"
+"""A noncharacter."""
+_EXACT = 2.0**53
+
+Whitespace: TypeAlias = Literal["collapse", "trim", "remove", "keep"]
+Remedy: TypeAlias = Literal["refuse", "drop", "alone"]
+Text: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
+
+
+class KeyRefused(DomainError):
+    """The table has rows that the join key does not admit; `report` counts them."""
+
+    def __init__(self, report: KeyReport) -> None:
+        super().__init__(f"the join key does not admit the table: {report.summary}")
+        self.report = report
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _KeyColumn(_Part, ABC):
+    """What all kinds have in common. Null, NaN, text that normalises to nothing and `missing_values`, exactly as they
+    stand in the file, are missing."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
+    missing_values: tuple[Text, ...] = ()
+
+    @field_validator("missing_values")
+    @classmethod
+    def _plain(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            with suppress(DomainError):
+                check_text("", value)
+                continue
+            raise ValueError("must be text that UTF-8 can write, without a byte order mark")
+        return values
+
+    def level(self, values: pl.Series) -> tuple[pl.Series, pl.Series]:
+        """Normalised text, null where there is none; and where that is for want of a value, not because of its form."""
+        missing = values.is_null()
+        if values.dtype.is_float():
+            missing |= values.is_nan().fill_null(False)
+        elif values.dtype == pl.String:
+            missing |= values.is_in(self.missing_values).fill_null(False)
+            values = self._clean(values)
+            missing |= (values == "").fill_null(False)
+        return self._level(values).set(missing, None), missing
+
+    def _clean(self, text: pl.Series) -> pl.Series:
+        return _cleaned(text, "keep", "trim", "")
+
+    @abstractmethod
+    def _level(self, values: pl.Series) -> pl.Series:
+        """Normalised text of cleaned text, or of what else the table has; null where a value has none."""
+
+    def unsuitable(self) -> DomainError:
+        """The error about a column of another type."""
+        return DomainError(f"column {self.name} of the join key has values of a type that it cannot have")
+
+
+class TextColumn(_KeyColumn):
+    """Letters and digits, where every digit counts: 007 is not 7.
+
+    case: `fold` ignores it, by Unicode's full folding (Straße is STRASSE). whitespace: `collapse` drops it at the ends
+    and makes one blank of it elsewhere; `trim` drops it at the ends; `remove` drops all; `keep`. Unless it is kept,
+    invisible format characters are dropped too. remove: further characters to drop, such as "-./".
+    """
+
+    kind: Literal["text"]
+    case: Literal["fold", "keep"] = "fold"
+    whitespace: Whitespace = "collapse"
+    remove: Annotated[str, StringConstraints(max_length=64)] = ""
+
+    @field_validator("remove")
+    @classmethod
+    def _marks(cls, remove: str) -> str:
+        if len(set(remove)) < len(remove):
+            raise ValueError("names a character twice")
+        for mark in remove:
+            if (
+                mark.isalnum()
+                or unicodedata.category(mark)[0] not in "PSZ"
+                or unicodedata.normalize("NFKC", mark) != mark
+            ):
+                raise ValueError("must be punctuation, symbols or blanks in the normal form NFKC")
+        return remove
+
+    def _level(self, values: pl.Series) -> pl.Series:
+        return values if values.dtype == pl.String else _whole(values, self)
+
+    def _clean(self, text: pl.Series) -> pl.Series:
+        return _cleaned(text, self.case, self.whitespace, self.remove)
+
+
+class NumberColumn(_KeyColumn):
+    """An integer, or a decimal fraction: signs, leading zeros and zeros at the end of a fraction do not count.
+
+    decimal: the mark before a fraction; that of an integer may only be zero, as in 12.0. thousands: the mark that may
+    stand between groups of three digits. Both are for text; columns of numbers have neither.
+    """
+
+    kind: Literal["integer", "number"]
+    decimal: Literal[".", ","] = "."
+    thousands: Literal["", ",", ".", " ", "'", "_"] = ""
+
+    @model_validator(mode="after")
+    def _told_apart(self) -> Self:
+        if self.thousands == self.decimal:
+            raise ValueError("thousands and decimal must be different marks")
+        return self
+
+    def _level(self, values: pl.Series) -> pl.Series:
+        thousands, decimal = self.thousands, self.decimal
+        if values.dtype.is_numeric():
+            thousands, decimal = "", "."
+            values = values.cast(pl.String) if self.kind == "number" else _whole(values, self)
+        if values.dtype != pl.String:
+            raise self.unsuitable()
+        grouped = rf"|[0-9]{{1,3}}(?:{_literal(thousands)}[0-9]{{3}})+" if thousands else ""
+        pattern = rf"^([+-]?)([0-9]+{grouped})(?:{_literal(decimal)}([0-9]*))?$"
+        parts = values.str.extract_groups(pattern).struct.unnest()
+        sign, whole, fraction = (pl.col(name) for name in parts.columns)
+        bare = whole.str.replace_all(thousands, "", literal=True) if thousands else whole
+        digits = bare.str.strip_chars_start("0")
+        digits = pl.when(digits == "").then(pl.lit("0")).otherwise(digits)
+        rest = fraction.fill_null("").str.strip_chars_end("0")
+        number = pl.when(rest == "").then(digits)
+        if self.kind == "number":
+            size = number.otherwise(digits + "." + rest)
+        else:
+            size = number.otherwise(pl.lit(None, pl.String))
+        negative = (sign == "-") & (size != "0")
+        return parts.select(pl.when(negative).then("-" + size).otherwise(size).alias("")).to_series()
+
+
+class DateColumn(_KeyColumn):
+    """A day. formats: how it may be written, of %Y (four digits), %m and %d (one or two; two where digits follow each
+    other), and marks between them. Text that two formats read as different days is refused."""
+
+    kind: Literal["date"]
+    formats: Annotated[tuple[Text, ...], Field(min_length=1, max_length=MAX_FORMATS)]
+
+    @field_validator("formats")
+    @classmethod
+    def _told_apart(cls, formats: tuple[str, ...]) -> tuple[str, ...]:
+        for one in formats:
+            parts = re.findall(r"%.|[^%]+|%", one)
+            if sorted(part for part in parts if part[0] == "%") != ["%Y", "%d", "%m"]:
+                raise ValueError("a format has each of %Y, %m and %d once, and no other")
+            marks = "".join(part for part in parts if part[0] != "%")
+            if any(mark.isalnum() or not mark.isascii() or not mark.isprintable() for mark in marks):
+                raise ValueError("between the parts of a date stand marks of ASCII, not letters or digits")
+        if any(_numbers(one) == _numbers(other) for one, other in combinations(formats, 2)):
+            raise ValueError("two formats match the same texts")
+        return formats
+
+    def _level(self, values: pl.Series) -> pl.Series:
+        if values.dtype == pl.Date:
+            return values.dt.strftime("%Y-%m-%d")
+        if isinstance(values.dtype, pl.Datetime):
+            return values.dt.date().dt.strftime("%Y-%m-%d").set(values.dt.time().cast(pl.Int64) != 0, None)
+        if values.dtype != pl.String:
+            raise self.unsuitable()
+        days = pl.DataFrame({form: _days(values, form) for form in self.formats})
+        first, last = pl.min_horizontal(self.formats), pl.max_horizontal(self.formats)
+        return days.select(pl.when(first == last).then(first).alias("")).to_series()
+
+
+KeyColumn: TypeAlias = Annotated[TextColumn | NumberColumn | DateColumn, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True)
+class ColumnFindings:
+    """How many values of a column were missing, and how many had a form that the rules cannot read."""
+
+    name: str
+    missing: int
+    unparsable: int
+
+
+@dataclass(frozen=True)
+class KeyReport:
+    """What was found in a table. The counts are exact, hence for its owner alone.
+
+    unparsable, missing: rows with such a value in any column; one with both is unparsable. duplicates: rows whose key
+    another row before them has. refused: those of the three that make the table unfit. kept: rows that take part, of
+    which `alone` can join no other. Where the table is refused, what the other rules would keep.
+    """
+
+    rows: int
+    unparsable: int
+    missing: int
+    duplicates: int
+    refused: int
+    kept: int
+    alone: int
+    columns: tuple[ColumnFindings, ...]
+
+    @property
+    def summary(self) -> str:
+        """The counts in words."""
+        return (
+            f"of {self.rows} rows, {self.unparsable} with a value that cannot be read, {self.missing} without a key, "
+            f"{self.duplicates} repeating the key of another"
+        )
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Keys:
+    """Normalised keys. rows: the places in the table of those rows that take part, growing. encoded: their keys as
+    bytes; null for a row that joins no other."""
+
+    rows: npt.NDArray[np.int64]
+    encoded: pl.Series
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def ids(self, study_id: str, key_digest: bytes) -> Ids:
+        """`hashed_ids` of the keys; fresh random ids for rows that join no other."""
+        alone = self.encoded.is_null().to_numpy()
+        ids = random_ids(len(self))
+        ids[~alone] = hashed_ids(study_id, key_digest, self.encoded.drop_nulls().to_list())
+        return ids
+
+
+class JoinKey(_Part):
+    """The columns that name a person, in all holders' tables alike, and what becomes of rows they do not name well.
+
+    duplicates: rows of one holder with the same key are refused, or the first or the last of them in the file stays.
+    missing, unparsable: rows without a full key, and rows with a value the rules cannot read: the table is refused,
+    such rows are dropped, or they stay `alone`, as persons that no other holder has.
+    """
+
+    version: Literal[1] = 1
+    columns: Annotated[tuple[KeyColumn, ...], Field(min_length=1, max_length=MAX_COLUMNS)]
+    duplicates: Literal["refuse", "first", "last"] = "refuse"
+    missing: Remedy = "refuse"
+    unparsable: Remedy = "refuse"
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        if len({column.name for column in self.columns}) < len(self.columns):
+            raise ValueError("columns: a column is named twice")
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object of JSON."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """The key an object of JSON, or a text of JSON, describes. Raises DomainError that names the first error's
+        place."""
+        if isinstance(value, str | bytes):
+            value = canonical.parse(value)
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+        raise DomainError(f"{place}: {first['msg']}" if place else first["msg"])
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical form."""
+        return canonical.digest("join-key", self.to_json())
+
+    def examine(self, table: Mapping[str, Any]) -> KeyReport:
+        """What normalise() would find, also if it would refuse the table."""
+        return self._keys(table)[1]
+
+    def normalise(self, table: Mapping[str, Any]) -> tuple[Keys, KeyReport]:
+        """The keys of a table: columns by name, as polars series, arrays or lists. Raises KeyRefused, with the report.
+
+        The encoding is text in UTF-8: a label with the version, then each column as its length in bytes, a colon, the
+        normalised value and a comma. So no two keys have the same, wherever their columns begin and end.
+        """
+        keys, report = self._keys(table)
+        if report.refused:
+            raise KeyRefused(report)
+        return keys, report
+
+    def _keys(self, table: Mapping[str, Any]) -> tuple[Keys, KeyReport]:
+        for column in self.columns:
+            if column.name not in table:
+                raise DomainError(f"the table has no column {column.name}, which the join key needs")
+        given = [_series(table[column.name], column.name) for column in self.columns]
+        rows = len(given[0])
+        if any(len(values) != rows for values in given):
+            raise DomainError("columns of a table must be of the same length")
+        levelled = [column.level(values) for column, values in zip(self.columns, given, strict=True)]
+        gone = [missing.to_numpy() for _, missing in levelled]
+        unread = [text.is_null().to_numpy() & ~missing for (text, _), missing in zip(levelled, gone, strict=True)]
+        unparsable = np.logical_or.reduce(unread)
+        missing = np.logical_or.reduce(gone) & ~unparsable
+        whole = ~unparsable & ~missing
+        encoded = _encoded([text for text, _ in levelled]).set(pl.Series(~whole), None)
+
+        repeats = whole & ~encoded.is_first_distinct().to_numpy()
+        last = self.duplicates == "last"
+        stays = whole & (encoded.is_last_distinct() if last else encoded.is_first_distinct()).to_numpy()
+        alone = (unparsable & (self.unparsable == "alone")) | (missing & (self.missing == "alone"))
+        kept = np.flatnonzero(stays | alone).astype(np.int64)
+        counts = {"unparsable": int(unparsable.sum()), "missing": int(missing.sum()), "duplicates": int(repeats.sum())}
+        report = KeyReport(
+            rows=rows,
+            **counts,
+            refused=sum(count for rule, count in counts.items() if getattr(self, rule) == "refuse"),
+            kept=len(kept),
+            alone=int(alone.sum()),
+            columns=tuple(
+                ColumnFindings(column.name, int(missing.sum()), int(unparsable.sum()))
+                for column, missing, unparsable in zip(self.columns, gone, unread, strict=True)
+            ),
+        )
+        return Keys(kept, encoded.gather(kept).cast(pl.Binary)), report
+
+
+def hashed_ids(study_id: str, key_digest: bytes, normalised: Sequence[bytes]) -> Ids:
+    """SHA-256 of a label, the study, the join key and each normalised key, cut to 16 bytes.
+
+    Ids of two studies have nothing in common. Among n different keys two have the same id with probability below
+    n^2 / 2^129: 2^-79 for 2^25 rows of all holders together.
+    """
+    if len(key_digest) != 32:
+        raise DomainError("the digest of a join key has 32 bytes")
+    study = study_id.encode()
+    start = hashlib.sha256(_ID_LABEL + len(study).to_bytes(4, "big") + study + key_digest)
+
+    def digest(content: bytes) -> bytes:
+        state = start.copy()
+        state.update(content)
+        return state.digest()[:ID_BYTES]
+
+    return np.frombuffer(bytearray().join(map(digest, normalised)), np.uint8).reshape(-1, ID_BYTES)
+
+
+def random_ids(count: int) -> Ids:
+    """Fresh random ids, for rows that join no other and for padding: equal to any other id with probability 2^-128."""
+    return np.frombuffer(bytearray(secrets.token_bytes(ID_BYTES * count)), np.uint8).reshape(count, ID_BYTES)
+
+
+def _series(values: object, name: str) -> pl.Series:
+    if isinstance(values, pl.Series):
+        if values.dtype in (pl.Categorical, pl.Enum, pl.Null):
+            return values.cast(pl.String)
+        return values.alias("")
+    array = np.asarray(values, getattr(values, "dtype", object))
+    if array.ndim != 1 or array.dtype.kind not in "iufUO":
+        raise DomainError(f"column {name} of the join key must be one list of text or numbers")
+    if array.dtype.kind in "iuf":
+        return pl.Series(array)
+    with suppress(UnicodeError, TypeError):  # hold the text
+        return pl.Series([_text(value) for value in array.tolist()], dtype=pl.String)
+    raise DomainError(f"column {name} of the join key must consist of text that UTF-8 can write, integers and None")
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float) and (value != value or value.is_integer()):  # noqa: PLR0124  NaN differs from itself
+        return None if value != value else str(int(value))  # noqa: PLR0124
+    raise TypeError
+
+
+def _whole(values: pl.Series, column: _KeyColumn) -> pl.Series:
+    """Integers as text, also those that a reader made floats because others are missing; null for other numbers."""
+    if values.dtype.is_integer():
+        return values.cast(pl.String)
+    if not values.dtype.is_float():
+        raise column.unsuitable()
+    exact = (values.floor() == values) & (values.abs() <= _EXACT)
+    return values.set(~exact, None).cast(pl.Int64).cast(pl.String)
+
+
+def _cleaned(values: pl.Series, case: str, whitespace: str, remove: str) -> pl.Series:
+    """Text by the rules; null where it has a character that Unicode has not assigned.
+
+    Rules are repeated until nothing changes: dropping a character may bring an accent to its letter, and a normal form
+    may bring forth characters to be dropped. ASCII is done after one turn.
+    """
+    rules = pl.col("")
+    if case == "fold":
+        ascii_alone = rules.str.len_bytes() == rules.str.len_chars()  # the rest is folded already, by other tables
+        rules = pl.when(ascii_alone).then(rules.str.to_lowercase()).otherwise(rules)
+    rules = _spaced(rules, whitespace)
+    if remove:
+        rules = _spaced(rules.str.replace_all(_any_of(remove), ""), whitespace)
+    text = values.alias("")
+    while True:
+        others = (text.str.len_bytes() != text.str.len_chars()).arg_true()
+        before, known = text, text.gather(others)
+        if len(others):
+            text = text.clone().scatter(others, _unicode(known, case, whitespace != "keep"))
+        text = text.to_frame().select(rules).to_series()
+        if not len(others) or text.equals(before):
+            return text
+
+
+def _spaced(text: pl.Expr, whitespace: str) -> pl.Expr:
+    match whitespace:
+        case "collapse":
+            return text.str.replace_all(f"{_any_of(_SPACES)}+", " ").str.strip_chars(" ")
+        case "trim":
+            return text.str.strip_chars(_SPACES)
+        case "remove":
+            return text.str.replace_all(_any_of(_SPACES), "")
+    return text
+
+
+def _any_of(characters: str) -> str:
+    return f"[{_literal(characters)}]"
+
+
+def _literal(text: str) -> str:
+    return "".join(f"\\x{{{ord(character):x}}}" for character in text)
+
+
+def _unicode(values: pl.Series, case: str, visible: bool) -> pl.Series:
+    """Texts in NFKC, by compatibility caseless matching (Unicode's D146) if their case is to fold, and without format
+    characters if only visible ones count. Null for those with a character that is not assigned.
+
+    All are one text meanwhile, for speed. What stands between them is never assigned, neither composes nor folds, and
+    both act on letters next to each other alone.
+    """
+    letters = {letter: unicodedata.category(letter) for letter in set("".join(values.drop_nulls()))}
+    if unassigned := "".join(letter for letter, category in letters.items() if category == "Cn"):
+        values = values.set(values.str.contains(_any_of(unassigned)), None)
+    joined = _BETWEEN.join(values.fill_null(""))
+    if case == "fold":
+        joined = unicodedata.normalize("NFKD", unicodedata.normalize("NFD", joined).casefold()).casefold()
+    joined = unicodedata.normalize("NFKC", joined)
+    if visible:
+        for letter, category in letters.items():
+            if category == "Cf":
+                joined = joined.replace(letter, "")
+    return pl.Series(joined.split(_BETWEEN), dtype=pl.String).set(values.is_null(), None)
+
+
+def _numbers(form: str) -> str:
+    """A pattern of what the format matches, by numbers of digits."""
+    parts = [part for part in re.split(r"(%[Ymd])", form) if part]
+    pattern = ""
+    for before, part, after in zip(["", *parts], parts, [*parts[1:], ""], strict=False):
+        if part == "%Y":
+            pattern += "([0-9]{4})"
+        elif part in ("%m", "%d"):
+            pattern += "([0-9]{2})" if before.startswith("%") or after.startswith("%") else "([0-9]{1,2})"
+        else:
+            pattern += _literal(part)
+    return f"^{pattern}$"
+
+
+def _days(text: pl.Series, form: str) -> pl.Series:
+    """Days in ISO's form; null where the text is not of this format, or no such day exists."""
+    names = [part[1] for part in re.findall(r"%[Ymd]", form)]
+    parts = text.str.extract_groups(_numbers(form)).struct.rename_fields(names).struct.unnest()
+    year, month, day = (pl.col(name).str.zfill(2) for name in "Ymd")
+    written = pl.concat_str([year, month, day], separator="-")
+    real = written.str.to_date("%Y-%m-%d", strict=False).is_not_null() & (year != "0000")
+    return parts.select(pl.when(real).then(written).alias("")).to_series()
+
+
+def _encoded(columns: Sequence[pl.Series]) -> pl.Series:
+    frame = pl.DataFrame({str(place): text for place, text in enumerate(columns)})
+    parts: list[Any] = [pl.lit(_ENCODING)]
+    for name in frame.columns:
+        parts += [pl.col(name).str.len_bytes().cast(pl.String), pl.lit(":"), pl.col(name), pl.lit(",")]
+    return frame.select(pl.concat_str(parts).alias("")).to_series()

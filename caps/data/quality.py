@@ -1,0 +1,31 @@
+"""How good synthetic data is: the workload error.
+
+None of this is private: it compares with the real rows. For invented data, benchmarks and tests only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from caps.data.domain import Codes, Layout
+
+
+def workload_error(layout: Layout, real: Codes, synthetic: Codes) -> float:
+    """Half the mean L1 distance between normalised marginals; rows with a missing value (-1) are not in its marginals.
+
+    The paper's formula has no half; its published values do.
+    """
+    return marginals_error(layout, layout.marginals(real), layout.marginals(synthetic))
+
+
+def marginals_error(layout: Layout, real: npt.NDArray[Any], synthetic: npt.NDArray[Any]) -> float:
+    """The same of marginals in the order of the layout, such as those that a model answers without a sample."""
+    parts = [layout.part(clique) for clique in layout.cliques]
+    return float(np.mean([0.5 * np.abs(_share(real[part]) - _share(synthetic[part])).sum() for part in parts]))
+
+
+def _share(cells: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    return np.asarray(cells / max(cells.sum(), 1), np.float64)

@@ -1,0 +1,492 @@
+"""The kinds of columns. Each knows its fields, how a value becomes a code, and how a code becomes a value.
+
+Errors about a declaration begin with the place inside it, such as `bin_edges[2]`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from caps.data.domain import MAX_SIZE, MISSING, Attribute, Codes
+from caps.errors import DomainError
+
+Draws: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
+"""n independent draws, uniform on [0, 1)."""
+
+MAX_TEXT = 1024
+"""Characters of a category or token."""
+_EXACT = (1 << 53) - 1
+"""Integers up to here are exact as float64, and so are their neighbours."""
+
+
+class Fault(IntEnum):
+    """What classify() returns in place of a category."""
+
+    MISSING = MISSING
+    UNPARSABLE = -2
+    UNKNOWN = -3
+    LOW = -4
+    HIGH = -5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column(ABC):
+    """What all kinds have in common: a name, and what becomes of missing values.
+
+    None, NaN, the empty field (unless it is a category) and `missing_values` are missing. They are a category of their
+    own, the last ("category": the default where missing_values are given), have the code -1 ("null"), or are refused
+    ("refuse": the default otherwise).
+    """
+
+    kind: ClassVar[str]
+
+    name: str
+    missing: str = ""
+    missing_values: tuple[str | int | float, ...] = ()
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            Attribute(self.name, 1)
+        except DomainError as error:
+            fail("name", str(error))
+        if not isinstance(self.note, str):
+            fail("note", "must be text")
+        self._set("missing_values", _listed("missing_values", self.missing_values))
+        if self.missing == "":
+            self._set("missing", "category" if self.missing_values else "refuse")
+        if self.missing not in ("category", "null", "refuse"):
+            fail("missing", 'must be "category", "null" or "refuse"')
+        for place, token in _places("missing_values", self.missing_values):
+            self._check_token(place, token)
+        _refuse_repeats("missing_values", [str(token) for token in self.missing_values])
+        self._check()
+        if not 1 <= self.size <= MAX_SIZE:
+            fail(self._extent, f"must make 1 to {MAX_SIZE} categories, not {self.size}")
+        for place, token in _places("missing_values", self.missing_values):
+            if token in self.texts:
+                fail(place, "is also a value of the column")
+        if self.missing != "refuse" and not self.missing_values and "" in self.texts:
+            fail("missing_values", "must say how a missing value is written, for the empty field is a value")
+
+    _extent: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def cells(self) -> int:
+        """Categories, that for missing values not counted."""
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """Texts that are values of the column; text i has code i."""
+        return ()
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Raise DomainError unless the fields of this kind are right; set them to their normal form."""
+
+    @abstractmethod
+    def prepare(self, given: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+        """Given text, numbers or booleans as classify() wants them."""
+
+    @abstractmethod
+    def classify(self, prepared: pl.Series) -> Codes:
+        """A category or a Fault for each row."""
+
+    @abstractmethod
+    def _values(self, codes: Codes, uniform: Draws | None) -> pl.Series:
+        """A value for each code below `cells`."""
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)
+
+    def _check_token(self, place: str, token: object) -> None:
+        check_text(place, token)
+
+    @property
+    def size(self) -> int:
+        """Categories, that for missing values counted."""
+        return self.cells + (self.missing == "category")
+
+    @property
+    def attribute(self) -> Attribute:
+        """The column in a Domain."""
+        return Attribute(self.name, self.size, nullable=self.missing == "null")
+
+    @property
+    def missing_code(self) -> int | None:
+        """The code of a missing value, if there may be one."""
+        return {"category": self.cells, "null": MISSING, "refuse": None}[self.missing]
+
+    @property
+    def token(self) -> str | int | float | None:
+        """How decode() writes a missing value; None where nothing was declared: an empty field of a CSV."""
+        return self.missing_values[0] if self.missing_values else None
+
+    @cached_property
+    def tokens(self) -> list[str]:
+        """Texts that mean missing."""
+        return [str(token) for token in self.missing_values] + [""] * ("" not in [*self.texts, *self.missing_values])
+
+    @property
+    def remedies(self) -> dict[Fault, int]:
+        """The code that stands for a fault; a table with any other fault is refused."""
+        return {} if self.missing_code is None else {Fault.MISSING: self.missing_code}
+
+    def spell(self, value: bool) -> str:
+        """The text of a boolean value."""
+        return "true" if value else "false"
+
+    def restore(self, codes: Codes, uniform: Draws | None) -> pl.Series:
+        """Values in the column's own type; missing ones are null, or the number declared for them."""
+        if self.missing_code is None:
+            return self._values(codes, uniform).alias(self.name)
+        gone = pl.Series(codes == self.missing_code)
+        values = self._values(np.where(codes == self.missing_code, 0, codes), uniform)
+        number = None if isinstance(self.token, str) else self.token
+        return values.zip_with(~gone, pl.Series([number]).cast(values.dtype)).alias(self.name)
+
+    def written(self, values: pl.Series) -> pl.Series:
+        """What restore() returned as text fit for a CSV."""
+        if self.missing_code is None:
+            return values
+        return values.cast(pl.String).fill_null("" if self.token is None else str(self.token))
+
+    def to_json(self) -> dict[str, object]:
+        """As an object of JSON, without fields that have their default."""
+        given: dict[str, object] = {"name": self.name, "kind": self.kind}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.default is NO_DEFAULT or value != field.default:
+                given[field.name] = [_plain(item) for item in value] if isinstance(value, tuple) else value
+        if self.missing == "refuse" and not self.missing_values:
+            del given["missing"]
+        return given
+
+    @staticmethod
+    def from_json(value: object) -> Column:
+        """The column an object of JSON describes. Raises DomainError that begins with the place of the error."""
+        if not isinstance(value, Mapping):
+            fail("", "must be an object")
+        given = dict(value)
+        kind = KINDS.get(str(given.pop("kind", None)))
+        if kind is None:
+            fail("kind", f"must be one of {', '.join(KINDS)}")
+        if "missing_value" in given:
+            if "missing_values" in given:
+                fail("missing_value", "must not stand beside missing_values")
+            given["missing_values"] = [given.pop("missing_value")]
+        check_fields(kind, given)
+        return kind(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Categorical(Column):
+    """One of the texts `categories`; `other`, if given, is the one that stands for every text not listed."""
+
+    kind = "categorical"
+    _extent = "categories"
+
+    categories: tuple[str, ...]
+    ordered: bool = False
+    other: str | None = None
+
+    def _check(self) -> None:
+        self._set("categories", _listed("categories", self.categories))
+        for place, category in _places("categories", self.categories):
+            check_text(place, category)
+        _refuse_repeats("categories", self.categories)
+        _check_bool("ordered", self.ordered)
+        if self.other is not None and self.other not in self.categories:
+            fail("other", "must be one of the categories")
+
+    @property
+    def cells(self) -> int:
+        return len(self.categories)
+
+    @property
+    def remedies(self) -> dict[Fault, int]:
+        other = {} if self.other is None else {Fault.UNKNOWN: self.categories.index(self.other)}
+        return super().remedies | other
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return self.categories
+
+    def prepare(self, given: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+        text = _without_nan(given, dtype).cast(pl.String)
+        return _look_up(text, self.texts, self.tokens, Fault.UNKNOWN)
+
+    def classify(self, prepared: pl.Series) -> Codes:
+        return prepared.to_numpy().astype(np.int64)
+
+    def _values(self, codes: Codes, uniform: Draws | None) -> pl.Series:
+        return pl.Series(self.categories, dtype=pl.String).gather(codes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boolean(Column):
+    """False (code 0) or true (code 1), in a CSV written as the texts `false` and `true`."""
+
+    kind = "boolean"
+    _extent = "kind"
+
+    false: str = "false"
+    true: str = "true"
+
+    def _check(self) -> None:
+        check_text("false", self.false)
+        check_text("true", self.true)
+        if self.true == self.false:
+            fail("true", "must differ from false")
+
+    @property
+    def cells(self) -> int:
+        return 2
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return self.false, self.true
+
+    def prepare(self, given: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+        if dtype == pl.Boolean:
+            return given.cast(pl.Int32).fill_null(Fault.MISSING)
+        text = _without_nan(given, dtype).cast(pl.String)
+        return _look_up(text, self.texts, self.tokens, Fault.UNPARSABLE)
+
+    def classify(self, prepared: pl.Series) -> Codes:
+        return prepared.to_numpy().astype(np.int64)
+
+    def _values(self, codes: Codes, uniform: Draws | None) -> pl.Series:
+        return pl.Series(codes == 1)
+
+    def spell(self, value: bool) -> str:
+        return self.true if value else self.false
+
+    def written(self, values: pl.Series) -> pl.Series:
+        texts = pl.Series([self.false, self.true], dtype=pl.String).gather(values.cast(pl.UInt32))
+        return super().written(texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numeric(Column):
+    """A number, coded by the bin it falls in.
+
+    Bin i is [edge_i, edge_{i+1}) if `side` is "right", (edge_i, edge_{i+1}] if it is "left". What lies outside counts
+    in the first or last bin, or is refused: `outside`. Decoded values are integers if `integer`, multiples of
+    10**-decimals if `decimals` is given, and any float64 otherwise.
+    """
+
+    kind = "numeric"
+    _extent = "bin_edges"
+
+    bin_edges: tuple[int | float, ...]
+    integer: bool = False
+    side: str = "right"
+    outside: str = "clamp"
+    decimals: int | None = None
+
+    def _check(self) -> None:
+        edges = _listed("bin_edges", self.bin_edges)
+        if len(edges) < 2:
+            fail("bin_edges", "must be at least two")
+        for place, edge in _places("bin_edges", edges):
+            _check_number(place, edge)
+        self._set("bin_edges", tuple(float(edge) + 0.0 for edge in edges))  # -0.0 + 0.0 is 0.0
+        for index, (low, high) in enumerate(pairwise(self.bin_edges)):
+            if not low < high:
+                fail(f"bin_edges[{index + 1}]", "must be greater than the edge before")
+        _check_bool("integer", self.integer)
+        if self.side not in ("left", "right"):
+            fail("side", 'must be "right" or "left"')
+        if self.outside not in ("clamp", "refuse"):
+            fail("outside", 'must be "clamp" or "refuse"')
+        if self.decimals is not None:
+            if self.integer:
+                fail("decimals", "must not be given for integers")
+            if isinstance(self.decimals, bool) or not isinstance(self.decimals, int) or not 0 <= self.decimals <= 15:
+                fail("decimals", "must be an integer from 0 to 15")
+            if max(map(abs, self.bin_edges)) * 10**self.decimals > _EXACT:
+                fail("decimals", "are more than a float64 can tell apart at these edges")
+        if self._scale is not None:
+            firsts = self._firsts(self._scale)
+            for index, (first, after) in enumerate(pairwise(firsts)):
+                if first == after:
+                    fail(f"bin_edges[{index + 1}]", "ends a bin that holds no value the column can have")
+        for place, number in _places("missing_values", self._numeric_tokens):
+            if number is not None and self._bin(np.array([number]))[0] >= 0:
+                fail(place, "lies in a bin")
+
+    def _check_token(self, place: str, token: object) -> None:
+        if isinstance(token, str):
+            check_text(place, token)
+        else:
+            _check_number(place, token)
+            if self.integer and token != int(token):  # type: ignore[call-overload]
+                fail(place, "must be an integer, as the column is")
+
+    @property
+    def cells(self) -> int:
+        return len(self.bin_edges) - 1
+
+    @property
+    def remedies(self) -> dict[Fault, int]:
+        return super().remedies | ({Fault.LOW: 0, Fault.HIGH: self.cells - 1} if self.outside == "clamp" else {})
+
+    @cached_property
+    def _scale(self) -> int | None:
+        decimals = 0 if self.integer else self.decimals
+        return None if decimals is None else int(10**decimals)
+
+    @cached_property
+    def _numeric_tokens(self) -> list[float | None]:
+        """What missing_values are as numbers, read as those of a table are."""
+        texts = pl.Series([str(token) for token in self.missing_values], dtype=pl.String)
+        numbers = texts.cast(pl.Float64, strict=False)
+        return [None if number is None or not math.isfinite(number) else number for number in numbers]
+
+    def _firsts(self, scale: int) -> list[int]:
+        """For each edge the least k such that k / scale lies above it, or on it if a bin includes its low edge."""
+
+        def first(edge: float) -> int:
+            k = math.floor(Fraction(edge) * scale) - 1
+            while k / scale < edge or (self.side == "left" and k / scale == edge):
+                k += 1
+            return k
+
+        return [first(edge) for edge in self.bin_edges]
+
+    def _bin(self, values: npt.NDArray[np.float64]) -> Codes:
+        side: Any = self.side
+        codes = np.searchsorted(self.bin_edges, values, side=side).astype(np.int64) - 1
+        codes[codes == self.cells] = Fault.HIGH
+        codes[codes == -1] = Fault.LOW
+        return codes
+
+    def prepare(self, given: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+        given = _without_nan(given, dtype)
+        if dtype == pl.Boolean:
+            return pl.when(given.is_null()).then(None).otherwise(math.nan)
+        value = given.cast(pl.Float64, strict=False).fill_null(math.nan)
+        missing = given.is_null()
+        if dtype == pl.String:
+            missing |= given.is_in(self.tokens)
+        numbers = [number for number in self._numeric_tokens if number is not None]
+        if numbers:
+            missing |= value.is_in(numbers)
+        return pl.when(missing).then(None).otherwise(value)
+
+    def classify(self, prepared: pl.Series) -> Codes:
+        missing, values = prepared.is_null().to_numpy(), prepared.cast(pl.Float64).fill_null(0.0).to_numpy()
+        codes = self._bin(values)
+        codes[~np.isfinite(values) | (self.integer & (values != np.floor(values)))] = Fault.UNPARSABLE
+        codes[missing] = Fault.MISSING
+        return codes
+
+    def _values(self, codes: Codes, uniform: Draws | None) -> pl.Series:
+        draws = _draws(len(codes), uniform)
+        if self._scale is None:
+            edges = np.array(self.bin_edges)
+            low, high = edges[codes], edges[codes + 1]
+            if self.side == "right":
+                reals = np.clip(low + draws * (high - low), low, np.nextafter(high, -np.inf))
+            else:
+                reals = np.clip(high - draws * (high - low), np.nextafter(low, np.inf), high)
+            return pl.Series(reals + 0.0)
+        firsts = np.array(self._firsts(self._scale), np.int64)
+        first, last = firsts[codes], firsts[codes + 1] - 1
+        steps = np.minimum(first + (draws * (last - first + 1)).astype(np.int64), last)
+        return pl.Series(steps if self.integer else steps / self._scale)
+
+
+KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Categorical, Numeric, Boolean)}
+
+
+def fail(place: str, what: str) -> NoReturn:
+    """Raise DomainError about a place of a declaration."""
+    raise DomainError(f"{place}: {what}" if place else what)
+
+
+def check_fields(cls: type[Any], given: Mapping[Any, object]) -> None:
+    """Raise DomainError unless these can be fields of the dataclass, and none that it needs is absent."""
+    known = {field.name: field.default is NO_DEFAULT for field in fields(cls)}
+    for name in given:
+        if name not in known:
+            fail(str(name), "is not a field known here")
+    for name, needed in known.items():
+        if needed and name not in given:
+            fail(name, "is needed")
+
+
+def check_text(place: str, value: object) -> None:
+    """Raise DomainError unless this is a short text of Unicode scalar values."""
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        fail(place, f"must be text of at most {MAX_TEXT} characters")
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        fail(place, "must be text that UTF-8 can write")
+    if value.startswith("\ufeff"):
+        fail(place, "must not begin with a byte order mark, which readers of CSV drop")
+
+
+def _check_number(place: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _EXACT:
+        fail(place, "must be a finite number of a size below 2^53")
+
+
+def _check_bool(place: str, value: object) -> None:
+    if not isinstance(value, bool):
+        fail(place, "must be true or false")
+
+
+def _listed(place: str, value: object) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        fail(place, "must be a list")
+    return tuple(value)
+
+
+def _places(field: str, values: Sequence[Any]) -> list[tuple[str, Any]]:
+    return [(f"{field}[{index}]", value) for index, value in enumerate(values)]
+
+
+def _refuse_repeats(field: str, values: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for place, value in _places(field, values):
+        if value in seen:
+            fail(place, "is given twice")
+        seen.add(value)
+
+
+def _plain(item: object) -> object:
+    return int(item) if isinstance(item, float) and item.is_integer() else item
+
+
+def _without_nan(given: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    return given.fill_nan(None) if dtype.is_float() else given
+
+
+def _look_up(text: pl.Expr, values: Sequence[str], tokens: Sequence[str], otherwise: Fault) -> pl.Expr:
+    codes = [*range(len(values)), *[Fault.MISSING] * len(tokens)]
+    found = text.replace_strict([*values, *tokens], codes, default=int(otherwise), return_dtype=pl.Int32)
+    return pl.when(text.is_null()).then(pl.lit(int(Fault.MISSING), pl.Int32)).otherwise(found)
+
+
+def _draws(count: int, uniform: Draws | None) -> npt.NDArray[np.float64]:
+    if uniform is None:
+        return np.full(count, 0.5)
+    draws = np.asarray(uniform(count), np.float64)
+    if draws.shape != (count,) or not ((draws >= 0) & (draws < 1)).all():
+        raise DomainError("uniform(n) must return n numbers in [0, 1)")
+    return draws

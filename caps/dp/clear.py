@@ -1,0 +1,90 @@
+"""The clear twin: the same answers as the MPC servers, from data in one place. The central baseline and test oracle.
+
+Fed the random bits that the servers drew, it returns what they return, bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from caps.data.domain import Layout
+from caps.dp.bounds import UNIT_BITS
+from caps.dp.noise import clear
+from caps.dp.noise.plans import DistributedPlan, GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
+from caps.dp.oracle import Integers, Measurement, Selection
+from caps.dp.privacy.filter import Filter
+from caps.dp.privacy.neighbouring import Neighbouring
+from caps.errors import LocalError
+
+
+def error_scores(counts: Integers, selection: Selection, layout: Layout) -> Integers:
+    """w (sum over cells of |2^8 count - estimate| - bias), one for each candidate."""
+    cells = counts[layout.positions(selection.candidates)]
+    distance = np.abs((cells << UNIT_BITS) - selection.estimate)
+    sums = np.add.reduceat(distance, selection.starts(layout))
+    scores: Integers = (sums - selection.bias) * selection.weights
+    return scores
+
+
+@dataclass
+class ClearOracle:
+    """Answers from rows of codes. Every step is charged to `budget` before it is answered."""
+
+    codes: npt.NDArray[np.int64] = field(repr=False)
+    layout: Layout
+    neighbouring: Neighbouring
+    budget: Filter
+    bits: clear.BitSource = field(default_factory=clear.FreshBits, repr=False)
+    path: bytes = b""
+    """What the servers' step paths begin with, where their bits are to be followed."""
+
+    _counts: Integers | None = field(default=None, init=False, repr=False)
+
+    def answers(self) -> None:
+        """As Oracle.answers."""
+        if self._counts is None:
+            self._counts = self.layout.marginals(self.codes)
+
+    def select(self, selection: Selection) -> int:
+        """As Oracle.select."""
+        counts = self._known()
+        selection.check(self.layout)
+        self.budget.charge(selection.entry(self.neighbouring))
+        plan = selection.plan(self.neighbouring)
+        label, shape = self._label(selection.step, plan.digest), (selection.noise_values,)
+        match plan:
+            case GumbelPlan():
+                noise = clear.gumbel(self.bits, label, plan, shape)
+            case GeometricPlan():
+                noise = clear.geometric(self.bits, label, plan, shape)
+        scores = error_scores(counts, selection, self.layout)
+        return int(np.argmax(scores + noise[: len(scores)]))
+
+    def measure(self, measurement: Measurement) -> Integers:
+        """As Oracle.measure."""
+        counts = self._known()[self.layout.part(measurement.clique)]
+        draws = measurement.noise_values(self.layout)
+        self.budget.charge(measurement.entry(self.layout))
+        plan, label = measurement.plan(), self._label(measurement.step, measurement.plan().digest)
+        match plan:
+            case GaussianPlan():
+                noise = clear.discrete_gaussian(self.bits, label, plan, (draws,))
+            case LaplacePlan():
+                noise = clear.discrete_laplace(self.bits, label, plan, (draws,))
+            case DistributedPlan():
+                parts = [
+                    clear.discrete_gaussian(self.bits, label + b"/S%d" % i, plan.each, (draws,)) for i in (1, 2, 3)
+                ]
+                noise = parts[0] + parts[1] + parts[2]
+        return counts + noise[: len(counts)]
+
+    def _label(self, step: str, digest: str) -> bytes:
+        return self.path + f"/{step}/noise/{digest[:16]}".encode()
+
+    def _known(self) -> Integers:
+        if self._counts is None:
+            raise LocalError("the answers have not been computed: call answers() first")
+        return self._counts

@@ -1,0 +1,250 @@
+"""What a server lets a coordinator ask: the steps of the study's program, in its order, with its noise, and no others.
+
+An `Enforcer` is a value without I/O. It follows from what all parties signed and from the requests admitted so far, so
+a server rebuilds it after a crash by admitting its record again. It does not count the budget: that is the `Filter`'s.
+
+Where a loop has a choice that is not announced (AIM's annealing), all schedules that may follow are kept, and the next
+request tells by its mechanism. Whichever it is, the charges along it add up to at most the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from caps.data.domain import Clique, Layout
+from caps.dp.oracle import Measurement, Plan, Request, Selection, measurement_plan, selection_plan
+from caps.dp.privacy.filter import Entry
+from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, Laplace
+from caps.dp.privacy.neighbouring import Neighbouring
+from caps.dp.privacy.schedule import Role, Schedule, Step, step_name
+from caps.dp.programs import Program, Task
+from caps.errors import DomainError, NotDue
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """A step that may come, and what it may need: enough to build its noise tables and to draw its noise beforehand.
+
+    draws: at most so many noise values. weight: the largest that a candidate may have; None for a measurement.
+    """
+
+    step: str
+    mechanism: AnyMechanism
+    draws: int
+    weight: int | None
+
+    @property
+    def selects(self) -> bool:
+        """Whether it is a selection; otherwise, a measurement."""
+        return self.weight is not None
+
+    def plan(self, neighbouring: Neighbouring) -> Plan:
+        """The noise; of a selection, if a candidate of the largest weight takes part."""
+        if isinstance(self.mechanism, Gaussian | Laplace):
+            return measurement_plan(self.mechanism)
+        assert self.weight is not None
+        return selection_plan(self.mechanism, self.weight, neighbouring)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that was due: what the ledger is to be charged, and the enforcer for the next one."""
+
+    entry: Entry
+    enforcer: Enforcer
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What stays the same in a run."""
+
+    task: Task
+    layout: Layout
+    initial: tuple[Clique, ...]
+    candidates: Mapping[Clique, int]
+    draws: int | None
+
+    def cells(self, clique: Clique) -> int:
+        return self.layout.domain.cells(clique)
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """A schedule that may be the run's, and how many releases of its current step were admitted."""
+
+    schedule: Schedule
+    done: int = 0
+
+    @property
+    def step(self) -> Step:
+        assert self.schedule.step is not None  # ended branches are not kept
+        return self.schedule.step
+
+    def following(self) -> list[_Branch]:
+        """What may come after one more release."""
+        if self.done + 1 < self.step.count:
+            return [replace(self, done=self.done + 1)]
+        return [_Branch(schedule) for schedule in self.schedule.following() if schedule.step is not None]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Enforcer:
+    """The requests admitted so far, and what may follow them. Immutable."""
+
+    _rules: _Rules
+    _branches: tuple[_Branch, ...]
+    _asked: Mapping[Role, int]
+    _offered: tuple[tuple[Clique, ...], ...] = ()
+    """Candidates of each selection, in order; of an answered one, that selected."""
+    _measured: tuple[Clique, ...] = ()
+
+    @classmethod
+    def start(cls, program: Program, task: Task, layout: Layout) -> Enforcer:
+        """Before the first step. Raises DomainError if the layout lacks what the program may ask about."""
+        if layout.domain != task.domain:
+            raise DomainError("the layout is of another domain")
+        for clique in program.cliques(task):
+            layout.index(clique)
+        schedule = program.schedule(task)
+        rules = _Rules(task, layout, program.initial(task), program.candidates(task), program.draws(task))
+        return cls(rules, (_Branch(schedule),), dict.fromkeys(Role, 0))
+
+    @property
+    def position(self) -> int:
+        """How many requests were admitted."""
+        return sum(self._asked.values())
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is due."""
+        return not self._branches
+
+    def __repr__(self) -> str:
+        return f"Enforcer({self.position} admitted, due: {self.due()})"
+
+    def due(self) -> str:
+        """What may be asked now, for people. Public."""
+        steps = [f"{self._name(branch)} by {_shown(branch.step.mechanism)}" for branch in self._branches]
+        return " or ".join(dict.fromkeys(steps)) or "nothing"
+
+    @property
+    def left(self) -> int:
+        """How many releases the step due now still has: what they are is known, whatever the loop decides."""
+        return max((branch.step.count - branch.done for branch in self._branches), default=0)
+
+    def upcoming(self, ahead: int = 1) -> list[Upcoming]:
+        """Every step that may be among the next `ahead`, soonest first."""
+        found: dict[Upcoming, None] = {}
+        level = [(branch, self._asked) for branch in self._branches]
+        for _ in range(ahead):
+            found |= dict.fromkeys(self._upcoming(branch.step, asked) for branch, asked in level)
+            level = [
+                (after, _one_more(asked, branch.step.role)) for branch, asked in level for after in branch.following()
+            ]
+        return list(found)
+
+    def admit(self, request: Request) -> Admitted:
+        """Check a request and price it. Raises NotDue, or DomainError for one that does not fit the layout."""
+        following = self.after(request)
+        if isinstance(request, Selection):
+            return Admitted(request.entry(self._rules.task.neighbouring), following)
+        return Admitted(request.entry(self._rules.layout), following)
+
+    def after(self, request: Request) -> Enforcer:
+        """The enforcer once this request has been admitted; refuses as `admit` does."""
+        branches = self._fitting(request)
+        role = branches[0].step.role  # of all: their steps have one name
+        if isinstance(request, Selection):
+            self._check_selection(request)
+            moved = replace(self, _offered=(*self._offered, request.candidates))
+        else:
+            self._check_measurement(request, role, branches)
+            moved = replace(self, _measured=(*self._measured, request.clique))
+        following: list[_Branch] = []
+        for after in (after for branch in branches for after in branch.following()):
+            if after not in following:
+                following.append(after)
+        return replace(moved, _branches=tuple(following), _asked=_one_more(self._asked, role))
+
+    def answered(self, position: int) -> Enforcer:
+        """The enforcer once the selection just admitted was answered: only what was selected may be measured for it."""
+        if not self._offered or not 0 <= position < len(self._offered[-1]):
+            raise DomainError("no selection has such a candidate")
+        return replace(self, _offered=(*self._offered[:-1], (self._offered[-1][position],)))
+
+    def _fitting(self, request: Request) -> list[_Branch]:
+        """The branches in which the request's kind, name and mechanism are due."""
+        selects = isinstance(request, Selection)
+        fitting = [branch for branch in self._branches if (branch.step.role is Role.SELECT) == selects]
+        if not fitting:
+            raise self._refusal(f"a {Role.SELECT if selects else Role.MEASURE}")
+        fitting = [branch for branch in fitting if self._name(branch) == request.step]
+        if not fitting:
+            raise self._refusal(f"a step {request.step[:64]!r}")
+        fitting = [branch for branch in fitting if branch.step.mechanism == request.mechanism]
+        if not fitting:
+            raise self._refusal(f"{request.step} by {_shown(request.mechanism)}")
+        return fitting
+
+    def _check_selection(self, request: Selection) -> None:
+        known = self._rules.candidates
+        if not request.candidates or not all(candidate in known for candidate in request.candidates):
+            raise self._refusal("a selection among others than the program's candidates")
+        if len(set(request.candidates)) < len(request.candidates):
+            raise self._refusal("a selection with a candidate given twice")
+        request.check(self._rules.layout, self._rules.task.largest_count)
+        if request.noise_values != len(known):
+            raise self._refusal(f"a selection with {request.noise_values} noise values, not {len(known)},")
+        if request.weights.tolist() != [known[candidate] for candidate in request.candidates]:
+            raise self._refusal("a selection with weights other than the program's")
+
+    def _check_measurement(self, request: Measurement, role: Role, branches: list[_Branch]) -> None:
+        number, rules = self._asked[role], self._rules
+        if role is Role.INITIAL:
+            allowed, draws = rules.initial[number : number + 1], None
+        else:
+            allowed, draws = (self._offered[number] if number < len(self._offered) else ()), rules.draws
+        if request.clique not in allowed:
+            raise self._refusal("a measurement of a clique that is not due")
+        if any(request.clique in _last(self._measured, branch.done) for branch in branches):
+            raise self._refusal("a second measurement of a clique in one step")
+        if request.distributed:
+            raise self._refusal("noise that each server draws by itself")
+        cells = rules.cells(request.clique)
+        expected, asked = (cells if count is None else count for count in (draws, request.draws))
+        if asked != expected:
+            raise self._refusal(f"a measurement with {asked} noise values, not {expected},")
+
+    def _upcoming(self, step: Step, asked: Mapping[Role, int]) -> Upcoming:
+        number, rules = asked[step.role], self._rules
+        name = step_name(step.role, number + 1)
+        if step.role is Role.SELECT:
+            return Upcoming(name, step.mechanism, len(rules.candidates), max(rules.candidates.values()))
+        if step.role is Role.INITIAL:
+            draws = rules.cells(rules.initial[number])
+        elif rules.draws is not None:
+            draws = rules.draws
+        else:
+            offered = self._offered[number] if number < len(self._offered) else rules.candidates
+            draws = max(map(rules.cells, offered))
+        return Upcoming(name, step.mechanism, draws, None)
+
+    def _name(self, branch: _Branch) -> str:
+        return step_name(branch.step.role, self._asked[branch.step.role] + 1)
+
+    def _refusal(self, asked: str) -> NotDue:
+        return NotDue(f"due: {self.due()}; {asked} was asked for")
+
+
+def _one_more(asked: Mapping[Role, int], role: Role) -> Mapping[Role, int]:
+    return {**asked, role: asked[role] + 1}
+
+
+def _last(cliques: tuple[Clique, ...], count: int) -> tuple[Clique, ...]:
+    return cliques[len(cliques) - count :]
+
+
+def _shown(mechanism: AnyMechanism) -> str:
+    parameters = [f"{field.name} {float(getattr(mechanism, field.name)):.9g}" for field in fields(mechanism)]
+    return f"{mechanism.kind} ({', '.join(parameters)})"

@@ -1,0 +1,553 @@
+"""Which tables, coefficients and cells yield a given noise for the fewest ANDs, and the guarantee that comes with them.
+
+Parameters are exact fractions. Every plan states the total variation distance of one sample from the law it is named
+after, and is refused if that exceeds 2^-80. Which plans there are is known without building any: `gaussian_exists`,
+`geometric_exists` and `gumbel_exists`, each true on an interval.
+
+Convolution. Let X_1, X_2 be discrete Gaussians of parameters v_1, v_2 (about their variances), and Y = X_1 + k X_2.
+Completing the square, P(Y = y) is proportional to exp(-y^2 / 2(v_1 + k^2 v_2)) times the sum of exp(-(z - c)^2 / 2s^2)
+over all integers z, where c depends on y and s^2 = v_1 v_2 / (v_1 + k^2 v_2). By Poisson summation that sum is
+s sqrt(2 pi) (1 + theta) with |theta| <= h = 2 sum of exp(-2 pi^2 m^2 s^2), m >= 1. So Y is the discrete Gaussian of
+parameter v_1 + k^2 v_2 but for a factor within exp(+-tau), tau = ln((1 + h) / (1 - h)), and within tau in total
+variation.
+
+Selection. Let V_i = u_i + beta G_i with Gumbel G_i, of which i is the largest with the exponential mechanism's
+probability p_i, and let |V'_i - V_i| <= e. If i wins by V', then V_i >= V_j - 2e for all j; and if V_i > V_j + 2e for
+all j, then i wins by V'. Both events have the probability of i after moving u_i by 2e, so i wins by V' with probability
+p_i but for a factor within exp(+-kappa), kappa = 2e / beta, however ties are broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from itertools import product
+from math import floor, isqrt
+from typing import TypeAlias
+
+from caps.dp.noise.fixed import EXP_ERROR, ONE, PRECISION, exp_doublings, exp_minus, exp_tables
+from caps.dp.noise.tables import (
+    CONTEXT,
+    DIGITS,
+    ERROR,
+    GRAIN_BITS,
+    GRAINS,
+    LIMIT,
+    VERSION,
+    AliasTable,
+    alias_table,
+    decimal,
+    digest,
+    draw_ands,
+    upward,
+)
+from caps.errors import DomainError
+
+MAX_INDEX_BITS = 10
+"""Larger one-hot vectors cost more than a further coefficient or digit."""
+
+FINEST = Fraction(1, 10**5)
+"""Least error of Gumbel noise in units of beta: cells so fine are at most 14,693, wherever they are cut, so 2^14 do.
+
+Coarser ones are fewer. How many there are depends on beta only through where powers of two lie in units of it, so it
+was enough to count for beta over a factor of two.
+"""
+
+NARROWEST, WIDEST = Fraction(1, 100), Fraction(10**7)
+"""Of a scale, sigma^2 being at least 1/100 too: narrower noise would be next to none, wider has no tables."""
+
+MOST_REACH = (1 << 15) - 1
+"""Of dummies: their numbers have 16 bits on shares."""
+
+SMOOTH2 = Fraction(361, 100)
+"""Least s^2 of a convolution: s >= 1.9 keeps its error below 2^-100."""
+
+_LN2 = Decimal("0.693147180559945309417232121458176568075500134360255254120680")
+_PI2_BELOW = Decimal("9.8696044010893586188344909998761511353136994072407")
+_TAIL = ONE >> (DIGITS + 6)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GaussianPlan:
+    """X = sum of a_j X_j, the X_j independent discrete Gaussians of parameter exactly sigma2 / sum of a_j^2.
+
+    A draw of `table` is |X_j|; `distance` is that of one X from its law, the error of the convolution included.
+    """
+
+    sigma2: Fraction
+    coefficients: tuple[int, ...]
+    table: AliasTable
+    distance: Fraction
+
+    @property
+    def ands(self) -> int:
+        """ANDs of one sample on shares, apart from the conversion to a ring."""
+        return len(self.coefficients) * self.table.ands
+
+    @property
+    def bound(self) -> int:
+        """No sample is larger in size."""
+        return sum(self.coefficients) * ((1 << self.table.width) - 1)
+
+    @property
+    def digest(self) -> str:
+        """What parties compare before use."""
+        return digest(f"{VERSION}/gaussian {self.sigma2} {self.coefficients} {self.table.digest}")
+
+
+def gaussian_exists(sigma2: Fraction) -> bool:
+    """Whether there is a plan for a discrete Gaussian of parameter sigma2."""
+    return NARROWEST <= sigma2 <= WIDEST**2
+
+
+@lru_cache(maxsize=256, typed=True)
+def gaussian_plan(sigma2: Fraction) -> GaussianPlan:
+    """The cheapest plan for the discrete Gaussian P(X = x) ~ exp(-x^2 / (2 sigma2)), 0.1 <= sigma <= 10^7."""
+    if not isinstance(sigma2, Fraction | int) or not gaussian_exists(Fraction(sigma2)):
+        raise DomainError(f"sigma^2 must be an exact fraction from 1/100 to 10^14, not {sigma2!r}")
+    sigma2 = Fraction(sigma2)
+    affordable = []
+    for coefficients in _coefficients(sigma2):
+        base2 = sigma2 / sum(a * a for a in coefficients)
+        index_bits = _reach(base2).bit_length()
+        if index_bits <= MAX_INDEX_BITS:
+            affordable.append((len(coefficients) * draw_ands(index_bits, index_bits), coefficients))
+    _, coefficients = min(affordable, key=lambda found: found[0])
+    table = half_gaussian(sigma2 / sum(a * a for a in coefficients))
+    distance = len(coefficients) * table.distance + sum(map(_smoothing_error, _smoothness(sigma2, coefficients)))
+    return GaussianPlan(sigma2, coefficients, table, _within_limit(distance, f"sigma^2 = {sigma2}"))
+
+
+def _coefficients(sigma2: Fraction) -> Iterator[tuple[int, ...]]:
+    """Of each form the candidates whose base is narrowest: for every first factor, the largest second one allowed."""
+    forms: list[Callable[[int, int], tuple[int, ...]]] = [
+        lambda _, k: (1, k),
+        lambda j, k: (1, j, j * k),
+        lambda j, k: (1, j, k, j * k),
+    ]
+    yield (1,)
+    needed = SMOOTH2 / sigma2  # s^2 is proportional to sigma2, and fractions about 1 are short
+    for form, first in product(forms, range(2, 1 << (MAX_INDEX_BITS // 2 + 1))):
+        low, high = 1, max(isqrt(int(sigma2)), 1)
+        while low < high:
+            second = (low + high + 1) // 2
+            smooth = min(_smoothness(Fraction(1), form(first, second))) >= needed
+            low, high = (second, high) if smooth else (low, second - 1)
+        if low > 1:
+            yield form(first, low)
+
+
+def _smoothness(sigma2: Fraction, coefficients: tuple[int, ...]) -> list[Fraction]:
+    """s^2 of every convolution: joining X_1 + k X_2 of variances v_1, v_2 has s^2 = v_1 v_2 / (v_1 + k^2 v_2)."""
+    base2 = sigma2 / sum(a * a for a in coefficients)
+    match coefficients:
+        case (1,):
+            return []
+        case (1, k):
+            return [base2 / (1 + k * k)]
+        case (1, j, m):
+            pair2 = base2 * (1 + j * j)
+            return [base2 / (1 + j * j), pair2 * base2 / (pair2 + m * m * base2)]
+        case (1, j, k, _):
+            inner = base2 / (1 + j * j)
+            return [inner, inner, base2 * (1 + j * j) / (1 + k * k)]
+    raise DomainError(f"{coefficients} is not a form of convolution")
+
+
+def _smoothing_error(s2: Fraction) -> Fraction:
+    """tau(s) = ln((1 + h) / (1 - h)), h = 2 sum of exp(-2 pi^2 m^2 s^2) over m >= 1: bounds the log-ratio of the laws.
+
+    With x = exp(-2 pi^2 s^2) <= 0.1, h <= 2x (1 + 2 x^3) and tau <= 2h (1 + h), so 4x (1 + 8x) bounds it.
+    """
+    with localcontext(CONTEXT):
+        x = (-2 * _PI2_BELOW * decimal(s2)).exp()
+        return upward(4 * x * (1 + 8 * x) * (1 + decimal(ERROR)))
+
+
+def _reach(sigma2: Fraction) -> int:
+    """M = ceil(sigma sqrt(2 ln 2 (80 + 2))) + 1: magnitudes beyond it have probability below 2^-82."""
+    with localcontext(CONTEXT):
+        return int((decimal(sigma2) * 2 * _LN2 * (DIGITS + 2)).sqrt().to_integral_value(ROUND_CEILING)) + 1
+
+
+def _exponentials(values: Iterable[int], scale: Fraction) -> list[int]:
+    """exp(-value / scale), off by at most EXP_ERROR + 1 units of 2^-240.
+
+    n of them, divided by their sum, which is at least 1, are off by less than 2^8 n units: far less than ERROR.
+    """
+    tables, unit = exp_tables(), scale.denominator << PRECISION
+    return [exp_minus(value * unit // scale.numerator, tables) for value in values]
+
+
+@lru_cache(maxsize=256, typed=True)
+def half_gaussian(sigma2: Fraction) -> AliasTable:
+    """|X| for X a discrete Gaussian: weights 1 for 0 and 2 exp(-k^2 / (2 sigma2)) for k = 1, 2, .., M."""
+    reach = _reach(sigma2)
+    # Beyond 2M a weight is below 2^-328, which ERROR covers.
+    one, *others = _exponentials([k * k for k in range(2 * reach + 1)], 2 * sigma2)
+    weights = [one, *(2 * w for w in others)]
+    scale = sum(weights)
+    probabilities = [w * ONE // scale for w in weights[: reach + 1]]
+    return alias_table(f"half-gaussian sigma2={sigma2}", range(reach + 1), probabilities)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DistributedPlan:
+    """Three parties each add a discrete Gaussian of variance sigma2 / 2 that they drew themselves.
+
+    One of them may be corrupted and know its own draw; the sum of the two others is then within `distance` of a
+    discrete Gaussian of variance sigma2 (the convolution lemma with s^2 = sigma2 / 4; Kairouz, Liu and Steinke 2021 has
+    the bound for any number of parties). What is released has variance 1.5 sigma2.
+    """
+
+    each: GaussianPlan
+    distance: Fraction
+
+    @property
+    def digest(self) -> str:
+        """Names the plan."""
+        return self.each.digest
+
+
+@lru_cache(maxsize=256, typed=True)
+def distributed_plan(sigma2: Fraction) -> DistributedPlan:
+    """Refused below sigma = 4, where two narrow discrete Gaussians do not add up to one."""
+    each = gaussian_plan(sigma2 / 2)
+    distance = 2 * each.distance + _smoothing_error(sigma2 / 4)
+    if distance > 2 * LIMIT:
+        raise DomainError(f"sigma = {float(sigma2) ** 0.5:.3g} is too narrow to be drawn in three parts")
+    return DistributedPlan(each, distance)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GeometricPlan:
+    """P(G = g) ~ exp(-g / scale), g = 0, 1, ..: table i yields the i-th group of bits of G, lowest first.
+
+    In base 2^p the digits of a geometric variable are independent, each geometric itself and cut off at 2^p.
+    """
+
+    scale: Fraction
+    tables: tuple[AliasTable, ...]
+    distance: Fraction
+
+    @property
+    def width(self) -> int:
+        """Bits of a sample."""
+        return sum(table.index_bits for table in self.tables)
+
+    @property
+    def ands(self) -> int:
+        """ANDs of one sample on shares."""
+        return sum(table.ands for table in self.tables)
+
+    @property
+    def digest(self) -> str:
+        """What parties compare before use."""
+        return digest(f"{VERSION}/geometric {self.scale} {[table.digest for table in self.tables]}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaplacePlan:
+    """X = G_1 - G_2, two geometric variables: P(X = x) ~ exp(-|x| / scale), exactly."""
+
+    geometric: GeometricPlan
+
+    @property
+    def scale(self) -> Fraction:
+        """b of the discrete Laplace law."""
+        return self.geometric.scale
+
+    @property
+    def distance(self) -> Fraction:
+        """Total variation distance of one sample."""
+        return 2 * self.geometric.distance
+
+    @property
+    def ands(self) -> int:
+        """ANDs of one sample on shares, apart from the conversion to a ring."""
+        return 2 * self.geometric.ands
+
+    @property
+    def bound(self) -> int:
+        """No sample is larger in size."""
+        return (1 << self.geometric.width) - 1
+
+    @property
+    def digest(self) -> str:
+        """What parties compare before use."""
+        return digest(f"{VERSION}/laplace {self.geometric.digest}")
+
+
+def geometric_exists(scale: Fraction) -> bool:
+    """Whether there are plans for geometric and for Laplace noise of this scale."""
+    return NARROWEST <= scale <= WIDEST
+
+
+@lru_cache(maxsize=256, typed=True)
+def geometric_plan(scale: Fraction) -> GeometricPlan:
+    """The cheapest plan for geometric noise with P(G >= g) = exp(-g / scale), as permute-and-flip needs it."""
+    return _geometric_plan(scale, LIMIT)
+
+
+@lru_cache(maxsize=256, typed=True)
+def laplace_plan(scale: Fraction) -> LaplacePlan:
+    """The cheapest plan for discrete Laplace noise of scale b."""
+    plan = LaplacePlan(_geometric_plan(scale, LIMIT / 2))
+    _within_limit(plan.distance, f"b = {scale}")
+    return plan
+
+
+def _geometric_plan(scale: Fraction, limit: Fraction) -> GeometricPlan:
+    if not isinstance(scale, Fraction | int) or not geometric_exists(Fraction(scale)):
+        raise DomainError(f"a scale must be an exact fraction between 1/100 and 10^7, not {scale!r}")
+    scale = Fraction(scale)
+    with localcontext(CONTEXT):
+        top = int((decimal(scale) * _LN2 * (DIGITS + 6)).to_integral_value(ROUND_CEILING))
+    width = max(1, (top - 1).bit_length())
+    # A table is about 2^-83 from its law, so `limit` allows only so many of them.
+    most = int(limit * 2 ** (DIGITS + 3) * Fraction(9, 10))
+    splits = [[(width + i) // count for i in range(count)] for count in range(1, min(width, most) + 1)]
+    allowed = [split for split in splits if max(split) <= MAX_INDEX_BITS]  # three tables reach beyond WIDEST
+    split = min(allowed, key=lambda split: sum(draw_ands(p, p) for p in split))
+    tables = tuple(_geometric_digit(scale, sum(split[:i]), split[i]) for i in range(len(split)))
+    with localcontext(CONTEXT):
+        tail = upward((-(1 << width) / decimal(scale)).exp())
+    distance = tail + sum(table.distance for table in tables)
+    if distance > limit:
+        raise DomainError(f"b = {float(scale):.3g} cannot be sampled within 2^-80")
+    return GeometricPlan(scale, tables, distance)
+
+
+def _geometric_digit(scale: Fraction, position: int, bits: int) -> AliasTable:
+    """The digit of 2^bits values at 2^position: P(d) ~ exp(-d 2^position / scale)."""
+    weights = _exponentials([d << position for d in range(1 << bits)], scale)
+    total = sum(weights)
+    probabilities = [w * ONE // total for w in weights]
+    return alias_table(f"geometric scale={scale} at={position}", range(1 << bits), probabilities)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DummyPlan:
+    """A number of dummies for each set of tables of a join: noise + reach, from 0 to 2 reach (`engine.join`).
+
+    distance: of one number from the law that is not cut off, the tail beyond `reach` included.
+    """
+
+    noise: GaussianPlan | LaplacePlan
+    reach: int
+    distance: Fraction
+
+    @property
+    def digest(self) -> str:
+        """What parties compare before use."""
+        return digest(f"{VERSION}/dummies {self.reach} {self.noise.digest}")
+
+
+def dummy_plan(noise: GaussianPlan | LaplacePlan) -> DummyPlan:
+    """So many dummies that their noise is cut off with a probability below 2^-82. Refused if they are too many."""
+    if isinstance(noise, GaussianPlan):
+        reach = _reach(noise.sigma2)
+    else:
+        with localcontext(CONTEXT):  # P(|X| > t) < 2 exp(-t / b)
+            reach = int((decimal(noise.scale) * _LN2 * (DIGITS + 3)).to_integral_value(ROUND_CEILING)) + 1
+    if reach > MOST_REACH:
+        raise DomainError(f"{2 * reach:,} dummies are more than the {2 * MOST_REACH:,} that a set of tables can have")
+    return DummyPlan(noise, reach, noise.distance + Fraction(1, 1 << (DIGITS + 2)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GumbelPlan:
+    """Integers that follow beta * Gumbel so closely that a noisy maximum picks like the exponential mechanism.
+
+    Score units are cut into cells [a, a + 2^w), a a multiple of 2^w. A draw of `table` names a cell: bits 0 .. width -
+    least - 1 of the code are a / 2^least in two's complement, the rest are the mask of the free bits above `least`. The
+    sample is a, with the free bits, and the `least` lowest, random.
+
+    Adding this noise to integer scores and taking the maximum, ties to whomever, selects each candidate with a
+    probability within a factor exp(+-kappa) of softmax(scores / beta), up to `distance` per candidate: every sample can
+    be coupled with a true beta * Gumbel so that they are, but for one common shift, at most kappa * beta / 2 apart.
+    """
+
+    beta: Fraction
+    kappa: Fraction
+    width: int
+    least: int
+    table: AliasTable
+
+    @property
+    def distance(self) -> Fraction:
+        """Total variation distance of one draw of a cell."""
+        return self.table.distance
+
+    @property
+    def free(self) -> int:
+        """Masked random bits of a sample, above the `least` that are never masked."""
+        return self.table.width - (self.width - self.least)
+
+    @property
+    def ands(self) -> int:
+        """ANDs of one sample on shares."""
+        return self.table.ands + self.free
+
+    @property
+    def digest(self) -> str:
+        """What parties compare before use."""
+        return digest(f"{VERSION}/gumbel {self.beta} {self.kappa} {self.width} {self.least} {self.table.digest}")
+
+
+def selection_plan(delta_u: Fraction, eps: Fraction, *, ratio: Fraction = Fraction(1, 32)) -> GumbelPlan:
+    """Noise for scores of sensitivity delta_u: beta = 2 delta_u / eps, and kappa at most ratio * eps.
+
+    Between neighbours the logarithms of the probabilities then differ within a range of eps + 4 kappa, so a selection
+    is (eps + 4 kappa)^2 / 8 zCDP (Cesar and Rogers 2021), and it is (eps + 2 kappa)-DP.
+    """
+    if not eps > 0 or not delta_u > 0:
+        raise DomainError("a selection needs a positive sensitivity and a positive eps")
+    return gumbel_plan(2 * Fraction(delta_u) / Fraction(eps), Fraction(eps) * ratio)
+
+
+def gumbel_exists(beta: Fraction, kappa: Fraction) -> bool:
+    """Whether there is a plan for Gumbel noise of scale beta with this precision, in scores of whole units."""
+    return _uneven(beta, kappa) > 0 and _uneven(beta, kappa) >= FINEST * beta
+
+
+@lru_cache(maxsize=64, typed=True)
+def gumbel_plan(beta: Fraction, kappa: Fraction) -> GumbelPlan:
+    """The smallest table with the precision asked for; what room it has then goes into more precision."""
+    if not all(isinstance(value, Fraction | int) and value > 0 for value in (beta, kappa)):
+        raise DomainError("beta and kappa are exact positive fractions")
+    if not gumbel_exists(beta, kappa):
+        raise DomainError(
+            f"kappa = {float(kappa):.2g} at beta = {float(beta):.4g} needs finer units, or more than 2^14 cells"
+        )
+    cells = _Cells(Fraction(beta))
+    cells.refine(floor(_uneven(beta, kappa) * GRAINS))
+    cells.fill()
+    return cells.plan()
+
+
+def _uneven(beta: Fraction, kappa: Fraction) -> Fraction:
+    """How far samples in a cell may be from the law's quantiles: e = kappa beta / 2 less half a unit.
+
+    That half is lost because samples are whole; counted from the middle of a unit, it is no more.
+    """
+    return Fraction(kappa) * beta / 2 - Fraction(1, 2)
+
+
+_Cell: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+"""(-worst, a, bits, F(a), F(middle), F(end), t at the end nearer to 0, t at the middle), with t(x) = exp(-x / beta)."""
+
+
+class _Cells:
+    """Cells of a Gumbel law, F(x) = exp(-t(x)), to be split until they are uniform enough.
+
+    On one side of 0 the density of a Gumbel law is monotone, so within a cell the distance between the law's quantiles
+    and uniform ones is a concave function (or its negative) and lies below its tangent at the middle. `worst` bounds
+    that tangent from above, in units of 2^-160.
+
+    Errors, in units of 2^-240. t at a middle is t at the end nearer to 0 times a factor of `exp_doublings`, rounded. It
+    is exact at 0, so after n halvings it is off by at most 2n where t <= 1, and by 2n t where t >= 1. As t exp(-t) < 1,
+    F is off by less than 2n + EXP_ERROR; and t F by 168 times that, because F counts as 0 from t = 167 on.
+    """
+
+    def __init__(self, beta: Fraction) -> None:
+        size = (64 * int(beta) + 64).bit_length()
+        self._beta = beta
+        self._tables = exp_tables()
+        self._error = 2 * size + EXP_ERROR
+        down, up = (exp_doublings(sign / (2 * beta), size + 2) for sign in (-1, 1))
+        widths = [(beta.denominator << PRECISION + bits) // beta.numerator for bits in range(size + 1)]
+        # What the tangent's numerator may be off: 4 errors of F, 2 of the mass, that of t F, and roundings.
+        slacks = [self._error * (6 + 168 * ((width >> PRECISION) + 1)) + 3 for width in widths]
+        self._levels = [list(zip(factors, widths, slacks, strict=False)) for factors in (down, up)]
+        self._cells: list[_Cell] = []
+        middle = exp_minus(ONE, self._tables)
+        # 2^size is more than 64 beta, and exp(-exp(64)) is 0 at this precision.
+        self._add(-(1 << size), size, 0, middle, ONE)
+        self._add(0, size, middle, exp_minus(down[-1], self._tables), ONE)
+
+    def _add(self, a: int, bits: int, below: int, above: int, near: int) -> None:
+        """Keep the cell [a, a + 2^bits), unless the law hardly ever comes there."""
+        if above <= _TAIL or below >= ONE - _TAIL:
+            return
+        if not bits:
+            self._cells.append((0, a, 0, below, below, above, near, near))
+            return
+        factor, width, slack = self._levels[a < 0][bits]
+        t = near * factor >> PRECISION
+        middle = exp_minus(t, self._tables)
+        mass = above - below
+        gap = abs(2 * middle - below - above)
+        slope = abs(((middle * t >> PRECISION) * width >> PRECISION) - mass)
+        tangent = (gap + slope + slack << GRAIN_BITS + bits - 1) // (mass - 2 * self._error)
+        self._cells.append((~tangent, a, bits, below, middle, above, near, t))
+
+    def _split(self, cell: _Cell) -> None:
+        _, a, bits, below, middle, above, near, t = cell
+        left, right = (t, near) if a < 0 else (near, t)
+        self._add(a, bits - 1, below, middle, left)
+        self._add(a + (1 << (bits - 1)), bits - 1, middle, above, right)
+
+    def refine(self, limit: int) -> None:
+        """Halve all cells that are worse than the limit, in grains."""
+        fine: list[_Cell] = []
+        while self._cells:
+            cell = self._cells.pop()
+            if -cell[0] <= limit:
+                fine.append(cell)
+            else:
+                self._split(cell)
+        self._cells = fine
+
+    def fill(self) -> None:
+        """Halve the worst cell until their number is a power of two."""
+        heap, self._cells = self._cells, []
+        heapify(heap)
+        while len(heap) & (len(heap) - 1) and heap[0][0]:
+            self._split(heappop(heap))
+            while self._cells:
+                heappush(heap, self._cells.pop())
+        self._cells = heap
+
+    def _kappa(self) -> Fraction:
+        """2 e / beta, where e bounds the distance of a sample from a quantile of the law.
+
+        The proven bound is `worst`. It is raised to what 60 decimal digits give, with 10^-20 to spare, because kappa is
+        part of a plan's digest, which should not depend on how precisely cells are searched.
+        """
+        worst, a, bits, *_ = min(self._cells)
+        tangent = Decimal(0)
+        with localcontext(CONTEXT):
+            if bits:
+                half, beta = 1 << (bits - 1), decimal(self._beta)
+                t = [(-x / beta).exp() for x in (a, a + half, a + 2 * half)]
+                below, middle, above = ((-value).exp() for value in t)
+                share = 2 * half / (above - below)
+                tangent = abs(share * (middle - below) - half) + abs(share * middle * t[1] / beta - 1) * half
+            error = upward(tangent + Decimal("0.5") + Decimal("1e-20"))
+        return 2 * max(error, Fraction(-worst, GRAINS) + Fraction(1, 2)) / self._beta
+
+    def plan(self) -> GumbelPlan:
+        """The cells as a table."""
+        cells = sorted((a, bits, above - below) for _, a, bits, below, _, above, *_ in self._cells)
+        least, most = min(bits for _, bits, _ in cells), max(bits for _, bits, _ in cells)
+        low, high = cells[0][0], cells[-1][0] + (1 << cells[-1][1]) - 1
+        width = max((~low).bit_length(), high.bit_length()) + 1
+        places = width - least
+        codes = [(a >> least) % (1 << places) | ((1 << (bits - least)) - 1) << places for a, bits, _ in cells]
+        masses = [mass for _, _, mass in cells]
+        home = masses.index(max(masses))
+        order = [home, *range(home), *range(home + 1, len(cells))]
+        table = alias_table(f"gumbel beta={self._beta}", [codes[i] for i in order], [masses[i] for i in order])
+        assert table.width == places + most - least
+        return GumbelPlan(self._beta, self._kappa(), width, least, table)
+
+
+def _within_limit(distance: Fraction, what: str) -> Fraction:
+    if distance > LIMIT:
+        raise DomainError(f"{what} cannot be sampled within 2^-80")
+    return distance

@@ -1,0 +1,63 @@
+"""AIM (McKenna, Mullins, Sheldon and Miklau 2022, Algorithm 4): an adaptive, iterative mechanism for a workload."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+from caps.data.domain import Clique
+from caps.dp.privacy.schedule import AimSchedule
+from caps.dp.programs.base import Program, Task, pooled_draws, reduced, register
+
+
+@register
+@dataclass(frozen=True)
+class AimProgram(Program):
+    """Measure every column; then, round by round, select a part of a query of the workload and measure it.
+
+    rounds: planned; annealing makes them fewer. Unless given, one for each candidate, but at most 16 for each column.
+    max_model_bytes: of the model at the end; on the way it grows with the budget spent. pooled: draw noise for the
+    largest candidate, so that servers can do it beforehand.
+    """
+
+    name: ClassVar[str] = "aim"
+    rounds: int | None = None
+    max_model_bytes: int = 80 << 20
+    pooled: bool = True
+
+    def schedule(self, task: Task) -> AimSchedule:
+        """As the base says."""
+        return AimSchedule.start(
+            task.zcdp, task.neighbouring, initial=len(task.one_ways), rounds=self._planned_rounds(task)
+        )
+
+    def cliques(self, task: Task) -> tuple[Clique, ...]:
+        """All columns, and every part of a query of the workload."""
+        return task.domain.downward_closure([*task.one_ways, *task.workload.cliques])
+
+    def initial(self, task: Task) -> tuple[Clique, ...]:
+        """All columns."""
+        return task.one_ways
+
+    def candidates(self, task: Task) -> dict[Clique, int]:
+        """Every part of a query, with w_c = sum over queries a of wt_a |c & a|, in lowest terms.
+
+        Counted by attributes, that is the sum over those of c of the weights of all queries that have them.
+        """
+        candidates = task.domain.downward_closure(task.workload.cliques)
+        asked = Counter[str]()
+        for query, weight in zip(task.workload.cliques, task.workload.weights, strict=True):
+            asked.update(dict.fromkeys(query, weight))
+        weights = [sum(asked[name] for name in candidate) for candidate in candidates]
+        return dict(zip(candidates, reduced(weights), strict=True))
+
+    def draws(self, task: Task) -> int | None:
+        """As the base says."""
+        queries = task.workload.cliques  # the largest candidate is one of them
+        return pooled_draws(task.domain, queries, self._planned_rounds(task)) if self.pooled else None
+
+    def _planned_rounds(self, task: Task) -> int:
+        """With more rounds than candidates, the first would be so noisy that they teach nothing, and take most time."""
+        candidates = task.domain.downward_closure(task.workload.cliques)
+        return min(16 * len(task.one_ways), len(candidates)) if self.rounds is None else self.rounds

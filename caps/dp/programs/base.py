@@ -1,0 +1,178 @@
+"""What all programs share: the task, the parameters and their check, and the registry."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from fractions import Fraction
+from itertools import combinations
+from math import gcd
+from typing import ClassVar, TypeVar, get_type_hints
+
+from caps.data.domain import Clique, Domain, Workload
+from caps.dp.bounds import MOST_COUNTED
+from caps.dp.privacy.neighbouring import Neighbouring, Relation
+from caps.dp.privacy.rational import positive, read_count, read_object, read_text
+from caps.dp.privacy.schedule import Schedule
+from caps.errors import DomainError, LocalError
+
+MAX_POOLED = 1 << 19
+"""Noise values a run may draw for measurements if some are discarded: half of ETA_MAX at 2^-80 each."""
+MAX_WEIGHT = 1 << 20
+"""Of a candidate, after division by what all weights have in common: scores stay far from 2^62."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all parties agreed on, as far as an algorithm must know it.
+
+    The budget is `rho` (zCDP) or `pure_epsilon`, not both. `total` is the number of rows where it is public, which is
+    so only if neighbours have equally many: under the unbounded relation it is refused. No cell of a marginal counts
+    more than `largest_count`, whatever holders send.
+    """
+
+    domain: Domain
+    workload: Workload
+    neighbouring: Neighbouring
+    rho: Fraction | None = None
+    pure_epsilon: Fraction | None = None
+    total: int | None = None
+    largest_count: int = MOST_COUNTED
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "workload", self.workload.over(self.domain))
+        if (self.rho is None) == (self.pure_epsilon is None):
+            raise DomainError("a task has one budget: rho or pure epsilon")
+        positive("the budget", self.zcdp if self.pure_epsilon is None else self.pure_epsilon)
+        if self.total is not None:
+            if self.neighbouring.relation is not Relation.BOUNDED:
+                raise DomainError("the number of rows is not public under the unbounded relation")
+            positive("the number of rows", read_count(self.total))
+
+    @property
+    def zcdp(self) -> Fraction:
+        """rho. Raises DomainError if the budget is pure."""
+        if self.rho is None:
+            raise DomainError("Gaussian noise is not pure DP: this needs a budget in rho")
+        return self.rho
+
+    @property
+    def one_ways(self) -> tuple[Clique, ...]:
+        """The cliques of one attribute each."""
+        return tuple((name,) for name in self.domain.names)
+
+
+def all_pairs(domain: Domain) -> Workload:
+    """The workload where none is given: every pair of attributes, with weight 1."""
+    pairs = tuple(combinations(domain.names, min(2, len(domain.names))))
+    return Workload(pairs, (1,) * len(pairs))
+
+
+def reduced(weights: Sequence[int]) -> list[int]:
+    """Weights divided by what they have in common. This changes no selection: the noise shrinks with them."""
+    common = gcd(*weights)
+    if max(weights) // common > MAX_WEIGHT:
+        raise DomainError(f"weights of candidates differ by more than a factor {MAX_WEIGHT}: give coarser ones")
+    return [weight // common for weight in weights]
+
+
+def pooled_draws(domain: Domain, candidates: Iterable[Clique], rounds: int) -> int | None:
+    """Cells of the largest candidate: so many noise values can be drawn before it is known which is measured.
+
+    None, for no more than needed, if so many draws would add up to a statistical distance that matters.
+    """
+    largest = max(domain.cells(clique) for clique in candidates)
+    return largest if rounds * largest <= MAX_POOLED else None
+
+
+@dataclass(frozen=True)
+class Program(ABC):
+    """What an algorithm may ask for. Its fields are its parameters: integers, booleans or None."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for parameter in fields(self):
+            value, hint = getattr(self, parameter.name), hints[parameter.name]
+            if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+                raise DomainError(f"{self.name}: {parameter.name} cannot be {value!r}")
+            if not isinstance(value, bool) and value is not None and value < 1:
+                raise DomainError(f"{self.name}: {parameter.name} must be positive")
+
+    @abstractmethod
+    def schedule(self, task: Task) -> Schedule:
+        """How the budget is spent: known beforehand, to the loop and to the servers."""
+
+    @abstractmethod
+    def cliques(self, task: Task) -> tuple[Clique, ...]:
+        """Every marginal that may be asked about: what the servers must count."""
+
+    def initial(self, task: Task) -> tuple[Clique, ...]:
+        """What the steps called initial measure, in order; none unless said otherwise."""
+        return ()
+
+    def candidates(self, task: Task) -> dict[Clique, int]:
+        """Every clique that may be a candidate of a selection, with its weight; none unless said otherwise."""
+        return {}
+
+    def draws(self, task: Task) -> int | None:
+        """Noise values for each marginal measured after a selection; None for as many as it has cells."""
+        return None
+
+    def to_json(self) -> dict[str, object]:
+        """As an object of canonical JSON."""
+        return {"name": self.name, "parameters": asdict(self)}
+
+
+P = TypeVar("P", bound=Program)
+_C = TypeVar("_C", bound=type[Program])
+_REGISTRY: dict[str, type[Program]] = {}
+
+
+def register(cls: _C) -> _C:
+    """Make a program known by its name."""
+    if _REGISTRY.setdefault(cls.name, cls) is not cls:
+        raise LocalError(f"two programs are called {cls.name}")
+    return cls
+
+
+def registered(name: str) -> type[Program] | None:
+    """The program of that name, if there is one."""
+    return _REGISTRY.get(name)
+
+
+def names() -> tuple[str, ...]:
+    """Of all programs."""
+    return tuple(sorted(_REGISTRY))
+
+
+def program(name: str, parameters: Mapping[str, object] | None = None) -> Program:
+    """The program of that name. Raises DomainError if it, or a parameter, is unknown."""
+    return chosen(_REGISTRY, name, parameters)
+
+
+def program_from_json(value: object) -> Program:
+    """The inverse of `Program.to_json`."""
+    return program(*read_choice(value))
+
+
+def chosen(registry: Mapping[str, type[P]], name: str, parameters: Mapping[str, object] | None) -> P:
+    """What a registry has by that name. Raises DomainError if it, or a parameter, is unknown."""
+    cls = registry.get(name)
+    if cls is None:
+        raise DomainError(f"there is no algorithm {name!r}: choose one of {', '.join(sorted(registry))}")
+    known = [parameter.name for parameter in fields(cls)]
+    for unknown in sorted(set(parameters or {}) - set(known)):
+        raise DomainError(f"{name} has no parameter {unknown!r}: it takes {', '.join(known) or 'none'}")
+    return replace(cls(), **(parameters or {}))
+
+
+def read_choice(value: object) -> tuple[str, Mapping[str, object]]:
+    """Name and parameters, from an object of JSON."""
+    members = read_object(value, ("name", "parameters"))
+    parameters = members["parameters"]
+    if not isinstance(parameters, dict):
+        raise DomainError("parameters are an object")
+    return read_text(members["name"]), parameters

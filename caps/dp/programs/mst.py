@@ -1,0 +1,44 @@
+"""MST (McKenna, Miklau and Sheldon 2021): a tree of the strongest pairs, chosen and measured privately."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import ClassVar
+
+from caps.data.domain import Clique
+from caps.dp.privacy.schedule import MstSchedule
+from caps.dp.programs.base import Program, Task, pooled_draws, register
+
+
+@register
+@dataclass(frozen=True)
+class MstProgram(Program):
+    """Measure every column; select the edges of a spanning tree, one by one, among all pairs; measure them.
+
+    The workload plays no part. pooled: as in AIM.
+    """
+
+    name: ClassVar[str] = "mst"
+    pooled: bool = True
+
+    def schedule(self, task: Task) -> MstSchedule:
+        """As the base says."""
+        return MstSchedule.start(task.zcdp, task.neighbouring, columns=len(task.one_ways))
+
+    def cliques(self, task: Task) -> tuple[Clique, ...]:
+        """All columns and all pairs."""
+        return (*task.one_ways, *self.candidates(task))
+
+    def initial(self, task: Task) -> tuple[Clique, ...]:
+        """All columns."""
+        return task.one_ways
+
+    def candidates(self, task: Task) -> dict[Clique, int]:
+        """All pairs, with equal weights."""
+        return dict.fromkeys(combinations(task.domain.names, 2), 1)
+
+    def draws(self, task: Task) -> int | None:
+        """As the base says."""
+        edges = len(task.one_ways) - 1
+        return pooled_draws(task.domain, self.candidates(task), edges) if self.pooled else None

@@ -1,0 +1,49 @@
+"""MWEM+PGM (McKenna, Sheldon and Miklau 2019, section 5): worst-approximated queries, measured in equal rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from caps.data.domain import Clique
+from caps.dp.privacy.schedule import MwemSchedule
+from caps.dp.programs.base import Program, Task, pooled_draws, reduced, register
+
+
+@register
+@dataclass(frozen=True)
+class MwemProgram(Program):
+    """Round by round, select a query of the workload and measure it.
+
+    A budget in rho is spent on the exponential mechanism and Gaussian noise, a pure one on permute-and-flip and Laplace
+    noise. rounds: two for each column unless given. max_model_bytes: of the model at the end; round i of T may take i/T
+    of it. pooled: as in AIM.
+    """
+
+    name: ClassVar[str] = "mwem"
+    rounds: int | None = None
+    max_model_bytes: int = 25 << 20
+    pooled: bool = True
+
+    def schedule(self, task: Task) -> MwemSchedule:
+        """As the base says."""
+        rounds = self._planned_rounds(task)
+        if task.pure_epsilon is not None:
+            return MwemSchedule.laplace(task.pure_epsilon, task.neighbouring, rounds=rounds)
+        return MwemSchedule.gaussian(task.zcdp, task.neighbouring, rounds=rounds)
+
+    def cliques(self, task: Task) -> tuple[Clique, ...]:
+        """The workload."""
+        return task.workload.cliques
+
+    def candidates(self, task: Task) -> dict[Clique, int]:
+        """The workload, with its weights in lowest terms."""
+        return dict(zip(task.workload.cliques, reduced(task.workload.weights), strict=True))
+
+    def draws(self, task: Task) -> int | None:
+        """As the base says."""
+        queries = task.workload.cliques
+        return pooled_draws(task.domain, queries, self._planned_rounds(task)) if self.pooled else None
+
+    def _planned_rounds(self, task: Task) -> int:
+        return 2 * len(task.one_ways) if self.rounds is None else self.rounds

@@ -1,0 +1,518 @@
+"""What is wrong with a party's set-up, and how to mend it: its home, and each other party of a study as met from here.
+
+Every check yields a `Finding`. Nothing is changed anywhere, and others are asked only for what anybody may ask
+(`/healthz`, `/readyz`, `/v1/openapi.json`), and whether they take this party's certificate. Latency is the median
+round trip of small requests on one connection; bandwidth is that of fetching the OpenAPI document up to thirty times or
+for a second, so it is a lower bound of the way towards this machine. Time is an argument.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import stat
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from http.client import HTTPException, HTTPSConnection
+from json import loads
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from caps import __version__
+from caps.errors import CapsError
+from caps.study import Manifest, Policy
+from caps.trust import home as party
+from caps.trust import pki, signing
+from caps.trust.cards import Card
+from caps.trust.tls import RENEW_WITHIN, NotTheParty, client_context
+
+TIMEOUT = 5.0
+SKEW_WARNS, SKEW_FAILS = timedelta(seconds=5), timedelta(minutes=2)
+"""Documents and ledgers carry times, and certificates begin five minutes early: see `caps.trust.home.SKEW`."""
+SLOW_ROUND = 0.25
+"""Seconds of a round trip above which runs are slow: every round between servers waits as long."""
+SLOW_BYTES = 1_000_000
+LITTLE_ROOM = 1 << 30
+STORAGE_KEY = "storage-key"
+_PINGS = 7
+_MEASURED = 1.0
+_MOST_FETCHES = 30
+"""Each leaves a line in the other party's log."""
+_HEALTH = 1 << 20
+_DIALS = {"S2": ("S1",), "S3": ("S1", "S2")}
+"""Who connects to whom between MPC servers."""
+_RENEW = (
+    "renew it: `caps pki request HOME ...` (keys stay), `caps pki approve` at the authority, `caps pki install`; "
+    "the service takes it up by itself"
+)
+
+Clock = Callable[[], datetime]
+
+
+class Status(StrEnum):
+    """How a check went."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Blame(StrEnum):
+    """What kind of failure it is; the exit code of `caps doctor` follows from it."""
+
+    SETTING = "setting"
+    IDENTITY = "identity"
+    REACH = "reach"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, of whom, how it is, and if it is not well, how to mend it."""
+
+    subject: str
+    check: str
+    status: Status
+    detail: str
+    fix: str = ""
+    blame: Blame = Blame.SETTING
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object of JSON."""
+        return {name: str(getattr(self, name)) for name in ("subject", "check", "status", "detail", "fix", "blame")}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Another party, as a manifest or its card describes it. Holders have no url: nobody calls them."""
+
+    role: str
+    name: str
+    pin: str
+    signing_key: str
+    url: str | None
+    mesh: str | None
+
+    def __str__(self) -> str:
+        return f"{self.role}/{self.name}"
+
+    @property
+    def uri(self) -> str:
+        """Its role as certificates spell it."""
+        return pki.role_uri(self.role, self.name)
+
+
+def of_manifest(manifest: Manifest) -> list[Subject]:
+    """Every party of a study."""
+    servers = [Subject("mpc-server", s.name, s.pin, s.signing_key, s.url, s.mesh) for s in manifest.servers]
+    c = manifest.coordinator
+    holders = [Subject("holder", h.name, h.pin, h.signing_key, None, None) for h in manifest.holders]
+    return [*servers, Subject("coordinator", c.name, c.pin, c.signing_key, c.url, None), *holders]
+
+
+def of_cards(cards: Iterable[Card]) -> list[Subject]:
+    """Every party of a bundle of cards."""
+    return [Subject(c.role, c.name, c.pin, c.signing_key, c.url, c.mesh) for c in cards]
+
+
+class _Failed(Exception):
+    """A check that failed, and without which those after it make no sense."""
+
+    def __init__(self, check: str, detail: str, fix: str, blame: Blame) -> None:
+        super().__init__(detail)
+        self.check, self.detail, self.fix, self.blame = check, detail, fix, blame
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Examines one home, and others from it. `state` is CAPS_STATE, HOME/state by default."""
+
+    home: Path
+    state: Path | None = None
+    clock: Clock = _now
+    timeout: float = TIMEOUT
+    versions: dict[str, str] = field(default_factory=dict, init=False)
+
+    def examine(self, others: Sequence[Subject] = ()) -> Iterator[Finding]:
+        """Every finding, as it is made."""
+        yield from self.examine_home()
+        me = self._me()
+        for other in others:
+            if me is not None and (other.role, other.name) == me:
+                yield from self._examine_myself(other)
+            if other.url is not None:
+                yield from self.examine_party(other)
+            if other.mesh is not None and me is not None and me[0] == "mpc-server" and other.name != me[1]:
+                yield self._mesh(me[1], other)
+        yield from self._versions()
+
+    def _me(self) -> tuple[str, str] | None:
+        try:
+            return party.party_of(self.home)
+        except (CapsError, OSError, ValueError):
+            return None
+
+    def examine_home(self) -> Iterator[Finding]:
+        """Files, their permissions, keys, certificate, authority, room on the disk."""
+        if not self.home.is_dir():
+            yield _bad("home", "files", f"{self.home} is no directory", "point CAPS_HOME at the party's home")
+            return
+        yield from self._permissions()
+        yield from self._certificate()
+        yield self._signing_key()
+        if (me := self._me()) is not None and me[0] == "mpc-server":
+            yield from self._server_files()
+        yield self._room()
+
+    def _permissions(self) -> Iterator[Finding]:
+        needed = (party.CERTIFICATE, party.PRIVATE_KEY, party.AUTHORITY, party.SIGNING_KEY)
+        missing = [name for name in needed if not (self.home / name).is_file()]
+        if missing:
+            fix = "`caps pki request HOME ...` makes keys, `caps pki install` brings the certificates"
+            yield _bad("home", "files", f"missing: {', '.join(missing)}", fix)
+        open_ = []
+        for name in (*party.SECRETS, STORAGE_KEY):
+            path = self.home / name
+            if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o027:
+                open_.append(name)
+        if open_:
+            fix = f"chmod 600 {' '.join(str(self.home / name) for name in open_)}; consider the keys known to others"
+            yield _bad("home", "permissions", f"others may read or change {', '.join(open_)}", fix)
+        elif stat.S_IMODE(self.home.stat().st_mode) & 0o022:
+            yield _bad("home", "permissions", "others may write into the home", f"chmod 700 {self.home}")
+        else:
+            yield _good("home", "permissions", "secrets are readable by their owner only")
+
+    def _certificate(self) -> Iterator[Finding]:
+        try:
+            own = party.read_certificate(self.home / party.CERTIFICATE)
+            root = party.read_certificate(self.home / party.AUTHORITY)
+        except (CapsError, OSError) as error:
+            yield _bad("home", "certificate", str(error), "`caps pki install HOME CERTIFICATE AUTHORITY`")
+            return
+        roles = pki.role_uris(own)
+        if len(roles) != 1:
+            yield _identity("home", "role", f"the certificate has {len(roles)} roles", "have it issued with one role")
+        else:
+            yield _good("home", "role", roles[0])
+        try:
+            own.verify_directly_issued_by(root)
+            yield _good("home", "chain", f"issued by {root.subject.rfc4514_string()}")
+        except (ValueError, TypeError, InvalidSignature):
+            yield _identity(
+                "home",
+                "chain",
+                "the certificate was not issued by the authority in authority.pem",
+                "compare `caps pki show` of both with what the authority says; install what it sends",
+            )
+        yield self._expiry("home", "expiry", own)
+        yield self._expiry("home", "authority", root)
+        try:
+            fits = pki.read_key(self.home / party.PRIVATE_KEY).public_key() == own.public_key()
+        except (CapsError, OSError, ValueError):
+            yield _bad("home", "key", "private-key.pem cannot be read", "restore it from this party's own backup")
+            return
+        if fits:
+            yield _good("home", "key", f"fits the certificate; pin {pki.spki_pin(own).hex()[:16]}...")
+        else:
+            yield _identity(
+                "home",
+                "key",
+                "private-key.pem is not the key of certificate.pem",
+                "restore the key; a new key has a new pin, and takes part in new studies only",
+            )
+
+    def _expiry(self, subject: str, check: str, certificate: x509.Certificate) -> Finding:
+        now, begin, end = self.clock(), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if now >= end:
+            return _identity(subject, check, f"expired on {end:%Y-%m-%d %H:%M} UTC", _RENEW)
+        if now < begin:
+            fix = "set this machine's clock (NTP); if it is right, have the certificate issued anew"
+            return _identity(subject, check, f"is valid from {begin:%Y-%m-%d %H:%M} UTC on, not now", fix)
+        left = f"valid until {end:%Y-%m-%d}, {(end - now).days} days"
+        if end - now < RENEW_WITHIN:
+            return Finding(subject, check, Status.WARNING, left, _RENEW, Blame.IDENTITY)
+        return _good(subject, check, left)
+
+    def _signing_key(self) -> Finding:
+        try:
+            key = signing.read_signing_key(self.home / party.SIGNING_KEY)
+        except (CapsError, OSError, ValueError):
+            return _bad("home", "signing key", "signing-key.pem cannot be read", "restore it from this party's backup")
+        return _good("home", "signing key", f"{signing.public_hex(key)[:16]}...")
+
+    def _server_files(self) -> Iterator[Finding]:
+        try:
+            Policy.read(self.home / party.POLICY)
+            yield _good("home", "policy", "policy.yaml is sound")
+        except CapsError as error:
+            yield _bad(
+                "home", "policy", str(error), "mend policy.yaml; `caps.trust.home.POLICY_TEMPLATE` shows every member"
+            )
+        path = self.home / STORAGE_KEY
+        if path.exists() and path.stat().st_size == 32:
+            yield _good("home", "storage key", "present; back it up apart from the shares")
+        elif path.exists():
+            yield _bad("home", "storage key", "is not 32 bytes long", "restore it: without it every share here is lost")
+        else:
+            detail = "not there yet; the first start makes it"
+            fix = "if this server ever held shares, restore the key before it starts"
+            yield Finding("home", "storage key", Status.WARNING, detail, fix)
+
+    def _room(self) -> Finding:
+        state = self.state or self.home / "state"
+        place = next(path for path in (state, *state.parents) if path.exists())
+        found = os.statvfs(place)
+        free, whole = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        detail = f"{free / 1e9:.1f} of {whole / 1e9:.1f} GB free at {place}"
+        if free < LITTLE_ROOM:
+            return Finding("home", "disk", Status.WARNING, detail, "free some, or move CAPS_STATE to a larger disk")
+        return _good("home", "disk", detail)
+
+    def _examine_myself(self, entry: Subject) -> Iterator[Finding]:
+        """Whether a study means this very party."""
+        subject = str(entry)
+        try:
+            own = pki.spki_pin(party.read_certificate(self.home / party.CERTIFICATE)).hex()
+            key = signing.public_hex(signing.read_signing_key(self.home / party.SIGNING_KEY))
+        except (CapsError, OSError, ValueError):
+            yield Finding(subject, "own pin", Status.SKIPPED, "the keys here cannot be read")
+            return
+        if (own, key) == (entry.pin, entry.signing_key):
+            yield _good(subject, "own pin", "the study names the keys of this home")
+        else:
+            fix = "restore the keys that the study names, or agree on a new study with a new card: `caps pki card`"
+            yield _identity(subject, "own pin", "the study names other keys than those of this home", fix)
+
+    def examine_party(self, other: Subject) -> Iterator[Finding]:
+        """Name, port, TLS, role, pin, health, version, clock, latency and bandwidth of a REST interface."""
+        subject = str(other)
+        target = urlsplit(other.url or "")
+        host, port = target.hostname or "", target.port or 443
+        try:
+            addresses = self._resolve(host, port)
+            yield _good(subject, "name", f"{host} is {', '.join(addresses)}")
+            yield _good(subject, "port", f"{port} is open, {1000 * self._connect(host, port):.1f} ms")
+            connection, certificate = self._handshake(other, host, port)
+        except _Failed as error:
+            yield Finding(subject, error.check, Status.FAILED, error.detail, error.fix, error.blame)
+            return
+        try:
+            yield _good(subject, "tls", "TLS 1.3; authority, host name, role and pin are right")
+            yield self._expiry(subject, "expiry", certificate)
+            yield from self._ask(other, connection)
+        except (OSError, HTTPException, ValueError) as error:
+            fix = "see the other party's log; a TLS alert means that it does not accept this party's certificate"
+            yield Finding(subject, "rest", Status.FAILED, _words(error), fix, Blame.REACH)
+        finally:
+            connection.close()
+
+    def _resolve(self, host: str, port: int) -> list[str]:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError:
+            fix = f"add {host} to the DNS or to /etc/hosts, or correct the address in the study"
+            raise _Failed("name", f"{host} is not known here", fix, Blame.REACH) from None
+        return sorted({str(address[0]) for *_, address in found})
+
+    def _connect(self, host: str, port: int) -> float:
+        begun = time.perf_counter()
+        try:
+            socket.create_connection((host, port), self.timeout).close()
+        except OSError as error:
+            fix = f"see that the service runs, listens there (CAPS_LISTEN), and that firewalls let TCP {port} through"
+            raise _Failed("port", f"{host}:{port}: {_words(error)}", fix, Blame.REACH) from None
+        return time.perf_counter() - begun
+
+    def _handshake(self, other: Subject, host: str, port: int) -> tuple[HTTPSConnection, x509.Certificate]:
+        try:
+            context = client_context(
+                self.home / party.AUTHORITY,
+                certificate=self.home / party.CERTIFICATE,
+                private_key=self.home / party.PRIVATE_KEY,
+                role=other.uri,
+                pin=other.pin,
+            )
+        except OSError as error:
+            raise _Failed("tls", f"own files: {_words(error)}", "mend the home first", Blame.SETTING) from None
+        connection = HTTPSConnection(host, port, timeout=self.timeout, context=context)
+        try:
+            connection.connect()
+            assert isinstance(connection.sock, ssl.SSLSocket)
+            return connection, x509.load_der_x509_certificate(connection.sock.getpeercert(True) or b"")
+        except NotTheParty as error:
+            connection.close()
+            check = "pin" if "another key" in str(error) else "role"
+            fix = (
+                "somebody else answers there: compare `caps pki show` at the other party with the study by telephone; "
+                "a party with a new key needs a new study"
+            )
+            raise _Failed(check, str(error), fix, Blame.IDENTITY) from None
+        except ssl.SSLCertVerificationError as error:
+            connection.close()
+            raise _unverified(error, host) from None
+        except OSError as error:
+            connection.close()
+            fix = "see that this is a CaPS service with TLS 1.3, and that no proxy opens the connection on the way"
+            raise _Failed("tls", _words(error), fix, Blame.REACH) from None
+
+    def _ask(self, other: Subject, connection: HTTPSConnection) -> Iterator[Finding]:
+        subject, times, skew = str(other), [], timedelta()
+        health: dict[str, Any] = {}
+        for _ in range(_PINGS):
+            begun, at = time.perf_counter(), self.clock()
+            status, headers, body = _get(connection, "/healthz")
+            times.append(time.perf_counter() - begun)
+            if status != 200:
+                yield _bad(subject, "health", f"answered with status {status}", "see its log")
+                return
+            health = loads(body)
+            # The header counts whole seconds, which have begun: half a second later on average.
+            told = parsedate_to_datetime(headers["date"]) + timedelta(seconds=0.5)
+            skew = told - at - timedelta(seconds=times[-1] / 2)
+        yield _good(subject, "health", f"{health.get('service')} {health.get('name')} is alive")
+        version = str(health.get("version"))
+        self.versions[subject] = version
+        yield self._ready(subject, connection)
+        yield self._accepted(other, connection)
+        yield self._skew(subject, skew)
+        latency = statistics.median(times)
+        detail = f"{1000 * latency:.1f} ms a round trip"
+        if latency > SLOW_ROUND:
+            fix = "every round of a run waits as long: bring the servers nearer to each other, or avoid a VPN's detour"
+            yield Finding(subject, "latency", Status.WARNING, detail, fix)
+        else:
+            yield _good(subject, "latency", detail)
+        yield self._bandwidth(subject, connection)
+
+    def _ready(self, subject: str, connection: HTTPSConnection) -> Finding:
+        status, _, body = _get(connection, "/readyz")
+        if status == 200:
+            return _good(subject, "ready", "can do its work")
+        reasons = "; ".join(map(str, loads(body).get("reasons", []))) or f"status {status}"
+        return Finding(subject, "ready", Status.WARNING, f"not ready: {reasons}"[:500], "mend what it names, there")
+
+    def _accepted(self, other: Subject, connection: HTTPSConnection) -> Finding:
+        """Whether the other side knows this party as a machine. Servers do not call each other's REST interfaces."""
+        subject, me = str(other), self._me()
+        welcome = {"mpc-server": ("coordinator", "holder"), "coordinator": ("mpc-server", "holder")}
+        if me is None or me[0] not in welcome[other.role]:
+            return Finding(subject, "accepted", Status.SKIPPED, "a party of this role does not call that one")
+        status, _, _ = _get(connection, "/v1/studies")
+        if status in (401, 403):
+            fix = "both must trust the same authority.pem, and this certificate must have one role"
+            return _identity(subject, "accepted", f"does not accept this party's certificate ({status})", fix)
+        return _good(subject, "accepted", f"knows this party as {me[0]}/{me[1]}")
+
+    def _skew(self, subject: str, skew: timedelta) -> Finding:
+        seconds = skew.total_seconds()
+        detail = f"its clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} this one"
+        fix = "run NTP (chrony, systemd-timesyncd) on both machines"
+        if abs(skew) >= SKEW_FAILS:
+            return _bad(subject, "clock", detail, fix)
+        if abs(skew) >= SKEW_WARNS:
+            return Finding(subject, "clock", Status.WARNING, detail, fix)
+        return _good(subject, "clock", "within seconds of this one")
+
+    def _bandwidth(self, subject: str, connection: HTTPSConnection) -> Finding:
+        got, begun, spent = 0, time.perf_counter(), 0.0
+        for _ in range(_MOST_FETCHES):
+            status, _, body = _get(connection, "/v1/openapi.json")
+            if status != 200:
+                return Finding(subject, "bandwidth", Status.SKIPPED, f"the document's status is {status}")
+            got += len(body)
+            spent = time.perf_counter() - begun
+            if spent > _MEASURED:
+                break
+        rate = got / spent
+        detail = f"at least {rate / 1e6:.1f} MB/s towards this machine"
+        if rate < SLOW_BYTES:
+            return Finding(subject, "bandwidth", Status.WARNING, detail, "ask for a faster link; shares are large")
+        return _good(subject, "bandwidth", detail)
+
+    def _mesh(self, mine: str, other: Subject) -> Finding:
+        """Only whether the port is open: a server whose mesh stands accepts nobody, so a handshake would wait."""
+        subject = str(other)
+        if other.name not in _DIALS.get(mine, ()):
+            return Finding(subject, "mesh", Status.SKIPPED, f"{other.name} connects to {mine}, not the reverse")
+        host, _, port = (other.mesh or "").rpartition(":")
+        try:
+            seconds = self._connect(host.strip("[]"), int(port))
+        except _Failed as error:
+            fix = f"see that {other.name} runs, and that firewalls let TCP {port} from {mine} through (CAPS_MESH)"
+            return Finding(subject, "mesh", Status.FAILED, error.detail, fix, Blame.REACH)
+        return _good(subject, "mesh", f"{other.mesh} is open, {1000 * seconds:.1f} ms")
+
+    def _versions(self) -> Iterator[Finding]:
+        if not self.versions:
+            return
+        me = self._me()
+        mine = {f"{me[0]}/{me[1]}": __version__} if me is not None else {}
+        servers = {v for who, v in {**self.versions, **mine}.items() if who.startswith("mpc-server/")}
+        if len(servers) > 1:
+            told = ", ".join(f"{who} {v}" for who, v in sorted(self.versions.items()) if who.startswith("mpc-server/"))
+            fix = "upgrade all three: servers of different versions start no run together"
+            yield _bad("federation", "versions", f"MPC servers differ: {told}", fix)
+        elif set(self.versions.values()) != {__version__}:
+            told = ", ".join(f"{who} {v}" for who, v in sorted(self.versions.items()))
+            detail = f"this is {__version__}; {told}"
+            yield Finding("federation", "versions", Status.WARNING, detail, "upgrade the older ones when no run is on")
+        else:
+            yield _good("federation", "versions", f"all have {__version__}")
+
+
+def _get(connection: HTTPSConnection, path: str) -> tuple[int, dict[str, str], bytes]:
+    connection.request("GET", path)
+    response = connection.getresponse()
+    body = response.read(_HEALTH * 8)
+    return response.status, {key.lower(): value for key, value in response.getheaders()}, body
+
+
+def _unverified(error: ssl.SSLCertVerificationError, host: str) -> _Failed:
+    match error.verify_code:
+        case 10:
+            return _Failed("expiry", "its certificate has expired", "the other party renews it", Blame.IDENTITY)
+        case 9:
+            fix = "compare the clocks of both machines, then have the certificate issued anew"
+            return _Failed("expiry", "its certificate is not valid yet", fix, Blame.IDENTITY)
+        case 62 | 64:
+            fix = f"the other party has its certificate issued for {host} (`caps pki request --host {host}`)"
+            return _Failed("tls", f"its certificate does not name {host}", fix, Blame.IDENTITY)
+    fix = "both parties need the authority.pem of the same authority; compare with `caps pki show`"
+    return _Failed("chain", f"another authority issued its certificate ({error.verify_message})", fix, Blame.IDENTITY)
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {(error.reason or type(error).__name__).replace('_', ' ').lower()}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return type(error).__name__
+
+
+def _good(subject: str, check: str, detail: str) -> Finding:
+    return Finding(subject, check, Status.OK, detail)
+
+
+def _bad(subject: str, check: str, detail: str, fix: str) -> Finding:
+    return Finding(subject, check, Status.FAILED, detail, fix)
+
+
+def _identity(subject: str, check: str, detail: str, fix: str) -> Finding:
+    return Finding(subject, check, Status.FAILED, detail, fix, Blame.IDENTITY)

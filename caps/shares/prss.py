@@ -1,0 +1,101 @@
+"""Pseudorandom secret sharing: randomness that parties share without talking (Cramer, Damgard and Ishai 2005).
+
+Component i of every sharing is held by S_i and S_{i-1}; these two also hold a key of that component. Expanding the
+same key under the same label gives both the same words, so a sharing of a random value costs nothing.
+
+Key schedule: pair secret -> HKDF-SHA256 -> component key -> keyed BLAKE2b of the label -> AES-128-CTR key, counter 0.
+One label therefore yields one stream, and two labels never share an AES key. Draws of up to 64 bytes are BLAKE2b's own
+output, for setting up a cipher costs more than they do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from caps.errors import DomainError, LabelReused
+from caps.shares.ring import Ring, Words
+
+SEED_BYTES = 32
+_COMPONENT_KEY = b"caps/v1/prss/component-key"
+_SHORT_BYTES = 64
+_SHORT_PERSON, _LONG_PERSON = b"caps/v1/short", b"caps/v1/long"
+_COUNTER_ZERO = bytes(16)
+
+
+def expand(seed: bytes, label: bytes, shape: tuple[int, ...], ring: Ring) -> Words:
+    """Uniform ring elements of `shape`, a deterministic function of (seed, label)."""
+    if len(seed) != SEED_BYTES:
+        raise DomainError(f"a seed is {SEED_BYTES} bytes, not {len(seed)}")
+    size = ring.itemsize * prod(shape)
+    if size <= _SHORT_BYTES:
+        stream = hashlib.blake2b(label, key=seed, digest_size=_SHORT_BYTES, person=_SHORT_PERSON).digest()[:size]
+    else:
+        key = hashlib.blake2b(label, key=seed, digest_size=16, person=_LONG_PERSON).digest()
+        stream = Cipher(algorithms.AES(key), modes.CTR(_COUNTER_ZERO)).encryptor().update(bytes(size))
+    return ring.from_bytes(stream).reshape(shape)
+
+
+def component_key(pair_secret: bytes, component: int, scope: bytes) -> bytes:
+    """The key of one component, derived from the secret its two holders share; `scope` names the session."""
+    if len(pair_secret) != SEED_BYTES:
+        raise DomainError(f"a pair's secret is {SEED_BYTES} bytes, not {len(pair_secret)}")
+    info = _COMPONENT_KEY + bytes([component]) + scope
+    return HKDF(algorithm=SHA256(), length=SEED_BYTES, salt=None, info=info).derive(pair_secret)
+
+
+@dataclass(slots=True, repr=False)
+class Prss:
+    """One party's two component keys and the labels it has used. A label serves one draw, ever."""
+
+    mine: bytes
+    next: bytes
+    _used: set[bytes] = field(default_factory=set)
+
+    @classmethod
+    def from_pair_secrets(cls, party: int, *, with_previous: bytes, with_next: bytes, scope: bytes) -> Prss:
+        """Keys of `party`, which holds component `party` with the previous party and `party + 1` with the next."""
+        return cls(
+            component_key(with_previous, party, scope),
+            component_key(with_next, (party + 1) % 3, scope),
+        )
+
+    def claim(self, label: bytes) -> None:
+        """Mark a label as used. Raises LabelReused the second time."""
+        if label in self._used:
+            raise LabelReused(f"label {label.decode()} was used before")
+        self._used.add(label)
+
+    def replicated(self, label: bytes, shape: tuple[int, ...], ring: Ring) -> tuple[Words, Words]:
+        """This party's two components of a uniformly random shared array."""
+        self.claim(label)
+        return expand(self.mine, label, shape, ring), expand(self.next, label, shape, ring)
+
+    def mine_only(self, label: bytes, shape: tuple[int, ...], ring: Ring) -> Words:
+        """Words known to this party and the previous one: component `party` of a random sharing."""
+        self.claim(label)
+        return expand(self.mine, label, shape, ring)
+
+    def next_only(self, label: bytes, shape: tuple[int, ...], ring: Ring) -> Words:
+        """Words known to this party and the next one: component `party + 1` of a random sharing."""
+        self.claim(label)
+        return expand(self.next, label, shape, ring)
+
+
+def expand_stream(seed: bytes, label: bytes, size: int) -> Callable[[int], bytes]:
+    """The `size` bytes behind expand()'s words, piece by piece: each call returns as many further ones as asked for."""
+    if len(seed) != SEED_BYTES:
+        raise DomainError(f"a seed is {SEED_BYTES} bytes, not {len(seed)}")
+    if size <= _SHORT_BYTES:
+        short = hashlib.blake2b(label, key=seed, digest_size=_SHORT_BYTES, person=_SHORT_PERSON).digest()[:size]
+        return io.BytesIO(short).read
+    key = hashlib.blake2b(label, key=seed, digest_size=16, person=_LONG_PERSON).digest()
+    encryptor = Cipher(algorithms.AES(key), modes.CTR(_COUNTER_ZERO)).encryptor()
+    return lambda count: encryptor.update(bytes(count))

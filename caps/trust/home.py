@@ -1,0 +1,336 @@
+"""A party's keys from birth to service: request at the owner, approval at the authority, installation, card and kit.
+
+Private keys are made in the party's home and never leave it. What leaves is a request, which the authority answers with
+a certificate, and a card, which studies quote. The home's layout is that of `caps.service.site`.
+
+Time is an argument throughout, as timezone-aware datetimes.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID
+
+from caps.basics.files import write_private
+from caps.errors import DomainError
+from caps.trust import pki, signing
+
+if TYPE_CHECKING:
+    from caps.trust.cards import Card
+
+ROLES = ("mpc-server", "holder", "coordinator")
+AUTHORITY_DAYS = 3650
+PARTY_DAYS = 365
+SKEW = timedelta(minutes=5)
+"""Certificates begin this much earlier, for clocks that are slow."""
+
+CERTIFICATE, PRIVATE_KEY, AUTHORITY = "certificate.pem", "private-key.pem", "authority.pem"
+SIGNING_KEY, REQUEST, TOKENS, POLICY, CARD = "signing-key.pem", "request.csr", "tokens.json", "policy.yaml", "card.json"
+AUTHORITY_KEY = "authority-key.pem"
+STORAGE_KEY = "storage-key"
+"""Of an MPC server: wraps the keys of the shares it stores."""
+SECRETS = (PRIVATE_KEY, SIGNING_KEY, TOKENS, STORAGE_KEY)
+_INSTALLED = Path(__file__).parents[1] / "kits"
+_KITS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "deploy" / "party"
+"""deploy/party, which a wheel carries as caps/kits."""
+
+POLICY_TEMPLATE = """\
+# What this MPC server takes part in, whatever a study says. Read at start.
+approval: manual                  # or automatic: approve whatever stays within the limits below
+largest_epsilon: 1.0              # of one study
+largest_delta: 1.0e-6
+populations: {}                   # whom studies may be about, and epsilon of all of them: {county-patients: 3.0}
+population_delta: 1.0e-6
+default_population_epsilon: null  # a number here gives every name that is not registered a fresh budget
+certified_only: true              # refuse samplers without a proven law
+least_holders: 2
+least_capacity: 100               # rows of a table that is joined by a key
+joins: [shuffle, oprf]            # oprf tells S1 more: docs/joining.md
+largest_domain: 4194304           # cells that are counted
+largest_slots: 2000000            # rows of a joint table
+largest_memory: 8000000000        # bytes that a study may need at its peak, besides the program's own
+algorithms: [aim, mwem, mst, gaussian]
+coordinators: []                  # names; anybody if empty
+"""
+
+_README = """\
+# {role} {name}
+
+A home of CaPS: point CAPS_HOME at this directory.
+
+| file | what |
+|---|---|
+| certificate.pem, authority.pem | who this party is, and the authority that says so |
+| card.json | the public card that studies quote: key pin, signing key, address |
+{policy}| private-key.pem, signing-key.pem | the keys, made here; they never leave this party |
+| tokens.json | people who may ask, as digests: `caps token create` |
+
+{keys}
+"""
+_WITH_KEYS = "**This kit holds private keys.** Move it only between machines of this party, then erase the copy."
+_WITHOUT_KEYS = "This kit holds no private key: add the two of this party, which were made by `caps pki request`."
+
+
+@dataclass(frozen=True)
+class Names:
+    """Who a certificate or a request speaks of: subject, roles, hosts, and the SHA-256 of the public key."""
+
+    subject: str
+    roles: tuple[str, ...]
+    hosts: tuple[str, ...]
+    pin: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object of JSON."""
+        return {"subject": self.subject, "roles": list(self.roles), "hosts": list(self.hosts), "pin": self.pin}
+
+
+def create_authority(directory: Path, name: str, *, now: datetime, days: int = AUTHORITY_DAYS) -> pki.Authority:
+    """A new authority in `directory`; its key is readable by its owner only. An existing one is never replaced."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _refuse_existing(directory / AUTHORITY_KEY)
+    authority = pki.Authority.create(name, not_before=now - SKEW, not_after=_end(now, days))
+    pki.write_key(directory / AUTHORITY_KEY, authority.key)
+    pki.write_pem(directory / AUTHORITY, authority.certificate)
+    return authority
+
+
+def read_authority(directory: Path) -> pki.Authority:
+    """The authority of a directory."""
+    certificate = read_certificate(directory / AUTHORITY)
+    return pki.Authority(certificate, pki.read_key(_existing(directory / AUTHORITY_KEY)))
+
+
+def request_party(home: Path, role: str, name: str, hosts: Sequence[str]) -> Names:
+    """Make a party's keys in its home, and a request for a certificate. Keys that are there already stay: a renewal."""
+    _known(role)
+    if not hosts:
+        raise DomainError("a party needs at least one host name or address under which it is reached")
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not (home / PRIVATE_KEY).exists():
+        pki.write_key(home / PRIVATE_KEY, pki.generate_key())
+    if not (home / SIGNING_KEY).exists():
+        signing.write_signing_key(home / SIGNING_KEY, signing.generate_signing_key())
+    if role == "mpc-server" and not (home / STORAGE_KEY).exists():
+        write_private(home / STORAGE_KEY, secrets.token_bytes(32))
+    key = pki.read_key(home / PRIVATE_KEY)
+    asked = pki.request(key, subject=name, uris=[pki.role_uri(role, name)], hosts=hosts)
+    pki.write_pem(home / REQUEST, asked)
+    return names_of(asked)
+
+
+def read_request(path: Path) -> x509.CertificateSigningRequest:
+    """Read one PEM request."""
+    try:
+        return x509.load_pem_x509_csr(_existing(path).read_bytes())
+    except ValueError:
+        raise DomainError(f"{path}: not a certificate request") from None
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Read one PEM certificate."""
+    try:
+        return pki.read_certificate(_existing(path))
+    except ValueError:
+        raise DomainError(f"{path}: not a certificate") from None
+
+
+def names_of(document: x509.Certificate | x509.CertificateSigningRequest) -> Names:
+    """Whom a certificate or a request names. The names of a request are only what it asks for."""
+    subject = document.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    try:
+        names = list(document.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except x509.ExtensionNotFound:
+        names = []
+    return Names(
+        str(subject[0].value) if subject else "",
+        tuple(sorted(str(one.value) for one in names if isinstance(one, x509.UniformResourceIdentifier))),
+        tuple(sorted(str(one.value) for one in names if not isinstance(one, x509.UniformResourceIdentifier))),
+        _pin(document.public_key()),
+    )
+
+
+def approve_request(
+    authority: pki.Authority,
+    asked: x509.CertificateSigningRequest,
+    role: str,
+    name: str,
+    hosts: Sequence[str],
+    *,
+    now: datetime,
+    days: int = PARTY_DAYS,
+) -> x509.Certificate:
+    """Certify a request for exactly this role, name and hosts. Raises DomainError if it asks for anything else.
+
+    Pre-conditions: the operator has compared the request's pin with its owner's, by a way nobody else controls.
+    """
+    _known(role)
+    end = _end(now, days)
+    if end > authority.certificate.not_valid_after_utc:
+        until = authority.certificate.not_valid_after_utc.date()
+        raise DomainError(f"{days} days outlast the authority, which ends on {until}")
+    uris = [pki.role_uri(role, name)]
+    return authority.approve(asked, subject=name, uris=uris, hosts=hosts, not_before=now - SKEW, not_after=end)
+
+
+def write_certificate(path: Path, certificate: x509.Certificate) -> None:
+    """Write a certificate as PEM. A renewal takes the place of what was there."""
+    pki.write_pem(path, certificate)
+
+
+def install(home: Path, certificate: Path, authority: Path, *, now: datetime) -> Names:
+    """Take a certificate into service. Raises DomainError unless it is valid, for the key here, and as asked for."""
+    issued, root = read_certificate(certificate), read_certificate(authority)
+    names = names_of(issued)
+    if names.pin != _pin(pki.read_key(_existing(home / PRIVATE_KEY)).public_key()):
+        raise DomainError("the certificate is for another key than the one in this home")
+    if names_of(read_request(home / REQUEST)) != names:
+        raise DomainError("the certificate names somebody or something else than this home's request")
+    if len(pki.role_uris(issued)) != 1:
+        raise DomainError("the certificate must have exactly one role")
+    try:
+        issued.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature):
+        raise DomainError("the certificate was not issued by this authority") from None
+    if not issued.not_valid_before_utc <= now < issued.not_valid_after_utc:
+        raise DomainError(f"the certificate is valid until {issued.not_valid_after_utc:%Y-%m-%d}, not now")
+    pki.write_pem(home / AUTHORITY, root)
+    pki.write_pem(home / CERTIFICATE, issued)
+    return names
+
+
+def party_of(home: Path) -> tuple[str, str]:
+    """Role and name of a home's party: its certificate's, or its request's while there is no certificate."""
+    installed = (home / CERTIFICATE).exists()
+    document = read_certificate(home / CERTIFICATE) if installed else read_request(home / REQUEST)
+    roles = [uri for uri in names_of(document).roles if uri.startswith("caps:")]
+    if len(roles) != 1:
+        raise DomainError(f"{home}: exactly one role is needed")
+    role, _, name = roles[0].removeprefix("caps:").partition("/")
+    return role, name
+
+
+def card(home: Path, *, url: str | None = None, mesh: str | None = None) -> Card:
+    """The public card of a home's party, as studies quote it. Raises DomainError."""
+    from caps.trust.cards import Card
+
+    _existing(home / CERTIFICATE)
+    _existing(home / SIGNING_KEY)
+    return Card.of_site(home, url=url, mesh=mesh)
+
+
+def kit(home: Path, *, with_keys: bool = False) -> dict[str, bytes]:
+    """The files of a party's kit by name: its home, and how to run it with docker compose, of the servers and holders.
+
+    Private files only where the owner asks for them. Raises DomainError unless the home is installed and has a card.
+    """
+    if not (home / CARD).exists():
+        raise DomainError(f"{home / CARD}: there is no card yet; `caps pki card` writes it")
+    role, name = party_of(home)
+    files = {file: _existing(home / file).read_bytes() for file in (CERTIFICATE, AUTHORITY, CARD)}
+    policy = ""
+    if role == "mpc-server":
+        own = home / POLICY
+        files[POLICY] = own.read_bytes() if own.exists() else POLICY_TEMPLATE.encode()
+        policy = "| policy.yaml | what this server takes part in |\n"
+    if with_keys:
+        files |= {file: _existing(home / file).read_bytes() for file in (PRIVATE_KEY, SIGNING_KEY)}
+        files |= {file: (home / file).read_bytes() for file in (TOKENS, STORAGE_KEY) if (home / file).exists()}
+    keys = _WITH_KEYS if with_keys else _WITHOUT_KEYS
+    files["README.md"] = _README.format(role=role, name=name, policy=policy, keys=keys).encode()
+    return {f"home/{name}": content for name, content in files.items()} | _template(role)
+
+
+def _template(role: str) -> dict[str, bytes]:
+    """How to run the party with docker compose; nothing for a coordinator, which runs where the federation agrees."""
+    folder = _KITS / {"mpc-server": "server", "holder": "holder"}.get(role, "")
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def package(home: Path, out: Path, *, now: datetime, with_keys: bool = False) -> list[str]:
+    """Write a party's kit: a compressed tar if `out` ends so, else a directory. Returns the names of its files."""
+    files = kit(home, with_keys=with_keys)
+    _refuse_existing(out)
+    if not out.name.endswith((".tar.gz", ".tgz")):
+        (out / "home").mkdir(parents=True, mode=0o700)
+        for name, content in files.items():
+            with _create(out / name, _mode(name)) as file:
+                file.write(content)
+        return sorted(files)
+    role, party = party_of(home)
+    with _create(out, 0o600) as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(f"caps-{role}-{party}/{name}")
+            entry.size, entry.mode = len(content), _mode(name)
+            entry.mtime = int(now.timestamp())
+            tar.addfile(entry, io.BytesIO(content))
+    return sorted(files)
+
+
+def _mode(name: str) -> int:
+    return 0o600 if Path(name).name in SECRETS else 0o644
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """What a certificate, a request or a card says: who, until when, which key."""
+    content = _existing(path).read_bytes()
+    if b"BEGIN CERTIFICATE REQUEST" in content:
+        return {"kind": "request", **names_of(read_request(path)).to_json()}
+    if b"BEGIN CERTIFICATE" in content:
+        found = read_certificate(path)
+        return {
+            "kind": "certificate",
+            **names_of(found).to_json(),
+            "issuer": found.issuer.rfc4514_string(),
+            "from": found.not_valid_before_utc.isoformat(),
+            "until": found.not_valid_after_utc.isoformat(),
+        }
+    from caps.trust.cards import Card
+
+    return {"kind": "card", **Card.read(path).to_json()}
+
+
+def _pin(key: object) -> str:
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise DomainError("the key is not on an elliptic curve")
+    return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
+
+def _known(role: str) -> None:
+    if role not in ROLES:
+        raise DomainError(f"a role is one of {', '.join(ROLES)}")
+
+
+def _end(now: datetime, days: int) -> datetime:
+    if days < 1:
+        raise DomainError("a certificate is valid for at least one day")
+    return now + timedelta(days=days)
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise DomainError(f"{path}: there is no such file")
+    return path
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise DomainError(f"{path}: exists already, and is not replaced")
+
+
+def _create(path: Path, mode: int) -> io.BufferedWriter:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")

@@ -1,0 +1,322 @@
+"""What parties sign and send about a study: approvals, contributions, receipts, seals, answers, attestations.
+
+Every signed document travels as `Signed`: the document, who signed it, and the signature over its canonical form. The
+signer's key stands in the manifest. Times are ISO 8601 in UTC, and say when, never what.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
+
+from pydantic import Field, StringConstraints
+
+from caps.basics import canonical
+from caps.basics.document import Document, Hex32, Name
+from caps.errors import DomainError
+from caps.study.manifest import Manifest
+from caps.trust import signing
+from caps.trust.cards import Party
+
+Signature = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
+Instant = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$")]
+RunId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+Index = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+COMPONENTS = 3
+MEASUREMENTS, TRANSCRIPT, ROWS = "measurements.json", "transcript.ndjson", "data."
+"""Files of a release; those of the rows begin with ROWS, and their format follows."""
+_COMMITMENT = b"caps/v1/component\0"
+
+
+class Signable(Document):
+    """A document with a type of its own, which the signature covers."""
+
+    kind: ClassVar[str]
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical form with its type, in hexadecimal: the document's name."""
+        return canonical.digest(self.kind, {"document": self.to_json()}).hex()
+
+
+D = TypeVar("D", bound=Signable)
+
+
+class Signed(Document, Generic[D]):
+    """A document and the signature of the party it speaks for."""
+
+    document: D
+    signer: Name
+    signature: Signature
+
+    @classmethod
+    def by(cls, document: D, signer: str, key: signing.SigningKey) -> Self:
+        """Sign."""
+        signature = signing.sign(key, document.kind, document.to_json())
+        return cls(document=document, signer=signer, signature=signature)
+
+    def verify(self, party: Party) -> D:
+        """The document. Raises SignatureRefused unless `party` signed it."""
+        if self.signer != party.name:
+            raise signing.SignatureRefused(f"this {self.document.kind} is signed for another than {party.name}")
+        signing.verify(party.signing_key, self.document.kind, self.document.to_json(), self.signature)
+        return self.document
+
+
+class Approval(Signable):
+    """A server or a holder agrees to a study. A server adds the digest of its exchange key (`caps.trust.exchange`)."""
+
+    kind: ClassVar[str] = "approval"
+    study: Hex32
+    role: Literal["mpc-server", "holder"]
+    exchange_digest: Hex32 | None = None
+    at: Instant
+
+
+class Contribution(Signable):
+    """What one holder shares into a study: its form, and a commitment to each of the three components.
+
+    form, bits and shape are those of `caps.study.manifest.Form`. Components 0 and 1 are seeds of 32 bytes, 2 is a
+    vector of little-endian words of `bits`, with nothing between them. Each is committed to with a nonce that only its
+    two servers learn, so the third learns nothing from it.
+    """
+
+    kind: ClassVar[str] = "contribution"
+    study: Hex32
+    holder: Name
+    form: Literal["marginals", "columns", "records"]
+    bits: Literal[8, 16, 24, 32]
+    shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=2)]
+    commitments: Annotated[tuple[Hex32, ...], Field(min_length=COMPONENTS, max_length=COMPONENTS)]
+    chunk_bytes: Annotated[int, Field(ge=1 << 10, le=1 << 26)]
+    at: Instant
+
+    @property
+    def vector_bytes(self) -> int:
+        """Size of component 2."""
+        size = self.bits // 8
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def chunks(self) -> int:
+        """How many pieces component 2 travels in; all but the last have `chunk_bytes`."""
+        return -(-self.vector_bytes // self.chunk_bytes)
+
+    def check(self, manifest: Manifest) -> None:
+        """Raises DomainError unless this is what the manifest says the holder brings."""
+        if self.study != manifest.study_id:
+            raise DomainError("the contribution is for another study")
+        holder = manifest.holder(self.holder)
+        form = manifest.form_of(holder)
+        if (self.form, self.bits, self.shape) != form:
+            sizes = "x".join(map(str, form.shape))
+            raise DomainError(f"the study expects {form.form} of shape {sizes} in {form.bits} bits from {self.holder}")
+
+
+def commitment(nonce: bytes, content: bytes) -> str:
+    """Commits to a component: SHA-256 over a fresh nonce of 32 bytes and the seed or the vector's bytes."""
+    return Commitment(nonce).update(content).hex()
+
+
+class Commitment:
+    """The same, for content that comes in pieces."""
+
+    def __init__(self, nonce: bytes) -> None:
+        if len(nonce) != 32:
+            raise DomainError("a nonce has 32 bytes")
+        self._hash = sha256(_COMMITMENT + nonce)
+
+    def update(self, part: bytes | memoryview) -> Self:
+        """Add the next piece."""
+        self._hash.update(part)
+        return self
+
+    def hex(self) -> str:
+        """The commitment to all pieces so far."""
+        return self._hash.hexdigest()
+
+    def opens(self, expected: str) -> bool:
+        """Whether the pieces are those committed to."""
+        return hmac.compare_digest(self.hex(), expected)
+
+
+class Opening(Document):
+    """A component as its two servers receive it: nonce, and the seed if it is one. The vector comes in chunks."""
+
+    component: Annotated[int, Field(ge=0, lt=COMPONENTS)]
+    nonce: Hex32
+    seed: Hex32 | None = None
+
+
+class Offer(Document):
+    """How a contribution begins: the signed statement and the server's two components. Server i holds i and i+1."""
+
+    contribution: Signed[Contribution]
+    openings: Annotated[tuple[Opening, ...], Field(min_length=2, max_length=2)]
+
+
+class Receipt(Signable):
+    """A server confirms what became of a contribution."""
+
+    kind: ClassVar[str] = "receipt"
+    study: Hex32
+    contribution: Hex32
+    holder: Name
+    server: Name
+    event: Literal["accepted", "withdrawn", "erased"]
+    at: Instant
+
+
+class ContributionState(Document):
+    """What a server has of a contribution. missing: ranges of chunks, first and last, that it waits for."""
+
+    contribution: Hex32
+    holder: Name
+    state: Literal["offered", "complete", "withdrawn", "erased"]
+    missing: tuple[tuple[Index, Index], ...] = ()
+    receipt: Signed[Receipt] | None = None
+
+
+class Seal(Signable):
+    """A server's inputs of a study are final. `inputs` is the digest of the contributions, alike on all servers."""
+
+    kind: ClassVar[str] = "seal"
+    study: Hex32
+    server: Name
+    inputs: Hex32
+    contributions: tuple[Hex32, ...]
+    at: Instant
+
+
+def inputs_digest(study: str, contributions: Sequence[str]) -> str:
+    """The digest of a set of contributions; their order plays no part."""
+    return canonical.digest("inputs", {"study": study, "contributions": sorted(contributions)}).hex()
+
+
+class SealRequest(Document):
+    """The contributions to compute on, and the approvals of all servers and of their holders."""
+
+    contributions: tuple[Hex32, ...]
+    approvals: tuple[Signed[Approval], ...]
+
+
+class RunRequest(Document):
+    """Begin a run on sealed inputs."""
+
+    study: Hex32
+    inputs: Hex32
+
+
+class Answer(Signable):
+    """What a step opened, as every server reports it: the position selected, or the noisy counts.
+
+    Step 0 is COMPUTE ANSWERS, whose value says for each sealed contribution, in order, whether it is valid: 1 or 0.
+    """
+
+    kind: ClassVar[str] = "answer"
+    study: Hex32
+    run: RunId
+    step: Index
+    request: Hex32
+    value: int | tuple[int, ...]
+
+
+class RunStatus(Document):
+    """How a run stands on one server. position: steps done; due: what the schedule allows next, in words."""
+
+    run: RunId
+    study: Hex32
+    inputs: Hex32
+    state: Literal["waiting", "going", "ended", "failed"]
+    reason: str | None = None
+    party: str | None = None
+    position: Index
+    due: str
+    rounds: int
+    bytes_sent: int
+
+
+class LedgerRange(Document):
+    """The part of a server's ledger that records a run: hashes of the first and last records, and their numbers."""
+
+    first: Index
+    last: Index
+    first_hash: Hex32
+    last_hash: Hex32
+
+
+class Attestation(Signable):
+    """A server's word on a whole run. All but `server`, `ledger` and `at` are alike on all servers.
+
+    transcript: digest over the digests of all requests and answers. statement: a `PrivacyStatement` as JSON.
+    """
+
+    kind: ClassVar[str] = "attestation"
+    study: Hex32
+    inputs: Hex32
+    run: RunId
+    server: Name
+    transcript: Hex32
+    steps: Index
+    contributions: tuple[Hex32, ...]
+    holders: tuple[Name, ...]
+    statement: dict[str, Any]
+    ledger: LedgerRange
+    software: str
+    at: Instant
+
+
+def transcript_digest(previous: str, request: str, answer: str) -> str:
+    """The transcript after one more step; it begins with the digest of the inputs."""
+    return canonical.digest("transcript", {"previous": previous, "request": request, "answer": answer}).hex()
+
+
+class TranscriptStep(Document):
+    """A line of a release's transcript, which has one for each step: the request, the answer that all servers gave, and
+    their signatures on it in the order S1, S2, S3."""
+
+    request: dict[str, Any]
+    answer: Answer
+    signatures: Annotated[tuple[Signature, ...], Field(min_length=3, max_length=3)]
+
+    def line(self) -> bytes:
+        """In canonical form, with a line end."""
+        return canonical.dump(self.to_json()) + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Self:
+        """The inverse of `line`. Raises DomainError, saying where, for anything else."""
+        if not line.endswith(b"\n"):
+            raise DomainError("the line has no end")
+        return cls.from_canonical(line[:-1])
+
+
+class ReleaseBody(Signable):
+    """What the coordinator made of the answers: SHA-256 of every file, and the seed that the rows were drawn with.
+
+    transcript: the digest that the servers attest; the file of that name is among the files.
+    """
+
+    kind: ClassVar[str] = "release"
+    study: Hex32
+    run: RunId
+    transcript: Hex32
+    files: dict[Name, Hex32]
+    rows: Index
+    seed: Hex32
+    software: str
+    at: Instant
+
+
+class Certificate(Document):
+    """All that an auditor needs to check who agreed to what, and signed which files: see `caps verify`."""
+
+    version: Literal[1] = 1
+    manifest: Manifest
+    approvals: tuple[Signed[Approval], ...]
+    attestations: tuple[Signed[Attestation], ...]
+    release: Signed[ReleaseBody]
