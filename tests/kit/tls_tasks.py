@@ -13,9 +13,9 @@ from caps.shares.ring import Z64
 from services.mpc_server.engine.arithmetic import multiply
 from services.mpc_server.engine.context import Context, Party
 from services.mpc_server.engine.shares import AShare, BShare, Owner
+from services.mpc_server.testing.world import World
 from tests.kit.cases.all import CASES
 from tests.kit.cases.base import Source
-from tests.kit.world import World
 
 
 def source(seed: int) -> Source:

@@ -32,8 +32,8 @@ from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, an
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import Steps
+from services.mpc_server.testing.world import World
 from tests.kit.study import COLUMNS, MIXED, NOW, ROWS, SCHEMA, example_json, example_manifest, make_keys, write_site
-from tests.kit.world import World
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -36,6 +36,7 @@ from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.steps import draw_noise
+from services.mpc_server.testing.world import World
 from tests.kit.cases.join import dealt, received
 from tests.kit.study import (
     COLUMNS,
@@ -55,7 +56,6 @@ from tests.kit.study import (
     joined_manifest,
     put,
 )
-from tests.kit.world import World
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from caps.shares.ring import RINGS, Z16, Z22, Z24, Z32, Z64, Ring, Words, ring_of
 from services.mpc_server.engine import arithmetic, boolean, comparison, conversion, fixedpoint, randomness
 from services.mpc_server.engine.shares import component_bits
-from tests.kit.world import Bits, PerParty
+from services.mpc_server.testing.world import Bits, PerParty
 
 
 @dataclass

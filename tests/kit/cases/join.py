@@ -23,9 +23,9 @@ from services.mpc_server.engine.join import JoinInput, Matching, Mode
 from services.mpc_server.engine.registry import plane
 from services.mpc_server.engine.shares import BShare, stack_planes
 from services.mpc_server.engine.shuffle import RowShare
+from services.mpc_server.testing.world import Bits, PerParty
 from tests.kit.cases.base import Call, Source
 from tests.kit.cases.compute import case, drawn_codes, drawn_layout
-from tests.kit.world import Bits, PerParty
 
 
 def dealt(rows: np.ndarray) -> PerParty:

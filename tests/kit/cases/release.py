@@ -6,8 +6,8 @@ import numpy as np
 
 from caps.shares.ring import Z32, Z64
 from services.mpc_server.engine import release, steps
+from services.mpc_server.testing.world import Bits, PerParty
 from tests.kit.cases.base import Call, Source, case
-from tests.kit.world import Bits, PerParty
 
 
 @case(release.count_bits)

@@ -22,8 +22,8 @@ from caps.shares.prss import expand
 from caps.shares.ring import Z32, Z64, Words, plane_words
 from services.mpc_server.engine import boolean, sampling
 from services.mpc_server.engine.context import Party
+from services.mpc_server.testing.world import STUDY, World
 from tests.kit.cases.base import Call, Source, case
-from tests.kit.world import STUDY, World
 
 LABEL = b"/test"
 """The path of a protocol that World.run starts."""

@@ -17,7 +17,7 @@ from caps.dp.noise.tables import DIGITS
 from caps.shares.ring import Z64
 from docs.examples import lattice_attack
 from services.mpc_server.engine import sampling
-from tests.kit.world import World
+from services.mpc_server.testing.world import World
 
 pytestmark = pytest.mark.statistical
 

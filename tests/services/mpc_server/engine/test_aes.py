@@ -11,8 +11,8 @@ from caps.errors import ShareError
 from caps.shares.ring import PLANE
 from services.mpc_server.engine import aes
 from services.mpc_server.engine.shares import stack_planes
+from services.mpc_server.testing.world import Bits, Failed, World
 from tests.kit.cases.join import S_BOX, _gf_times, encrypted, halves, octets, round_keys
-from tests.kit.world import Bits, Failed, World
 
 pytestmark = pytest.mark.property
 

@@ -36,10 +36,10 @@ from services.mpc_server.engine import compute
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.steps import Steps
+from services.mpc_server.testing.world import World
 from tests.kit import audit as audit_kit
 from tests.kit.audit import DISTINGUISHERS, FALSE_ALARM, Finding, Pair, audit, runs_needed, sharper_noise
 from tests.kit.study import SERVERS, example_json, make_keys
-from tests.kit.world import World
 
 pytestmark = pytest.mark.statistical
 

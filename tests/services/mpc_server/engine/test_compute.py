@@ -39,6 +39,7 @@ from services.mpc_server.engine.compute import (
 from services.mpc_server.engine.conversion import lift
 from services.mpc_server.engine.registry import REGISTRY, evaluate
 from services.mpc_server.engine.shares import AShare, Owner
+from services.mpc_server.testing.world import STUDY, Failed, Outcome, PerParty, Recorder, World, uniform_words
 from tests.kit.cases.compute import (
     coalesce_all,
     columns,
@@ -49,7 +50,6 @@ from tests.kit.cases.compute import (
     listed,
     sizes_of,
 )
-from tests.kit.world import STUDY, Failed, Outcome, PerParty, Recorder, World, uniform_words
 
 pytestmark = pytest.mark.property
 

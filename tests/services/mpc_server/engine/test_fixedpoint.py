@@ -15,7 +15,7 @@ from caps.errors import DomainError, ShareError
 from caps.shares.fixed import FRAC, decode_fixed, encode_fixed
 from caps.shares.ring import Z16, Z32, Z64
 from services.mpc_server.engine import fixedpoint as fp
-from tests.kit.world import Bits, Failed, Recorder, World
+from services.mpc_server.testing.world import Bits, Failed, Recorder, World
 
 pytestmark = pytest.mark.property
 

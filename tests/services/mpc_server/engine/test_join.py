@@ -23,6 +23,7 @@ from services.mpc_server.engine.join import Dummies, Mode, compute_joined_answer
 from services.mpc_server.engine.registry import REGISTRY
 from services.mpc_server.engine.shares import Owner
 from services.mpc_server.engine.shuffle import RowShare, _Pair
+from services.mpc_server.testing.world import STUDY, Failed, Outcome, Recorder, World
 from tests.kit.cases.base import Source, sources
 from tests.kit.cases.join import (
     Table,
@@ -40,7 +41,6 @@ from tests.kit.cases.join import (
     tagged,
     with_inputs,
 )
-from tests.kit.world import STUDY, Failed, Outcome, Recorder, World
 
 pytestmark = pytest.mark.property
 

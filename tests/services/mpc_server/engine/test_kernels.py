@@ -15,7 +15,7 @@ from caps.shares.ring import RINGS, Z16, Z22, Z24, Z32, Z64, Ring
 from services.mpc_server.engine.arithmetic import gram
 from services.mpc_server.engine.context import Party
 from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_mod, gram_of_parts, matmul_mod, subset_sums
-from tests.kit.world import STUDY, World, uniform_words
+from services.mpc_server.testing.world import STUDY, World, uniform_words
 
 pytestmark = pytest.mark.property
 

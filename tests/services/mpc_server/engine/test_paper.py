@@ -13,7 +13,7 @@ from caps.shares.fixed import decode_fixed
 from caps.shares.ring import Z32, Z64
 from services.mpc_server.engine import paper
 from services.mpc_server.engine.registry import REGISTRY
-from tests.kit.world import Failed, Recorder, World
+from services.mpc_server.testing.world import Failed, Recorder, World
 
 pytestmark = pytest.mark.property
 

@@ -18,7 +18,7 @@ from caps.shares.fixed import decode_fixed
 from caps.shares.ring import Z64
 from services.mpc_server.engine import paper
 from services.mpc_server.engine.context import together
-from tests.kit.world import World
+from services.mpc_server.testing.world import World
 
 pytestmark = pytest.mark.statistical
 

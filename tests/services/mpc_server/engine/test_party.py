@@ -11,8 +11,8 @@ from caps.shares.ring import Z64
 from services.mpc_server.channel import swap
 from services.mpc_server.engine.arithmetic import multiply
 from services.mpc_server.engine.context import Party
+from services.mpc_server.testing.world import STUDY, World
 from services.mpc_server.transport.memory import memory_channels
-from tests.kit.world import STUDY, World
 
 KEYS = {pair: bytes([sum(pair)]) * 32 for pair in combinations(range(3), 2)}
 INPUT = np.arange(1, 41, dtype=Z64.dtype)

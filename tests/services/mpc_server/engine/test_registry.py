@@ -11,9 +11,9 @@ from caps.errors import PeerViolation
 from caps.shares.ring import Z64
 from services.mpc_server.engine.arithmetic import multiply, reveal
 from services.mpc_server.engine.registry import REGISTRY
+from services.mpc_server.testing.world import Failed, Recorder, World
 from tests.kit.cases.all import CASES
 from tests.kit.cases.base import Call, Source, assert_equal, sources
-from tests.kit.world import Failed, Recorder, World
 
 pytestmark = pytest.mark.property
 

@@ -16,8 +16,8 @@ from caps.shares.ring import Z8, Z64, pack_bits
 from services.mpc_server.engine import sampling
 from services.mpc_server.engine.registry import evaluate
 from services.mpc_server.engine.shares import stack_planes
+from services.mpc_server.testing.world import Bits, Failed, World
 from tests.kit.cases.sampling import LABEL, WorldBits
-from tests.kit.world import Bits, Failed, World
 
 pytestmark = pytest.mark.property
 

@@ -31,9 +31,9 @@ from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, co
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers, sets_of
 from services.mpc_server.engine.release import count_bits, error_scores
+from services.mpc_server.testing.world import Failed, World
 from tests.kit.cases.join import dealt, received, times_in_tables
 from tests.kit.study import SERVERS, example_json, make_keys
-from tests.kit.world import Failed, World
 
 pytestmark = pytest.mark.property
 

@@ -18,7 +18,7 @@ from services.mpc_server.engine.conversion import lift, truncate
 from services.mpc_server.engine.randomness import random_fraction
 from services.mpc_server.engine.registry import REGISTRY, evaluate, protocol
 from services.mpc_server.engine.shares import AShare, BShare, Owner, concatenate, stack_planes
-from tests.kit.world import Bits, Failed, PerParty, Recorder, World
+from services.mpc_server.testing.world import Bits, Failed, PerParty, Recorder, World
 
 ALICE, BOB = Owner(0, bytes(32)), Owner(0, b"\1" * 32)
 

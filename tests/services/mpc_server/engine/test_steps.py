@@ -24,8 +24,8 @@ from services.mpc_server.engine.arithmetic import multiply
 from services.mpc_server.engine.context import Context, Party
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import NoisePool, Steps, Wanted, draw_noise
+from services.mpc_server.testing.world import STUDY, Failed, PerParty, Recorder, World
 from tests.kit.cases.sampling import WorldBits
-from tests.kit.world import STUDY, Failed, PerParty, Recorder, World
 
 pytestmark = pytest.mark.property
 

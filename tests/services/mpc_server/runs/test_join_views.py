@@ -38,6 +38,7 @@ from services.mpc_server.engine import join
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.steps import draw_noise, noise_context
+from services.mpc_server.testing.world import World
 from tests.kit.cases.join import Table, dealt, person_id, received, times_in_tables
 from tests.kit.federation import POPULATIONS, RunBits, manifest_of
 from tests.kit.join import KEY, NUMBER, SCHEMA, JoinDriver, Owner, Record
@@ -53,7 +54,6 @@ from tests.kit.views import (
     shares,
     uniform,
 )
-from tests.kit.world import World
 
 pytestmark = [pytest.mark.statistical, pytest.mark.integration]
 

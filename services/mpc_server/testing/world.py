@@ -1,7 +1,26 @@
-"""Three parties in one process, from one seed: what property tests run protocols in.
+"""All servers in one process, from one seed: what tests of protocols run them in.
 
-The engine cannot tell this world from the real one: it meets the same `Channel`. A world can also meddle, reading,
-changing, delaying or dropping any message on its way.
+A world shares the inputs, runs the protocol at every party and puts the result together. It also counts:
+
+    >>> import numpy as np
+    >>> from services.mpc_server.engine.arithmetic import multiply
+    >>> from services.mpc_server.testing.world import World
+    >>> async def cube(ctx, x):
+    ...     return await multiply(ctx.step("cube"), x, await multiply(ctx.step("square"), x, x))
+    >>> x = np.array([2, 3], np.uint64)
+    >>> outcome = World(seed=1).run(cube, x)
+    >>> outcome.value.tolist(), outcome.rounds, outcome.sent
+    ([8, 27], 2, (32, 32, 32))
+
+The engine cannot tell this world from the real one: it meets the same `Channel`. A world can also meddle: an
+interceptor may read, change, delay or drop any message on its way.
+
+    >>> def truncate(message):
+    ...     return message.payload[:-1] if message.source == 0 else message.payload
+    >>> World(seed=1, interceptor=truncate).run(cube, x)
+    Traceback (most recent call last):
+    services.mpc_server.testing.world.Failed: ... S3: PeerViolation('S1: message of 15 bytes, not 16')
+    World(seed=1)
 """
 
 from __future__ import annotations
@@ -10,10 +29,12 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
+from caps.basics.schemes import REP3
 from caps.errors import CapsError
 from caps.shares.prss import expand
 from caps.shares.ring import Words, planes_to_words
@@ -23,6 +44,7 @@ from services.mpc_server.engine.context import Context, Party
 from services.mpc_server.engine.shares import AShare, BShare, component_bits
 from services.mpc_server.transport.memory import Interceptor, Message, memory_channels
 
+PARTIES = REP3.parties
 STUDY = hashlib.sha256(b"caps test study").digest()
 
 
@@ -37,8 +59,9 @@ class Bits:
 class PerParty:
     """An argument that differs from party to party."""
 
-    def __init__(self, first: Any, second: Any, third: Any) -> None:
-        self.values = (first, second, third)
+    def __init__(self, *values: Any) -> None:
+        assert len(values) == PARTIES
+        self.values = values
 
 
 @dataclass
@@ -47,7 +70,8 @@ class Outcome:
 
     value: Any
     rounds: int
-    sent: tuple[int, int, int]
+    sent: tuple[int, ...]
+    """Bytes, by party."""
     inputs: list[list[Any]] = field(repr=False)
 
 
@@ -64,7 +88,7 @@ def _digest(label: str) -> bytes:
 
 
 class World:
-    """Three parties whose keys and input sharings all come from `seed`, which a failing test prints."""
+    """Parties whose keys and input sharings all come from `seed`. An error that leaves a run names the seed."""
 
     def __init__(
         self, seed: int = 0, *, keys: int | None = None, interceptor: Interceptor | None = None, stall: float = 5.0
@@ -78,7 +102,7 @@ class World:
 
     def pair_secrets(self) -> dict[tuple[int, int], bytes]:
         """What each pair of parties shares."""
-        return {pair: _digest(f"{self._keys}/pair/{pair}") for pair in ((0, 1), (0, 2), (1, 2))}
+        return {pair: _digest(f"{self._keys}/pair/{pair}") for pair in combinations(range(PARTIES), 2)}
 
     def _entropy(self, size: int) -> bytes:
         self._dealt += 1
@@ -97,14 +121,19 @@ class World:
             case np.ndarray() | np.generic() if argument.dtype.kind == "u":
                 dealt = deal(np.asarray(argument), entropy=self._entropy)
                 return [c.share(*d.components()) for c, d in zip(contexts, dealt, strict=True)]
-        return [argument] * 3
+        return [argument] * PARTIES
 
     def channels(self) -> Sequence[Channel]:
+        """Between the parties, with the keys of this world."""
         return memory_channels(secrets=self.pair_secrets(), interceptor=self._interceptor, stall=self._stall)
 
     def run(self, protocol: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome:
-        """Share the numpy arrays among `args`, run the protocol at three parties, reconstruct what it returns."""
-        return asyncio.run(self._run(protocol, args, kwargs))
+        """Share the unsigned arrays among `args`, run the protocol at every party, reconstruct what it returns."""
+        try:
+            return asyncio.run(self._run(protocol, args, kwargs))
+        except Exception as error:
+            error.add_note(f"World(seed={self.seed}{'' if self._keys == self.seed else f', keys={self._keys}'})")
+            raise
 
     async def _run(self, protocol: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
         channels = self.channels()
@@ -112,7 +141,10 @@ class World:
         contexts = [party.context.step("test") for party in parties]
         inputs = [self.share(contexts, argument) for argument in args]
         results = await asyncio.gather(
-            *(parties[p].execute(protocol(contexts[p], *(shares[p] for shares in inputs), **kwargs)) for p in range(3)),
+            *(
+                parties[p].execute(protocol(contexts[p], *(shares[p] for shares in inputs), **kwargs))
+                for p in range(PARTIES)
+            ),
             return_exceptions=True,
         )
         errors = [r if isinstance(r, BaseException) else None for r in results]
@@ -126,10 +158,10 @@ class World:
         rounds = {channel.traffic.rounds for channel in channels}
         assert len(rounds) == 1, f"parties disagree on the number of rounds: {rounds}"
         sent = tuple(channel.traffic.sent for channel in channels)
-        return Outcome(self.open(results), rounds.pop(), (sent[0], sent[1], sent[2]), inputs)
+        return Outcome(self.open(results), rounds.pop(), sent, inputs)
 
     def open(self, results: Sequence[Any]) -> Any:
-        """The value behind three parties' results; replicated components must agree."""
+        """The value behind the parties' results; replicated components must agree."""
         first = results[0]
         if isinstance(first, AShare):
             return reconstruct([(r.mine, r.next) for r in results])
