@@ -29,7 +29,7 @@ _HEAD = """\
 # Protocols
 
 Written by `make docs` from the registry in `services/mpc_server/engine/`; `make check` fails when it is out of date,
-and `tests/property/test_registry.py` measures every declaration below.
+and `tests/services/mpc_server/engine/test_registry.py` measures every declaration below.
 
 Three parties S1, S2, S3, replicated secret sharing, at most one party corrupted and semi-honest. **Rounds** is the
 depth of messages; protocols that run side by side share their rounds. **Sent** is the payload in bytes that each

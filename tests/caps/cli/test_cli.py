@@ -1,0 +1,379 @@
+"""The `caps` command: its output, its exit codes, its connection, its commands on files and on a service."""
+
+import json
+import sys
+from pathlib import Path
+from subprocess import run
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+import tests.kit.study as study_kit
+from caps.basics import canonical
+from caps.cli import Exit, _unforeseen, app, reference
+from caps.cli.connection import Given
+from caps.cli.exits import MEANINGS, failure_of
+from caps.client import ProblemError
+from caps.errors import DomainError
+from caps.service.problems import Kind, Problem
+from tests.kit.client import ROWS, RUN, STUDY, make_home, serving
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def _service(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("service")) as found:
+        yield found
+
+
+@pytest.fixture
+def service(_service):
+    _service.script.__init__()
+    return _service
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch, tmp_path):
+    for name in ("CAPS_URL", "CAPS_TOKEN", "CAPS_TOKEN_FILE", "CAPS_AUTHORITY", "CAPS_SITE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CAPS_CONFIG", str(tmp_path / "config.toml"))
+
+
+def caps(*arguments, expect=Exit.OK):
+    found = CliRunner().invoke(app, [str(one) for one in arguments])
+    assert found.exit_code == expect, found.output
+    return found
+
+
+def as_json(*arguments, expect=Exit.OK):
+    return json.loads(caps(*arguments, "--json", expect=expect).stdout)
+
+
+def all_commands():
+    return list(reference._walk(typer.main.get_command(app), ()))
+
+
+# The frame.
+
+
+def test_the_page_is_up_to_date():
+    assert reference.main(["--check", str(ROOT / "docs" / "cli.md")]) == 0
+
+
+def test_the_page_is_found_out_of_date(tmp_path, capsys):
+    path = tmp_path / "cli.md"
+    assert reference.main([str(path)]) == 0
+    path.write_text(path.read_text() + "x")
+    assert reference.main(["--check", str(path)]) == 1
+    assert "out of date" in capsys.readouterr().err
+
+
+def test_every_command_has_json_and_words():
+    for path, command in all_commands():
+        assert any(option.name == "json_" for option in command.params), path
+        assert command.help, path
+
+
+def test_exit_codes_are_documented_once_each():
+    assert set(MEANINGS) == set(Exit)
+    words = " ".join(caps("--help").stdout.split())
+    assert all(f"{int(code)} {meaning}" in words for code, meaning in MEANINGS.items())
+
+
+@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.name)
+def test_every_problem_has_its_exit_code(kind):
+    failure = failure_of(ProblemError(Problem(kind, "so").document("request")))
+    expected = {
+        Kind.UNAUTHENTICATED: Exit.NOT_ALLOWED,
+        Kind.FORBIDDEN: Exit.NOT_ALLOWED,
+        Kind.NOT_FOUND: Exit.NOT_FOUND,
+    }
+    retryable = Exit.NOT_YET if kind.value.retryable else Exit.REFUSED
+    assert failure.exit == expected.get(kind, retryable)
+    assert failure.title == kind.value.title
+
+
+def test_an_unforeseen_error_says_where_and_not_what(capsys):
+    try:
+        raise KeyError("a private value")
+    except KeyError as error:
+        _unforeseen(type(error), error, error.__traceback__)
+    words = capsys.readouterr().err
+    assert "KeyError at test_cli.py:" in words
+    assert "private" not in words
+
+
+def test_the_module_is_the_command():
+    found = run([sys.executable, "-m", "caps.cli", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.strip()
+
+
+# The connection.
+
+
+def test_options_go_before_the_site_and_a_sites_token_goes_to_it_alone(tmp_path):
+    config = tmp_path / "config.toml"
+    (tmp_path / "a.token").write_text("caps_a\n")
+    config.write_text('[sites.coordinator]\nurl = "https://c"\ntoken_file = "a.token"\nauthority = "ca.pem"\n')
+    found = Given(config=config).connection("coordinator")
+    assert (found.url, found.token, found.authority) == ("https://c", "caps_a", tmp_path / "ca.pem")
+    assert Given(config=config, url="https://other").connection("coordinator").token is None
+    assert Given(config=config, token="caps_b").connection("coordinator").token == "caps_b"
+    assert Given(config=config, site="coordinator").connection("holder").url == "https://c"
+    with pytest.raises(typer.BadParameter):
+        Given(config=config).connection("holder")
+    with pytest.raises(typer.BadParameter):
+        Given(config=config, site="nowhere").connection("holder")
+
+
+@pytest.mark.parametrize("text", ["[sites", "sites = 3", "[sites.a]\ntoken = 'secret'", "[sites.a]\nurl = 7"])
+def test_a_configuration_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / "c.toml").write_text(text)
+    with pytest.raises(DomainError) as caught:
+        Given(config=tmp_path / "c.toml").connection("a")
+    assert "secret" not in str(caught.value)
+
+
+def test_without_a_url_a_command_is_not_usable():
+    caps("study", "list", expect=Exit.USAGE)
+
+
+def test_the_environment_says_where_and_as_whom(service, monkeypatch, tmp_path):
+    (tmp_path / "token").write_text(service.token + "\n")
+    monkeypatch.setenv("CAPS_URL", service.url)
+    monkeypatch.setenv("CAPS_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("CAPS_AUTHORITY", str(service.authority))
+    assert as_json("study", "list")["studies"][0]["study"] == STUDY
+
+
+def test_a_token_file_that_is_not_there_is_said(service, tmp_path):
+    found = caps("study", "list", "--url", service.url, "--token-file", tmp_path / "none", expect=Exit.REFUSED)
+    assert "none" in found.stderr
+
+
+# Errors.
+
+
+def test_a_problem_goes_to_stderr_and_stdout_stays_empty(service):
+    words = caps("study", "status", "00" * 32, *service.options, expect=Exit.NOT_FOUND)
+    assert words.stdout == ""
+    assert "There is no such thing here" in words.stderr
+    document = caps("study", "status", "00" * 32, *service.options, "--json", expect=Exit.NOT_FOUND)
+    assert document.stdout == ""
+    found = json.loads(document.stderr)
+    assert (found["type"], found["exit"]) == ("urn:caps:problem:not-found", 3)
+
+
+def test_a_wrong_token_is_not_allowed_and_not_shown(service):
+    options = ["--url", service.url, "--authority", service.authority, "--token", "caps_secret"]
+    found = caps("study", "list", *options, expect=Exit.NOT_ALLOWED)
+    assert "secret" not in found.output
+    assert "Hint" in found.stderr
+
+
+def test_a_service_of_another_authority_is_not_used(service, tmp_path):
+    make_home(tmp_path)
+    options = ["--url", service.url, "--token", service.token]
+    found = caps(
+        "study", "list", *options, "--authority", tmp_path / "authority/authority.pem", expect=Exit.UNREACHABLE
+    )
+    assert "not trusted" in found.stderr
+    assert service.token not in found.output
+
+
+def test_control_characters_and_markup_of_others_stay_words(service):
+    words = caps("study", "list", *service.options).stdout
+    assert "\x1b" not in words
+    assert "[red]study" in words
+
+
+# On a service.
+
+
+def test_the_beginning_of_an_id_is_enough(service):
+    assert as_json("study", "status", STUDY[:6], *service.options)["state"] == "approved"
+    found = caps("study", "status", "00", *service.options, expect=Exit.REFUSED)
+    assert "begin with 00" in found.stderr
+
+
+def test_a_table_is_loaded_and_reported(service, tmp_path):
+    (tmp_path / "t.csv").write_text("age\n1\n2\n")
+    report = as_json("table", "put", STUDY, tmp_path / "t.csv", *service.options)
+    assert report["rows"] == 3
+    assert "age" in caps("table", "put", STUDY, tmp_path / "t.csv", *service.options).stdout
+    caps("table", "erase", STUDY, *service.options)
+    caps("table", "put", STUDY, tmp_path / "none.csv", *service.options, expect=Exit.USAGE)
+
+
+def test_a_refused_table_is_reported_by_counts(service, tmp_path):
+    (tmp_path / "t.csv").write_text("age\nnonsense\n")
+    found = caps("table", "put", STUDY, tmp_path / "t.csv", *service.options, expect=Exit.REFUSED)
+    assert "unparsable" in found.stderr
+    assert "nonsense" not in found.output
+
+
+def delivery(server, **changes):
+    state = {"state": "pending", "sent": 0, "of": 10, "receipt": None, "withdrawal": None, "problem": None}
+    return {"server": server, **state, **changes}
+
+
+def contribution(state, *servers):
+    return {"contribution": "cd" * 32, "state": state, "servers": list(servers)}
+
+
+def test_contribute_waits_for_the_receipts(service, monkeypatch):
+    monkeypatch.setattr("caps.cli.owner.POLL", 0)
+    done = {"state": "accepted", "sent": 10, "receipt": {"signature": "00"}}
+    service.script.answers = [
+        contribution("pushing", delivery("S1"), delivery("S2")),
+        contribution("pushing", delivery("S1", **done), delivery("S2", problem={"retryable": True, "detail": "away"})),
+        contribution("complete", delivery("S1", **done), delivery("S2", **done)),
+    ]
+    assert as_json("contribute", STUDY, *service.options)["state"] == "complete"
+
+
+def test_contribute_ends_when_a_server_refuses(service):
+    refusal = {"retryable": False, "detail": "the study is sealed"}
+    service.script.answers = [contribution("pushing", delivery("S1"), delivery("S2", problem=refusal))]
+    found = caps("contribute", STUDY, *service.options, expect=Exit.REFUSED)
+    assert "the study is sealed" in found.stdout
+
+
+def test_a_run_is_started_and_watched(service):
+    assert as_json("run", "start", STUDY, "--watch", *service.options)["state"] == "released"
+    assert as_json("run", "start", STUDY, *service.options)["state"] == "queued"
+    words = caps("run", "watch", RUN, *service.options)
+    assert "running" in words.stderr
+    assert "age, smoker" in words.stderr
+    assert "released" in words.stdout
+
+
+def test_a_release_is_fetched_and_checked(service, tmp_path):
+    target = tmp_path / "rows.csv"
+    found = as_json("release", "get", RUN[:5], "-o", target, *service.options)
+    assert found["bytes"] == len(ROWS)
+    assert target.read_bytes() == ROWS
+    service.script.digest = bytes(32)
+    caps("release", "get", RUN, "-o", tmp_path / "more.csv", *service.options, expect=Exit.NOT_VERIFIED)
+    assert not (tmp_path / "more.csv").exists()
+    caps("release", "get", RUN, "--format", "xlsx", *service.options, expect=Exit.USAGE)
+
+
+def test_a_document_is_kept_byte_by_byte(service, tmp_path):
+    caps("release", "certificate", RUN, "-o", tmp_path / "c.json", *service.options)
+    assert (tmp_path / "c.json").read_bytes() == b'{"a": 1}\n'
+
+
+def test_a_transcript_is_fetched_and_checked(service, tmp_path):
+    found = as_json("release", "transcript", RUN[:5], "-o", tmp_path / "t.ndjson", *service.options)
+    assert (tmp_path / "t.ndjson").read_bytes() == ROWS
+    assert found["bytes"] == len(ROWS)
+    service.script.digest = bytes(32)
+    caps("release", "transcript", RUN, "-o", tmp_path / "u.ndjson", *service.options, expect=Exit.NOT_VERIFIED)
+
+
+def test_the_ledger_is_shown_with_what_was_charged(service):
+    assert len(as_json("ledger", *service.options)["records"]) == 2
+    words = caps("ledger", *service.options).stdout
+    assert "0.25" in words
+    assert "geometric" in words
+
+
+def test_ready_says_so(service):
+    assert as_json("ready", *service.options)["status"] == "ready"
+
+
+# On files.
+
+
+@pytest.fixture
+def manifest_file(tmp_path):
+    document, _ = study_kit.example_json()
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_a_new_study_is_written_from_schema_and_cards(tmp_path):
+    (tmp_path / "schema.json").write_text(json.dumps(study_kit.SCHEMA))
+    cards = tmp_path / "cards"
+    home = make_home(tmp_path, "mpc-server", "S1")
+    cards.mkdir()
+    caps("pki", "card", home, "--url", "https://s1:1", "--mesh", "s1:2", "--out", cards / "s1.json")
+    options = ["--cards", cards, "--title", "Mine", "--holder", "clinic-a"]
+    caps("study", "new", tmp_path / "schema.json", "-o", tmp_path / "study.yaml", *options)
+    text = (tmp_path / "study.yaml").read_text()
+    assert "https://s1:1" in text
+    assert "clinic-a" in text
+    found = as_json("study", "check", tmp_path / "study.yaml", expect=Exit.REFUSED)
+    assert not found["valid"]
+    caps("study", "new", tmp_path / "schema.json", "-o", tmp_path / "study.yaml", expect=Exit.REFUSED)
+
+
+@pytest.mark.parametrize("text", ["columns: [", "- a", "columns: 3"])
+def test_a_schema_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / "schema.yaml").write_text(text)
+    caps("study", "new", tmp_path / "schema.yaml", "-o", tmp_path / "study.yaml", expect=Exit.REFUSED)
+    assert not (tmp_path / "study.yaml").exists()
+
+
+def test_a_sound_manifest_has_an_id(manifest_file):
+    found = as_json("study", "check", manifest_file)
+    assert found["valid"]
+    assert len(found["study"]) == 64
+
+
+def test_an_unsound_manifest_is_told_with_lines(manifest_file):
+    manifest_file.write_text(manifest_file.read_text().replace("epsilon: '1'", "epsilon: many"))
+    found = as_json("study", "check", manifest_file, expect=Exit.REFUSED)
+    assert [one["place"] for one in found["findings"]] == ["privacy.epsilon"]
+    assert found["findings"][0]["line"] > 0
+    words = caps("study", "check", manifest_file, expect=Exit.REFUSED).stdout
+    assert f"{manifest_file}:{found['findings'][0]['line']}:" in words
+
+
+def test_a_plan_is_shown(manifest_file):
+    assert as_json("study", "plan", manifest_file)["algorithm"] == "aim"
+    assert "marginals" in caps("study", "plan", manifest_file).stdout
+
+
+@pytest.fixture
+def certificate_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(study_kit, "AT", "2026-01-01T00:00:00Z")
+    manifest, keys = study_kit.example_manifest()
+    release = study_kit.example_release(manifest, keys)
+    release.write(tmp_path)
+    path = tmp_path / "certificate.json"
+    path.write_bytes(canonical.dump(release.certificate.to_json()))
+    return path
+
+
+def test_a_certificate_is_verified_offline(certificate_file, tmp_path):
+    names = {"--transcript": "transcript.ndjson", "--measurements": "measurements.json", "--data": "data.ndjson"}
+    files = [part for option, name in names.items() for part in (option, tmp_path / name)]
+    found = as_json("verify", certificate_file, *files)
+    assert found["verified"]
+    assert all(check["passed"] for check in found["checks"])
+    assert "not checked" in caps("verify", certificate_file).stdout
+
+
+def test_what_does_not_verify_has_its_own_exit_code(certificate_file, tmp_path):
+    (tmp_path / "rows.csv").write_bytes(b"other rows")
+    words = caps("verify", certificate_file, "--data", tmp_path / "rows.csv", expect=Exit.NOT_VERIFIED).stdout
+    assert "DOES NOT HOLD" in words
+    transcript = tmp_path / "transcript.ndjson"
+    transcript.write_bytes(transcript.read_bytes().replace(b'"value":[-1,0', b'"value":[-1,1', 1))
+    words = caps("verify", certificate_file, "--transcript", transcript, expect=Exit.NOT_VERIFIED).stdout
+    assert "S1 and S2 and S3" in " ".join(words.split())
+    document = json.loads(certificate_file.read_text())
+    document["release"]["signature"] = "00" * 64
+    certificate_file.write_bytes(canonical.dump(document))
+    assert not as_json("verify", certificate_file, expect=Exit.NOT_VERIFIED)["verified"]
+    certificate_file.write_text("{}")
+    words = caps("verify", certificate_file, expect=Exit.NOT_VERIFIED).stdout
+    assert "is not a certificate: manifest" in " ".join(words.split())

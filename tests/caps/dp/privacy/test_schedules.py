@@ -1,0 +1,222 @@
+"""Budgets under arbitrary decisions, and ledgers that come back as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from fractions import Fraction as F
+from itertools import pairwise
+from random import Random
+
+import mpmath
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from caps.dp.privacy import (
+    BOUNDED,
+    UNBOUNDED,
+    AimSchedule,
+    BudgetExceeded,
+    Entry,
+    Filter,
+    Gaussian,
+    Laplace,
+    MstSchedule,
+    MwemSchedule,
+    Neighbouring,
+    NoisyMax,
+    PermuteAndFlip,
+    PrivacyStatement,
+    Relation,
+    Role,
+    Schedule,
+    Step,
+)
+from caps.errors import DomainError
+
+pytestmark = pytest.mark.property
+
+WITHIN = F(1, 10**9)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _many_digits() -> Iterator[None]:
+    with mpmath.workdps(100):
+        yield
+
+
+relations = st.builds(Neighbouring, st.sampled_from(Relation), st.integers(1, 5))
+budgets = st.floats(-12, 2).map(lambda e: F(10**e))
+ratios = st.fractions(min_value=F(1, 10**6), max_value=10**6, max_denominator=10**9)
+mechanisms = st.one_of(
+    st.builds(Gaussian, ratios), st.builds(Laplace, ratios.map(lambda x: x + 1)),
+    st.builds(NoisyMax, ratios, ratios), st.builds(PermuteAndFlip, ratios.map(lambda x: min(x, F(900)))),
+)  # fmt: skip
+entries = st.builds(
+    Entry,
+    step=st.text(st.characters(codec="utf-8"), max_size=20),
+    mechanism=mechanisms,
+    count=st.integers(1, 100),
+    sampler=st.sampled_from(["dgauss-mpc", "gumbel-rnm"]),
+    draws=st.integers(1, 10**6),
+    distance=st.integers(1, 2**60).map(lambda n: F(n, 3 * 2**140)),
+    certified=st.booleans(),
+)
+
+
+def entry_of(step: Step, name: str = "step") -> Entry:
+    sampler = "gumbel-rnm" if step.role is Role.SELECT else "dgauss-mpc"
+    return Entry(name, step.mechanism, step.count, sampler, step.count, F(1, 2**81), certified=True)
+
+
+def walk(schedule: Schedule, decide: Callable[[], bool]) -> list[Step]:
+    """Run a schedule to its end against a filter of the same budget, which never refuses; return the steps."""
+    kept = Filter(schedule.rho, schedule.neighbouring, pure_epsilon=schedule.pure_epsilon)
+    steps: list[Step] = []
+    while (step := schedule.step) is not None:
+        steps.append(step)
+        kept.charge(entry_of(step))
+        following = schedule.after()
+        with suppress(DomainError):
+            following = schedule.after(anneal=decide())
+        schedule = following
+        assert kept.spent == schedule.spent <= schedule.rho
+    assert schedule.spent >= schedule.rho * (1 - WITHIN)
+    with pytest.raises(DomainError):
+        schedule.after()
+    return steps
+
+
+@given(st.data(), budgets, st.integers(1, 40), relations)
+@settings(max_examples=150, deadline=None)
+def test_aim_never_exceeds_and_ends_at_its_budget_whatever_is_annealed(
+    data: st.DataObject, rho: F, initial: int, relation: Neighbouring
+) -> None:
+    rounds = data.draw(st.integers(1, 16 * initial + 20))
+    rarely = data.draw(st.sampled_from([0, 1, 4, 40]))
+    decisions = st.just(True) if rarely == 0 else st.integers(0, rarely).map(lambda n: n == 0)
+    schedule = AimSchedule.start(rho, relation, initial=initial, rounds=rounds)
+    steps = walk(schedule, lambda: data.draw(decisions))
+
+    assert [step.role for step in steps] == [Role.INITIAL] + [Role.SELECT, Role.MEASURE] * (len(steps) // 2)
+    assert steps[0].count == initial
+    scales = [step.mechanism.sigma_squared for step in steps if isinstance(step.mechanism, Gaussian)]
+    assert all(before / 4 <= after <= before for before, after in pairwise(scales[1:-1]))
+    assert len(scales) - 1 >= min(rounds, schedule.least_rounds)
+
+
+@given(budgets, st.integers(1, 20), st.integers(1, 40), relations, st.randoms(use_true_random=False))
+@example(F(6173508293103381, 9671406556917033397649408), 1, 12, UNBOUNDED, Random(0))
+@settings(deadline=None)
+def test_no_path_of_aim_leaves_its_extremes(rho: F, initial: int, rounds: int, relation: Neighbouring, chance) -> None:
+    schedule = AimSchedule.start(rho, relation, initial=initial, rounds=rounds)
+    sizes = {
+        kind: [size(found) for found in schedule.extremes() if isinstance(found, kind)]
+        for kind, size in ((Gaussian, lambda m: m.sigma_squared), (NoisyMax, lambda m: m.epsilon_star))
+    }
+    for step in walk(schedule, lambda: chance.random() < 0.5):
+        mechanism = step.mechanism
+        value = mechanism.sigma_squared if isinstance(mechanism, Gaussian) else mechanism.epsilon_star
+        assert min(sizes[type(mechanism)]) <= value <= max(sizes[type(mechanism)])
+
+
+@given(budgets, st.integers(1, 200), relations)
+@settings(max_examples=60, deadline=None)
+def test_mwem_spends_what_it_was_given(rho: F, rounds: int, relation: Neighbouring) -> None:
+    assert len(walk(MwemSchedule.gaussian(rho, relation, rounds=rounds), lambda: False)) == 2 * rounds
+
+
+@given(st.fractions(min_value=F(1, 1000), max_value=20), st.integers(1, 200), relations)
+@settings(max_examples=60, deadline=None)
+def test_pure_mwem_spends_its_epsilon(epsilon: F, rounds: int, relation: Neighbouring) -> None:
+    schedule = MwemSchedule.laplace(epsilon, relation, rounds=rounds)
+    steps = walk(schedule, lambda: False)
+    total = sum(step.count * (step.mechanism.epsilon(relation) or 0) for step in steps)
+    assert epsilon * (1 - WITHIN) <= total <= epsilon
+
+
+@given(budgets, st.integers(2, 100), relations)
+@settings(max_examples=60, deadline=None)
+def test_mst_spends_a_third_on_each_part(rho: F, columns: int, relation: Neighbouring) -> None:
+    steps = walk(MstSchedule.start(rho, relation, columns=columns), lambda: False)
+    for role, releases in ((Role.INITIAL, columns), (Role.SELECT, columns - 1), (Role.MEASURE, columns - 1)):
+        part = [step for step in steps if step.role is role]
+        assert sum(step.count for step in part) == releases
+        assert rho / 3 * (1 - WITHIN) <= sum(step.rho(relation) for step in part) <= rho / 3
+
+
+@given(budgets, st.integers(1, 30), st.integers(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_bounded_neighbours_need_noise_wider_by_root_two_and_two(rho: F, initial: int, k: int) -> None:
+    few = AimSchedule.start(rho, Neighbouring(Relation.UNBOUNDED, k), initial=initial, rounds=2 * initial)
+    many = AimSchedule.start(rho, Neighbouring(Relation.BOUNDED, k), initial=initial, rounds=2 * initial)
+    assert many.measure.sigma_squared == 2 * few.measure.sigma_squared
+    assert many.select.scale(3, many.neighbouring) == 2 * few.select.scale(3, few.neighbouring)
+    assert few.select.scale(3, few.neighbouring) == 6 * k / few.select.epsilon_star
+
+
+@given(st.lists(entries, max_size=12), relations, st.floats(-3, 9), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_a_filter_refuses_without_a_trace_and_replays_to_an_equal_one(
+    offered: list[Entry], relation: Neighbouring, size: float, pure: bool
+) -> None:
+    budget = F(10**size)
+    kept = Filter(budget, relation, pure_epsilon=3 * budget if pure else None)
+    accepted: list[Entry] = []
+    for entry in offered:
+        before = kept.to_json()
+        epsilon = sum((e.epsilon(relation) or F(0) for e in [*accepted, entry]), F(0))
+        fits = (
+            sum(e.rho(relation) for e in [*accepted, entry]) <= budget
+            and sum(e.eta for e in [*accepted, entry]) <= kept.allowance.eta
+            and not (pure and (isinstance(entry.mechanism, Gaussian) or epsilon > 3 * budget))
+        )
+        if fits:
+            kept.charge(entry)
+            accepted.append(entry)
+        else:
+            with pytest.raises(BudgetExceeded):
+                kept.charge(entry)
+            assert kept.to_json() == before
+    assert kept.entries == tuple(accepted)
+    assert kept.spent == sum(entry.rho(relation) for entry in accepted)
+    assert kept.left == budget - kept.spent
+    again = Filter.from_json(kept.to_json())
+    assert again == kept
+    assert (again.spent, again.eta, again.entries) == (kept.spent, kept.eta, kept.entries)
+
+
+@given(st.lists(entries, max_size=5), relations)
+@settings(max_examples=40, deadline=None)
+def test_statements_survive_json_and_are_certified_only_if_all_entries_are(
+    offered: list[Entry], relation: Neighbouring
+) -> None:
+    kept = Filter(F(1, 2), relation)
+    for entry in offered:
+        with suppress(BudgetExceeded):
+            kept.charge(entry)
+    statement = PrivacyStatement.of(kept, F(1, 10**6))
+    assert PrivacyStatement.from_json(statement.to_json()) == statement
+    assert statement.certified == all(entry.certified for entry in kept.entries)
+    assert statement.paragraph().startswith("NOT CERTIFIED") != statement.certified
+
+
+def kl_of_range(width: mpmath.mpf) -> mpmath.mpf:
+    """The largest KL divergence of two laws on two outcomes whose log-ratios differ by `width`."""
+
+    def kl(high: mpmath.mpf) -> mpmath.mpf:
+        low = high - width
+        p = (1 - mpmath.exp(-low)) / (mpmath.exp(-high) - mpmath.exp(-low))
+        return p * high + (1 - p) * low
+
+    return max(kl(width * i / 200) for i in range(1, 200))
+
+
+@given(st.fractions(min_value=F(1, 1000), max_value=2))
+@settings(max_examples=40, deadline=None)
+def test_the_charge_of_a_selection_covers_its_rounding_and_would_not_without_it(epsilon: F) -> None:
+    select = NoisyMax.of_star(epsilon)
+    width = mpmath.mpf(epsilon.numerator) / epsilon.denominator * mpmath.mpf("1.125")
+    assert epsilon**2 / 8 < kl_of_range(width) <= select.rho(UNBOUNDED)
+    assert select.rho(UNBOUNDED) == select.rho(BOUNDED)

@@ -1,0 +1,436 @@
+"""A server admits what the loops ask for, to the end, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction as F
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caps.data.domain import Layout, Workload
+from caps.dp.bounds import MOST_BIAS, MOST_COUNTED, UNIT_BITS
+from caps.dp.enforce import Enforcer
+from caps.dp.oracle import Measurement, Request, Selection
+from caps.dp.privacy import BOUNDED, UNBOUNDED, Filter, Gaussian, Laplace, Neighbouring, NoisyMax, PermuteAndFlip
+from caps.dp.programs import Program, Task, names, program
+from caps.errors import DomainError, NotDue
+from services.coordinator.algorithms import algorithm
+from tests.kit.algorithms import (
+    BruteForce,
+    Run,
+    Stub,
+    clear_oracle,
+    domain_of,
+    pairs_of,
+    rows_of,
+    run,
+    task_of,
+    whimsical,
+)
+
+pytestmark = pytest.mark.property
+
+DOMAIN = domain_of(3, 2, 4)
+WORKLOAD = Workload((("a0", "a1"), ("a1", "a2"), ("a0", "a2")), (2, 4, 6))
+CASES = {
+    "aim": ("aim", {"rounds": 8}, {"rho": F(1, 2)}),
+    "aim, not pooled": ("aim", {"rounds": 8, "pooled": False}, {"rho": F(1, 2)}),
+    "gaussian": ("gaussian", {}, {"rho": F(1, 2)}),
+    "mst": ("mst", {}, {"rho": F(1, 2)}),
+    "mwem": ("mwem", {"rounds": 4}, {"rho": F(1, 2)}),
+    "mwem, pure": ("mwem", {"rounds": 4}, {"pure_epsilon": F(2)}),
+}
+every = pytest.mark.parametrize("case", CASES)
+seeds = st.integers(0, 2**32)
+
+
+def of(case: str, relation: Neighbouring = UNBOUNDED) -> tuple[Program, Task, Layout]:
+    name, parameters, budget = CASES[case]
+    task, chosen = task_of(DOMAIN, relation, workload=WORKLOAD, **budget), program(name, parameters)
+    return chosen, task, Layout(DOMAIN, chosen.cliques(task))
+
+
+@cache
+def legitimate(case: str, move: float = 0.5) -> Run:
+    name, parameters, _ = CASES[case]
+    _, task, _ = of(case)
+    chosen = algorithm(name, parameters)
+    return run(chosen, task, whimsical(chosen, task, 1), Stub(DOMAIN, move))
+
+
+def start(case: str) -> Enforcer:
+    return Enforcer.start(*of(case))
+
+
+def at(case: str, step: str) -> tuple[Enforcer, Request]:
+    """Where the legitimate run asks for a step, and the request."""
+    enforcer = start(case)
+    for request in legitimate(case).requests:
+        if request.step == step:
+            return enforcer, request
+        enforcer = enforcer.after(request)
+    raise AssertionError(step)
+
+
+# What the loops ask for
+
+
+@given(st.sampled_from(sorted(CASES)), st.sampled_from([UNBOUNDED, BOUNDED]), seeds, st.integers(0, 300))
+@settings(deadline=None, max_examples=25)
+def test_all_that_a_run_on_real_tables_asks_is_admitted(
+    case: str, relation: Neighbouring, seed: int, rows: int
+) -> None:
+    chosen, task, layout = of(case, relation)
+    algorithm_ = algorithm(chosen.name, chosen.to_json()["parameters"])
+    oracle = clear_oracle(algorithm_, task, rows_of(DOMAIN, seed, rows), seed)
+    done = run(algorithm_, task, oracle, BruteForce(DOMAIN, steps=20))
+    enforcer, ledger = Enforcer.start(chosen, task, layout), Filter(oracle.budget.budget, relation)
+    for number, (request, result) in enumerate(zip(done.requests, done.results, strict=True)):
+        assert not enforcer.ended
+        assert enforcer.position == number
+        assert request.step in enforcer.due()
+        admitted = enforcer.admit(request)
+        ledger.charge(admitted.entry)
+        enforcer = admitted.enforcer
+        if isinstance(request, Selection):
+            enforcer = enforcer.answered(result)
+    assert enforcer.ended
+    assert enforcer.due() == "nothing"
+    assert enforcer.upcoming() == []
+    assert enforcer.left == 0
+    assert ledger.entries == oracle.budget.entries
+
+
+@given(
+    st.sampled_from(names()),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.integers(1, 4), min_size=2, max_size=5),
+    seeds,
+    st.sampled_from([0, 0.1, 0.5, 1]),
+)
+@settings(deadline=None, max_examples=80)
+def test_all_that_a_run_asks_is_admitted_and_was_foreseen(
+    name: str, pure: bool, pooled: bool, shape: list[int], seed: int, move: float
+) -> None:
+    generator, domain = np.random.default_rng(seed), domain_of(*shape)
+    pairs = pairs_of(domain)
+    kept = [pair for pair in pairs if generator.random() < 0.7] or pairs
+    workload = Workload(tuple(kept), tuple(int(w) for w in generator.integers(1, 9, len(kept))))
+    budget = {"pure_epsilon": F(1)} if pure and name == "mwem" else {"rho": F(1)}
+    task = task_of(domain, UNBOUNDED, workload=workload, **budget)
+    chosen = algorithm(name, {} if name == "gaussian" else {"pooled": pooled})
+    oracle = whimsical(chosen, task, seed)
+    done = run(chosen, task, oracle, Stub(domain, move, generator))
+    enforcer = Enforcer.start(program(name, chosen.to_json()["parameters"]), task, oracle.layout)
+    expected: list = []
+    for request, result in zip(done.requests, done.results, strict=True):
+        soon, sooner = enforcer.upcoming(2), enforcer.upcoming()
+        assert soon[: len(sooner)] == sooner
+        assert enforcer.left == (len(enforcer.upcoming(enforcer.left)) if len(sooner) == 1 else 1) > 0
+        for foreseen in (sooner, expected or soon):
+            (step,) = [u for u in foreseen if (u.step, u.mechanism) == (request.step, request.mechanism)]
+            if isinstance(request, Selection):
+                assert step.selects
+                assert step.weight >= request.weights.max()
+                assert step.draws >= len(request.candidates)
+            else:
+                assert not step.selects
+                assert step.draws >= request.noise_values(oracle.layout)
+        enforcer, expected = enforcer.after(request), soon
+        if isinstance(request, Selection):
+            enforcer = enforcer.answered(result)
+    assert enforcer.ended
+
+
+def test_noise_foreseen_is_the_noise_asked_for() -> None:
+    for case in CASES:
+        enforcer, (chosen, task, _) = start(case), of(case)
+        largest = max(chosen.candidates(task).values(), default=0)
+        for request in legitimate(case).requests:
+            asked = request.plan(task.neighbouring) if isinstance(request, Selection) else request.plan()
+            plans = [u.plan(task.neighbouring) for u in enforcer.upcoming() if u.mechanism == request.mechanism]
+            if not isinstance(request, Selection) or request.weights.max() == largest:
+                assert plans == [asked]
+            enforcer = enforcer.after(request)
+
+
+@pytest.mark.parametrize("move", [0, 0.5, 1])
+def test_annealing_is_inferred(move: float) -> None:
+    done = legitimate("aim", move)
+    enforcer, choices = start("aim"), 0
+    for request in done.requests:
+        choices += len(enforcer.upcoming()) == 2
+        enforcer = enforcer.after(request)
+    assert enforcer.ended
+    assert choices > 0
+    assert any(event.annealed for event in done.events) == (move < 1)
+
+
+def test_an_enforcer_is_a_value() -> None:
+    enforcer, request = at("mwem", "round2-select")
+    before = (enforcer.position, enforcer.due())
+    assert enforcer.after(request).position == enforcer.position + 1
+    assert (enforcer.position, enforcer.due()) == before
+    assert enforcer.after(request).due() == enforcer.after(request).due()
+    assert before[1] in repr(enforcer)
+
+
+def test_the_layout_must_count_what_the_program_asks_about() -> None:
+    chosen, task, layout = of("aim")
+    with pytest.raises(DomainError, match="no such clique"):
+        Enforcer.start(chosen, task, Layout(DOMAIN, layout.cliques[1:]))
+    other = domain_of(3, 2, 5)
+    with pytest.raises(DomainError, match="another domain"):
+        Enforcer.start(chosen, task, Layout(other, layout.cliques))
+
+
+# What is refused
+
+
+def refused(enforcer: Enforcer, request: Request, reason: str, error: type[Exception] = NotDue) -> None:
+    for ask in (enforcer.after, enforcer.admit):
+        with pytest.raises(error, match=reason) as caught:
+            ask(request)
+        if error is NotDue:
+            assert enforcer.due() in str(caught.value)
+
+
+@every
+def test_a_request_is_admitted_once_and_in_its_place(case: str) -> None:
+    requests, enforcer = legitimate(case).requests, start(case)
+    for number, request in enumerate(requests):
+        for other in requests[:number] + requests[number + 1 :]:
+            refused(enforcer, other, "was asked for")
+        enforcer = enforcer.after(request)
+    for request in requests:
+        refused(enforcer, request, "due: nothing")
+
+
+@pytest.mark.parametrize("step", ["round1-select", "round2-measure"])
+@pytest.mark.parametrize("case", ["aim", "mst", "mwem", "mwem, pure"])
+def test_another_role_is_refused(case: str, step: str) -> None:
+    enforcer, request = at(case, step)
+    if isinstance(request, Selection):
+        other: Request = Measurement(step, request.candidates[0], request.mechanism)  # type: ignore[arg-type]
+        refused(enforcer, other, "a measure was asked")
+    else:
+        ones = np.ones(1, np.int64)
+        estimate = np.zeros(DOMAIN.cells(request.clique), np.int64)
+        other = Selection(step, (request.clique,), estimate, ones, ones, request.mechanism)  # type: ignore[arg-type]
+        refused(enforcer, other, "a select was asked")
+
+
+@every
+def test_other_names_are_refused(case: str) -> None:
+    enforcer = start(case)
+    for request in legitimate(case).requests:
+        for name in ("", "round1", request.step + " ", request.step.upper(), "x" * 10_000, "initial9"):
+            refused(enforcer, replace(request, step=name), "a step '")
+        enforcer = enforcer.after(request)
+
+
+def weaker(mechanism) -> list:
+    """The same with less and with more noise, and others."""
+    off = F(1, 2**100)
+    match mechanism:
+        case Gaussian():
+            sigma = mechanism.sigma_squared
+            return [Gaussian(sigma - off), Gaussian(sigma + off), Gaussian(sigma / 16), Laplace(sigma)]
+        case Laplace():
+            return [Laplace(mechanism.scale - off), Laplace(2 * mechanism.scale), Gaussian(mechanism.scale)]
+        case NoisyMax():
+            epsilon, kappa = mechanism.epsilon_star, mechanism.kappa
+            others = [(epsilon + off, kappa), (epsilon - off, kappa), (epsilon, kappa + off), (epsilon, kappa - off)]
+            return [*(NoisyMax(*other) for other in others), NoisyMax(4 * epsilon, 4 * kappa), PermuteAndFlip(epsilon)]
+    return [PermuteAndFlip(mechanism.epsilon_star + off), NoisyMax.of_star(mechanism.epsilon_star)]
+
+
+@every
+def test_other_noise_is_refused(case: str) -> None:
+    enforcer = start(case)
+    for request in legitimate(case).requests:
+        for mechanism in weaker(request.mechanism):
+            refused(enforcer, replace(request, mechanism=mechanism), f"{mechanism.kind} \\(.* was asked")
+        enforcer = enforcer.after(request)
+
+
+def test_a_branch_not_taken_is_gone() -> None:
+    """Once a round was asked for without annealing, its measurement cannot be the annealed one; and the reverse."""
+    for move in (0, 1):
+        enforcer = start("aim")
+        for request in legitimate("aim", move).requests:
+            branches = enforcer.upcoming(2)
+            following = enforcer.after(request)
+            if len(enforcer.upcoming()) == 2:
+                taken = following.upcoming()
+                assert len(taken) == 1
+                (other,) = [u for u in branches[2:] if u != taken[0]]
+                clique = request.candidates[0]
+                measure = Measurement(other.step, clique, other.mechanism, other.draws)
+                refused(following, measure, "gaussian")
+                following.after(replace(measure, mechanism=taken[0].mechanism))
+            enforcer = following
+
+
+@pytest.mark.parametrize("case", ["aim", "gaussian", "mst"])
+def test_initial_measurements_are_those_of_the_program_in_its_order(case: str) -> None:
+    chosen, task, layout = of(case)
+    enforcer = start(case)
+    for number, clique in enumerate(chosen.initial(task)):
+        request = legitimate(case).requests[number]
+        assert request.clique == clique
+        for other in layout.cliques:
+            if other != clique:
+                refused(enforcer, replace(request, clique=other), "clique that is not due")
+        enforcer = enforcer.after(request)
+    more = replace(request, step=f"initial{number + 2}")
+    refused(enforcer, more, "was asked")
+
+
+def selection_of(case: str) -> tuple[Enforcer, Selection]:
+    enforcer, request = at(case, "round1-select")
+    assert isinstance(request, Selection)
+    return enforcer, request
+
+
+def among(request: Selection, candidates, weights=None) -> Selection:
+    """A selection among other candidates that is in order otherwise."""
+    cells = sum(DOMAIN.cells(c) for c in candidates)
+    known = dict(zip(request.candidates, request.weights.tolist(), strict=True))
+    weights = [known.get(c, 1) for c in candidates] if weights is None else weights
+    return replace(
+        request,
+        candidates=tuple(candidates),
+        estimate=np.zeros(cells, np.int64),
+        bias=np.zeros(len(candidates), np.int64),
+        weights=np.array(weights, np.int64),
+    )
+
+
+@pytest.mark.parametrize("case", ["aim", "mst", "mwem", "mwem, pure"])
+def test_candidates_are_some_of_the_programs_with_its_weights(case: str) -> None:
+    enforcer, request = selection_of(case)
+    assert len(request.candidates) >= 3
+    for kept in (request.candidates[1:], request.candidates[-1:], request.candidates[::-1]):
+        assert enforcer.after(among(request, kept)).position == enforcer.position + 1
+    one, two = request.candidates[:2]
+    refused(enforcer, among(request, [one, one]), "given twice")
+    refused(enforcer, among(request, [one, two, one]), "given twice")
+    refused(enforcer, among(request, []), "others than the program's")
+    foreign = [DOMAIN.names, two[::-1] if len(two) > 1 else ("a9",), ("a9",)]
+    foreign += [] if case == "aim" else [("a0",)]
+    for other in foreign:
+        given = replace(request, candidates=(other, *request.candidates[1:]))
+        refused(enforcer, given, "others than the program's")
+    weights = request.weights.tolist()
+    for number, weight in enumerate(weights):
+        for wrong in (weight + 1, -weight, 0, 2 * weight):
+            changed = [*weights[:number], wrong, *weights[number + 1 :]]
+            if any(changed):
+                refused(enforcer, replace(request, weights=np.array(changed, np.int64)), "weights other than")
+    refused(enforcer, replace(request, weights=2 * request.weights), "weights other than")
+
+
+@pytest.mark.parametrize("case", ["aim", "mst", "mwem", "mwem, pure"])
+def test_selections_that_do_not_fit_the_layout_are_refused(case: str) -> None:
+    enforcer, request = selection_of(case)
+    for change in (
+        {"estimate": request.estimate[1:]},
+        {"bias": request.bias[1:]},
+        {"weights": request.weights[1:]},
+        {"weights": request.weights.astype(float)},
+    ):
+        refused(enforcer, replace(request, **change), "estimates|every candidate|64-bit", DomainError)
+
+
+@pytest.mark.parametrize("case", ["aim", "mst", "mwem", "mwem, pure"])
+def test_numbers_that_no_honest_model_comes_to_are_refused(case: str) -> None:
+    enforcer, request = selection_of(case)
+    largest, cells = MOST_COUNTED << UNIT_BITS, request.estimate.size
+    one = np.arange(cells) == 0
+
+    def asked(**change: object) -> Selection:
+        return replace(request, **{name: np.asarray(value, np.int64) for name, value in change.items()})
+
+    assert enforcer.after(asked(estimate=np.where(one, largest, 0)))
+    for wrong in (-1, largest + 1, 2**61, -(2**63), 2**63 - 1):
+        refused(enforcer, asked(estimate=np.where(one, wrong, 0)), "not a number of people", DomainError)
+    refused(enforcer, asked(estimate=np.full(cells, largest)), "more people than there can be", DomainError)
+    most = MOST_BIAS * np.array([DOMAIN.cells(clique) for clique in request.candidates])
+    assert enforcer.after(asked(bias=most))
+    for wrong_bias in (most + 1, np.full(len(most), -1), np.full(len(most), 2**63 - 1)):
+        refused(enforcer, asked(bias=wrong_bias), "not what noise could come to", DomainError)
+
+
+@pytest.mark.parametrize("case", ["aim", "mst", "mwem", "mwem, pure"])
+def test_only_a_candidate_of_the_rounds_selection_is_measured(case: str) -> None:
+    enforcer, request = selection_of(case)
+    one, two, *_ = [c for c in request.candidates if len(c) == 2]
+    enforcer = enforcer.after(among(request, [one]))
+    later = [r for r in legitimate(case).requests if r.step.startswith("round") and r.step != "round1-select"]
+    if case == "mst":
+        enforcer = enforcer.after(among(later[0], [two]))
+    measure = next(r for r in later if r.step == "round1-measure")
+    enforcer.after(replace(measure, clique=one))
+    for other in (two, one[::-1], one[:1], (), ("a9",)):
+        refused(enforcer, replace(measure, clique=other), "clique that is not due")
+
+
+def test_once_answered_only_what_was_selected_is_measured() -> None:
+    enforcer, request = selection_of("mwem")
+    measure = next(r for r in legitimate("mwem").requests if r.step == "round1-measure")
+    answered = enforcer.after(request).answered(1)
+    for number, clique in enumerate(request.candidates):
+        if number == 1:
+            answered.after(replace(measure, clique=clique))
+        else:
+            refused(answered, replace(measure, clique=clique), "clique that is not due")
+    for position in (-1, len(request.candidates)):
+        with pytest.raises(DomainError, match="no selection"):
+            enforcer.after(request).answered(position)
+    with pytest.raises(DomainError, match="no selection"):
+        enforcer.answered(0)
+
+
+def test_no_clique_is_measured_twice_in_one_step() -> None:
+    """Two edges of a tree are two; but a later round may select what an earlier one measured."""
+    enforcer, request = selection_of("mst")
+    second = next(r for r in legitimate("mst").requests if r.step == "round2-select")
+    every_pair = [c for c in request.candidates if len(c) == 2]
+    enforcer = enforcer.after(request).after(among(second, every_pair))
+    edges = [r for r in legitimate("mst").requests if r.step.endswith("-measure")]
+    enforcer = enforcer.after(replace(edges[0], clique=every_pair[0]))
+    refused(enforcer, replace(edges[1], clique=every_pair[0]), "second measurement")
+    assert enforcer.after(replace(edges[1], clique=every_pair[1])).ended
+
+    rounds, enforcer = iter(legitimate("mwem").requests), start("mwem")
+    for select, measure in zip(rounds, rounds, strict=True):
+        enforcer = enforcer.after(among(select, [("a0", "a1")], [1])).after(replace(measure, clique=("a0", "a1")))
+    assert enforcer.ended
+
+
+@every
+def test_other_numbers_of_draws_and_distributed_noise_are_refused(case: str) -> None:
+    enforcer, (_, _, layout) = start(case), of(case)
+    for request in legitimate(case).requests:
+        if isinstance(request, Measurement):
+            due = request.noise_values(layout)
+            for draws in (due + 1, due - 1, 0, -due, 2 * due):
+                refused(enforcer, replace(request, draws=draws), "noise values")
+            if DOMAIN.cells(request.clique) != due:
+                refused(enforcer, replace(request, draws=None), "noise values")
+            refused(enforcer, replace(request, distributed=True), "by itself")
+            assert enforcer.after(replace(request, draws=due)).position == enforcer.position + 1
+        enforcer = enforcer.after(request)
+
+
+def test_pooled_draws_are_not_those_of_the_marginal_alone() -> None:
+    """The cases above have a measurement for which the two differ."""
+    drawn = {(r.draws, DOMAIN.cells(r.clique)) for r in legitimate("aim").requests if isinstance(r, Measurement)}
+    assert {draws for draws, _ in drawn} == {None, 12}
+    assert any(draws == 12 and cells < 12 for draws, cells in drawn)

@@ -1,0 +1,333 @@
+"""Three small servers for tests of the coordinator: one clear twin behind three real signatures, and faults at will.
+
+They keep the order of steps, the budget and the wire contract of docs/services.md; there is no MPC in them.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import RLock, Thread
+from typing import Any
+
+import httpx
+import numpy as np
+
+from caps.basics import canonical
+from caps.dp.clear import ClearOracle
+from caps.dp.oracle import Selection, request_digest, request_from_json
+from caps.service.site import Settings, Site
+from caps.study import Manifest, Server
+from caps.study.account import Account
+from caps.trust import pki, signing
+from caps.wire import (
+    Answer,
+    Approval,
+    Attestation,
+    LedgerRange,
+    RunRequest,
+    Seal,
+    SealRequest,
+    Signed,
+    inputs_digest,
+    transcript_digest,
+)
+from services.coordinator.execution import Patience
+from services.coordinator.service import Coordinator
+from tests.kit.algorithms import SeededBits, rows_of
+from tests.kit.study import AT, NOW, SERVERS, Keys, example_manifest, write_site
+
+SMALL = {"name": "aim", "parameters": {"rounds": 5}}
+BRISK = Patience(first=0.001, longest=0.01)
+Result = tuple[int, dict[str, str], Any]
+
+
+@dataclass
+class Faults:
+    """What is wrong at present."""
+
+    down: set[str] = field(default_factory=set)
+    other_value: set[str] = field(default_factory=set)
+    bad_signature: set[str] = field(default_factory=set)
+    manual: set[str] = field(default_factory=set)
+    refuses: set[str] = field(default_factory=set)
+    other_transcript: set[str] = field(default_factory=set)
+    other_statement: bool = False
+    computing: int = 0
+    """How often each step is answered by 202 first."""
+    refused_step: int | None = None
+    invalid: set[str] = field(default_factory=set)
+    """Holders whose contribution turns out invalid."""
+    down_at: dict[int, str] = field(default_factory=dict)
+    """A server goes down when this step is first asked."""
+    delay: float = 0.0
+
+
+class Federation:
+    """The servers' common knowledge; `handle` answers a request to one of them."""
+
+    def __init__(self, manifest: Manifest, keys: Keys, *, rows: int = 400) -> None:
+        self.manifest, self.keys, self.faults = manifest, keys, Faults()
+        self.contributions = {
+            holder.name: canonical.digest("c", {"of": holder.name}).hex() for holder in manifest.holders
+        }
+        self.held = {name: dict(self.contributions) for name in SERVERS}
+        self.calls: list[tuple[str, str, str]] = []
+        self.seal: SealRequest | None = None
+        self.run: str | None = None
+        self.abandoned: list[tuple[str, str]] = []
+        self.answered: list[tuple[str, Any]] = []
+        self.pending: dict[tuple[str, int], int] = {}
+        self._lock = RLock()
+        self.account = Account(manifest)
+        codes = np.ascontiguousarray(rows_of(manifest.domain, 3, rows))
+        relation, budget = manifest.task.neighbouring, Account(manifest).filter
+        self.oracle = ClearOracle(codes, manifest.layout, relation, budget, SeededBits(5))
+
+    def approvals_of_holders(self) -> dict[str, Signed[Approval]]:
+        return {
+            holder.name: Signed[Approval].by(
+                Approval(study=self.manifest.study_id, role="holder", at=AT),
+                holder.name,
+                self.keys[holder.name].signing,
+            )
+            for holder in self.manifest.holders
+        }
+
+    def handle(self, name: str, method: str, path: str, body: Any) -> Result:
+        with self._lock:
+            self.calls.append((name, method, path))
+            if name in self.faults.down:
+                raise ConnectionRefusedError
+            parts = path.strip("/").split("/")[1:]
+            match method, parts:
+                case "PUT", ["studies", study]:
+                    return self._judge(name, study, body)
+                case "GET", ["studies", _, "contributions"]:
+                    listed = self.held[name].items()
+                    return 200, {}, [{"holder": holder, "contribution": one} for holder, one in listed]
+                case "PUT", ["studies", _, "seal"]:
+                    return self._seal(name, SealRequest.model_validate(body))
+                case "PUT", ["runs", run]:
+                    RunRequest.model_validate(body)
+                    assert self.run in (None, run)
+                    self.run = run
+                    return self._together(name) or (200, {}, {"run": run})
+                case "PUT", ["runs", run, "steps", step]:
+                    assert run == self.run
+                    if int(step) in self.faults.down_at:
+                        self.faults.down.add(self.faults.down_at.pop(int(step)))
+                        return self.handle(name, method, path, body)
+                    return self._together(name) or self._step(name, int(step), body)
+                case "DELETE", ["runs", run]:
+                    if self.run == run:  # what it charged stays spent: here, no second run is possible after a step
+                        self.run = None
+                    self.abandoned.append((name, run))
+                    return 200, {}, {"run": run}
+                case "PUT", ["runs", run, "attestation"]:
+                    return self._attest(name)
+        return problem(404, "not-found", "nothing here")
+
+    def _together(self, name: str) -> Result | None:
+        gone = sorted(self.faults.down - {name})
+        return problem(503, "peer-failed", f"{gone[0]}: is gone", retryable=True, party=gone[0]) if gone else None
+
+    def _judge(self, name: str, study: str, body: Any) -> Result:
+        assert Manifest.from_json(body).study_id == study
+        if name in self.faults.refuses:
+            return problem(
+                403, "policy-refused", "too much", objections=["epsilon 1 exceeds this server's largest, 0.1"]
+            )
+        if name in self.faults.manual:
+            return 202, {}, None
+        approval = Approval(study=study, role="mpc-server", exchange_digest=self.keys[name].pin, at=AT)
+        return 201, {}, self._signed(name, approval)
+
+    def _signed(self, name: str, document: Any) -> Any:
+        signer = signing.generate_signing_key() if name in self.faults.bad_signature else self.keys[name].signing
+        return Signed[type(document)].by(document, name, signer).to_json()
+
+    def _seal(self, name: str, request: SealRequest) -> Result:
+        if self.seal is not None and self.seal != request:
+            return problem(409, "conflict", "sealed otherwise")
+        self.seal = request
+        listed = tuple(reversed(request.contributions))  # an order of the servers' own
+        inputs = inputs_digest(self.manifest.study_id, listed)
+        seal = Seal(study=self.manifest.study_id, server=name, inputs=inputs, contributions=listed, at=AT)
+        return 200, {}, self._signed(name, seal)
+
+    def _step(self, name: str, step: int, body: Any) -> Result:
+        assert self.run is not None
+        if step == self.faults.refused_step:
+            return problem(409, "not-due", "the schedule does not allow this step now")
+        time.sleep(self.faults.delay)
+        seen = self.pending.get((name, step), 0)
+        if seen < self.faults.computing:
+            self.pending[name, step] = seen + 1
+            return 202, {"Retry-After": "0"}, None
+        digest, value = self._value(step, body)
+        if name in self.faults.other_value:
+            value = value + 1 if isinstance(value, int) else (value[0] + 1, *value[1:])
+        answer = Answer(study=self.manifest.study_id, run=self.run, step=step, request=digest, value=value)
+        return 200, {}, self._signed(name, answer)
+
+    def _value(self, step: int, body: Any) -> tuple[str, Any]:
+        if step < len(self.answered):
+            digest, value = self.answered[step]
+            asked = canonical.digest("request", body).hex()
+            assert asked == digest, "a step was repeated with another request"
+            return digest, value
+        assert step == len(self.answered)
+        request = None if step == 0 else request_from_json(body)
+        self.account.charge(self.account.check(request))
+        if request is None:
+            assert body == {"kind": "compute"}
+            assert self.seal is not None
+            self.oracle.answers()
+            digest = canonical.digest("request", body).hex()
+            bad = {self.contributions[holder] for holder in self.faults.invalid}
+            value: Any = tuple(int(one not in bad) for one in reversed(self.seal.contributions))
+        else:
+            digest = request_digest(request).hex()
+            selects = isinstance(request, Selection)
+            value = self.oracle.select(request) if selects else tuple(self.oracle.measure(request).tolist())
+        self.account.answered(value)
+        self.answered.append((digest, value))
+        return digest, value
+
+    def _attest(self, name: str) -> Result:
+        assert self.account.ended
+        assert self.seal is not None
+        assert self.run is not None
+        inputs = inputs_digest(self.manifest.study_id, self.seal.contributions)
+        transcript = inputs
+        for step, (digest, value) in enumerate(self.answered):
+            answer = Answer(study=self.manifest.study_id, run=self.run, step=step, request=digest, value=value)
+            transcript = transcript_digest(transcript, digest, answer.digest())
+        if name in self.faults.other_transcript:
+            transcript = transcript[::-1]
+        statement = json.loads(self.account.statement().to_json())
+        if self.faults.other_statement:
+            statement["epsilon"] = "1/1000"
+        holders = {one: holder for holder, one in self.contributions.items()}
+        attestation = Attestation(
+            study=self.manifest.study_id,
+            inputs=inputs,
+            run=self.run,
+            server=name,
+            transcript=transcript,
+            steps=len(self.answered),
+            contributions=tuple(reversed(self.seal.contributions)),
+            holders=tuple(holders[one] for one in reversed(self.seal.contributions)),
+            statement=statement,
+            ledger=LedgerRange(first=0, last=9, first_hash="0" * 64, last_hash="1" * 64),
+            software="caps test",
+            at=AT,
+        )
+        return 200, {}, self._signed(name, attestation)
+
+    def connect(self, server: Server) -> httpx.Client:
+        """A client for one of the servers, in this process."""
+
+        def handler(request: httpx.Request) -> httpx.Response:
+            body = json.loads(request.content) if request.content else None
+            try:
+                status, headers, answer = self.handle(server.name, request.method, request.url.path, body)
+            except ConnectionRefusedError:
+                raise httpx.ConnectError("refused", request=request) from None
+            return httpx.Response(status, headers=headers, json=answer)
+
+        return httpx.Client(transport=httpx.MockTransport(handler), base_url=server.url)
+
+
+def problem(status: int, kind: str, detail: str, **members: Any) -> Result:
+    body = {"type": f"urn:caps:problem:{kind}", "status": status, "detail": detail, "retryable": False}
+    return status, {}, body | members
+
+
+def serve_tls(handle: Callable[[str, str, Any], Result], context: ssl.SSLContext) -> ThreadingHTTPServer:
+    """One of the servers on a port of its own, over TLS. Its `server_address` says where."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_PUT(self) -> None:
+            length = int(self.headers.get("content-length", 0))
+            content = self.rfile.read(length)
+            try:
+                status, headers, body = handle(self.command, self.path, json.loads(content) if content else None)
+            except ConnectionRefusedError:
+                self.close_connection = True
+                return
+            answer = json.dumps(body).encode()
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(answer))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_GET = do_PUT
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+class Bench:
+    """A coordinator's home with a federation; `coordinator()` makes a new object over the same directory."""
+
+    def __init__(self, folder: Path, **choices: Any) -> None:
+        choices.setdefault("algorithm", SMALL)
+        self.manifest, self.keys = example_manifest(**choices)
+        self.federation = Federation(self.manifest, self.keys)
+        self.home = folder / "home"
+        authority = pki.Authority.create("a", not_before=NOW - timedelta(days=2), not_after=NOW + timedelta(days=2))
+        write_site(self.home, authority, self.keys["coordinator"], "coordinator")
+        state = folder / "state"
+        self.settings = Settings(self.home, state, "127.0.0.1", 0, f"sqlite:///{state / 'state.db'}")
+
+    def coordinator(self) -> Coordinator:
+        site = Site(self.settings, role="coordinator", clock=lambda: NOW)
+        return Coordinator.of(site, connect=self.federation.connect, patience=BRISK)
+
+    def agreed(self) -> Coordinator:
+        """A coordinator whose study all have approved."""
+        coordinator = self.coordinator()
+        coordinator.studies.propose(self.manifest.to_json())
+        for holder in self.manifest.holders:
+            approval = self.federation.approvals_of_holders()[holder.name]
+            coordinator.studies.approve(self.manifest.study_id, holder, approval)
+        return coordinator
+
+    def started(self) -> tuple[Coordinator, str]:
+        """A run that nobody performs yet."""
+        coordinator = self.agreed()
+        coordinator.runs._spawn = lambda _: None  # type: ignore[method-assign]
+        run, new = coordinator.runs.start(self.manifest.study_id)
+        assert new
+        return coordinator, run.run
+
+    def folder(self, run: str) -> Path:
+        return self.settings.data / "releases" / run
+
+
+def written(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """The bytes of some files."""
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def performed(bench: Bench):
+    coordinator, run = bench.started()
+    coordinator.runs.perform(run)
+    return coordinator, coordinator.store.run(run)

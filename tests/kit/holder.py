@@ -1,0 +1,311 @@
+"""A holder and whom it talks to, over real TLS on loopback: a coordinator and three servers that keep the contract.
+
+The servers are stand-ins: they store, and verify what real ones verify. What they hold can be put together again.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import uvicorn
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+
+from caps.service.app import create_app
+from caps.service.database import sqlite_url
+from caps.service.identity import Allow, Caller
+from caps.service.problems import Kind, Problem
+from caps.service.serve import CertificateProtocol
+from caps.service.site import Settings, Site, confirm
+from caps.service.tokens import Scope
+from caps.shares.ring import SHARED_RINGS, Words
+from caps.shares.sharing import Explicit, Seeded, reconstruct
+from caps.study import Manifest
+from caps.trust import pki
+from caps.trust.tls import Credentials, client_context, server_context
+from caps.wire import Approval, Commitment, ContributionState, Offer, Receipt, Signed
+from services.holder.api import holder_app
+from services.holder.push import content_digest
+from services.holder.service import HolderService
+from services.holder.settings import Options
+from tests.kit.study import SERVERS, example_json, write_site
+
+HOLDERS = Allow(machines=["holder"])
+Met = Annotated[Caller, Depends(HOLDERS)]
+QUICK = (0.01, 0.05)
+
+
+@contextmanager
+def served(app: FastAPI, credentials: Credentials, listening: socket.socket) -> Iterator[None]:
+    """An application over TLS in a thread."""
+    config = uvicorn.Config(
+        app,
+        http=CertificateProtocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        ssl_certfile=credentials.certificate,
+        ssl_keyfile=credentials.private_key,
+        timeout_graceful_shutdown=1,
+    )
+    config.load()
+    config.ssl = server_context(credentials)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.005)
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+class StandIn:
+    """One MPC server's contributions. `hook` sees every request first, and may raise."""
+
+    def __init__(self, site: Site, manifest: Callable[[], Manifest], party: int) -> None:
+        self.site, self.party = site, party
+        self._manifest = manifest
+        self.offers: dict[str, Offer] = {}
+        self.chunks: dict[str, dict[int, bytes]] = {}
+        self.receipts: dict[str, Signed[Receipt]] = {}
+        self.requests: list[str] = []
+        self.sealed = False
+        self.hook: Callable[[str, str], None] = lambda _method, _path: None
+
+    def signed(self, contribution: str, event: Any) -> Signed[Receipt]:
+        offer = self.offers[contribution].contribution.document
+        document = Receipt(
+            study=offer.study,
+            contribution=contribution,
+            holder=offer.holder,
+            server=self.site.name,
+            event=event,
+            at=self.site.instant(),
+        )
+        return Signed[Receipt].by(document, self.site.name, self.site.signing_key)
+
+    def state(self, contribution: str) -> ContributionState:
+        offer = self.offers[contribution].contribution.document
+        receipt = self.receipts.get(contribution)
+        wanted = range(offer.chunks) if self.party > 0 else range(0)
+        missing = tuple((n, n) for n in wanted if n not in self.chunks[contribution])
+        state = "offered" if receipt is None else "complete" if receipt.document.event == "accepted" else "withdrawn"
+        return ContributionState.model_validate(
+            {
+                "contribution": contribution,
+                "holder": offer.holder,
+                "state": state,
+                "missing": () if receipt else missing,
+                "receipt": receipt,
+            }
+        )
+
+    def vector(self, contribution: str) -> bytes:
+        return b"".join(part for _, part in sorted(self.chunks[contribution].items()))
+
+    def components(self, contribution: str) -> tuple[Words, Words]:
+        """What this server holds, checked against the commitments."""
+        offer = self.offers[contribution]
+        document, found = offer.contribution.document, []
+        ring = SHARED_RINGS[document.bits]
+        for opening in offer.openings:
+            content = bytes.fromhex(opening.seed) if opening.seed else self.vector(contribution)
+            committed = Commitment(bytes.fromhex(opening.nonce)).update(content)
+            assert committed.opens(document.commitments[opening.component])
+            part: Seeded | Explicit
+            if opening.seed:
+                part = Seeded(content, opening.component)
+            else:
+                part = Explicit(ring.from_bytes(content).reshape(document.shape))
+            found.append(part.words(document.shape, ring))
+        return found[0], found[1]
+
+    def router(self) -> APIRouter:
+        routes = APIRouter(prefix="/v1/studies/{study}/contributions")
+
+        def met(request: Request, study: str, contribution: str | None = None) -> None:
+            self.requests.append(f"{request.method} {request.url.path.rsplit('/contributions', 1)[1]}")
+            self.hook(request.method, request.url.path)
+            if study != self._manifest().study_id:
+                raise Problem(Kind.NOT_FOUND, "no such study")
+            if contribution is not None and contribution not in self.offers:
+                raise Problem(Kind.NOT_FOUND, "no such contribution")
+
+        @routes.put("/{contribution}")
+        def offered(study: str, contribution: str, offer: Offer, request: Request, caller: Met) -> ContributionState:
+            met(request, study)
+            holder = self._manifest().holder(offer.contribution.signer)
+            confirm(caller, holder)
+            document = offer.contribution.verify(holder)
+            document.check(self._manifest())
+            assert document.digest() == contribution
+            assert [one.component for one in offer.openings] == [self.party, (self.party + 1) % 3]
+            assert [one.seed is None for one in offer.openings] == [one.component == 2 for one in offer.openings]
+            if self.offers.setdefault(contribution, offer) != offer:
+                raise Problem(Kind.CONFLICT, "offered differently before")
+            self.chunks.setdefault(contribution, {})
+            return self.state(contribution)
+
+        @routes.put("/{contribution}/chunks/{number}", status_code=204, dependencies=[Depends(HOLDERS)])
+        async def chunk(study: str, contribution: str, number: int, request: Request) -> None:
+            data = await request.body()
+            met(request, study, contribution)
+            assert request.headers["content-digest"] == content_digest(data)
+            if self.chunks[contribution].setdefault(number, data) != data:
+                raise Problem(Kind.CONFLICT, "another chunk was sent before")
+
+        @routes.post("/{contribution}/receipt", dependencies=[Depends(HOLDERS)])
+        def receipt(study: str, contribution: str, request: Request) -> Signed[Receipt]:
+            met(request, study, contribution)
+            self.components(contribution)
+            self.receipts.setdefault(contribution, self.signed(contribution, "accepted"))
+            return self.receipts[contribution]
+
+        @routes.delete("/{contribution}", dependencies=[Depends(HOLDERS)])
+        def withdraw(study: str, contribution: str, request: Request) -> Signed[Receipt]:
+            met(request, study, contribution)
+            if self.sealed:
+                raise Problem(Kind.CONFLICT, "the study is sealed")
+            found = self.receipts.get(contribution)
+            if found is None or found.document.event == "accepted":
+                self.receipts[contribution] = self.signed(contribution, "withdrawn")
+                self.chunks[contribution].clear()
+            return self.receipts[contribution]
+
+        return routes
+
+
+class World:
+    """A study's parties on loopback. `holder()` makes the holder's service; another on the same folder is a restart."""
+
+    def __init__(self, folder: Path, name: str, **choices: Any) -> None:
+        self.folder, self.name = folder, name
+        now = datetime.now(UTC)
+        self.authority = pki.Authority.create("test", not_before=now - timedelta(1), not_after=now + timedelta(1))
+        self.sockets = {one: socket.create_server(("127.0.0.1", 0)) for one in (*SERVERS, "coordinator", "holder")}
+        self.urls = {one: f"https://127.0.0.1:{sock.getsockname()[1]}" for one, sock in self.sockets.items()}
+        self.document, self.keys = example_json(urls=self.urls, **choices)
+        self.manifest = Manifest.from_json(self.document)
+        self.answer: bytes = self.manifest.canonical_bytes()
+        self.approvals: list[Signed[Approval]] = []
+        self.approval_hook: Callable[[], None] = lambda: None
+        for one in SERVERS:
+            write_site(folder / one, self.authority, self.keys[one], "mpc-server", now=now)
+        write_site(folder / "coordinator", self.authority, self.keys["coordinator"], "coordinator", now=now)
+        write_site(folder / "holder", self.authority, self.keys[name], "holder", now=now)
+        sites = [self.site(one, "mpc-server") for one in SERVERS]
+        self.servers = [StandIn(site, lambda: self.manifest, party) for party, site in enumerate(sites)]
+        self.tokens = {
+            scope: self.site("holder", "holder").tokens.create(scope, [scope], expires=now + timedelta(1))
+            for scope in (Scope.OWNER, Scope.OPERATOR, Scope.ANALYST)
+        }
+
+    def site(self, name: str, role: str) -> Site:
+        home = self.folder / name
+        data = home / "state"
+        return Site(Settings(home, data, "127.0.0.1", 0, sqlite_url(data / "state.db")), role=role)
+
+    @property
+    def study(self) -> str:
+        return self.manifest.study_id
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "holder" / "state"
+
+    def files(self) -> list[str]:
+        """Files of the study at the holder, by the part of their names that is not random."""
+        found = sorted(path for path in (self.data / "studies").glob("*/*"))
+        return [path.name.split("-")[0] for path in found]
+
+    def coordinator_app(self) -> FastAPI:
+        routes = APIRouter(prefix="/v1/studies/{study}")
+
+        @routes.get("/manifest", dependencies=[Depends(HOLDERS)])
+        def manifest(study: str) -> Response:
+            if study == "f" * 64:
+                raise Problem(Kind.NOT_FOUND, "no such study")
+            return Response(self.answer, media_type="application/json")
+
+        @routes.put("/approvals/{holder}", status_code=204, dependencies=[Depends(HOLDERS)])
+        def approve(holder: str, approval: Signed[Approval]) -> None:
+            self.approval_hook()
+            approval.verify(self.manifest.holder(holder))
+            self.approvals.append(approval)
+
+        return self._app("coordinator", routes)
+
+    def _app(self, name: str, routes: APIRouter) -> FastAPI:
+        site = self.site(name, "coordinator" if name == "coordinator" else "mpc-server")
+        limits = [(r".*/chunks/\d+", 1 << 26)]
+        return create_app(service=name, name=name, description="", routers=[routes], tokens=site.tokens, limits=limits)
+
+    @contextmanager
+    def others(self) -> Iterator[None]:
+        """The coordinator and the servers, listening."""
+        own = self.site("coordinator", "coordinator").credentials
+        with (
+            served(self.coordinator_app(), own, self.sockets["coordinator"]),
+            self._server(0),
+            self._server(1),
+            self._server(2),
+        ):
+            yield
+        for one in self.sockets.values():
+            one.close()
+
+    def _server(self, party: int) -> Any:
+        server = self.servers[party]
+        return served(self._app(SERVERS[party], server.router()), server.site.credentials, self.sockets[SERVERS[party]])
+
+    def holder(self, **options: Any) -> HolderService:
+        return HolderService(self.site("holder", "holder"), Options(**({"pauses": QUICK} | options)))
+
+    @contextmanager
+    def running(self, **options: Any) -> Iterator[HolderService]:
+        """The holder's service without its routes."""
+        service = self.holder(**options)
+        service.start()
+        try:
+            yield service
+        finally:
+            service.close()
+
+    @contextmanager
+    def client(self, *, scope: Scope | None = Scope.OWNER, **options: Any) -> Iterator[httpx.Client]:
+        """The holder over TLS, and a person who calls it."""
+        service = self.holder(**options)
+        with (
+            served(holder_app(service), service.site.credentials, self.sockets["holder"]),
+            self.person(scope) as client,
+        ):
+            yield client
+
+    def person(self, scope: Scope | None) -> httpx.Client:
+        context = client_context(self.folder / "holder" / "authority.pem")
+        headers = {} if scope is None else {"authorization": f"Bearer {self.tokens[scope]}"}
+        return httpx.Client(base_url=self.urls["holder"], verify=context, headers=headers, trust_env=False, timeout=30)
+
+    def reconstructed(self) -> Words:
+        """The values that the three servers hold together."""
+        (contribution,) = {name for server in self.servers for name in server.receipts}
+        return reconstruct([server.components(contribution) for server in self.servers])
+
+
+def until(check: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for something that happens in the background."""
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)

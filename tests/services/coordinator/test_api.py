@@ -1,0 +1,386 @@
+"""The coordinator over HTTP: who may ask, formats, validators, ranges, samples, events, problems."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+from datetime import timedelta
+from hashlib import sha256
+
+import httpx
+import polars as pl
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from caps.service.identity import CERTIFICATE
+from caps.service.tokens import Scope
+from caps.trust import pki
+from caps.wire import Certificate, TranscriptStep
+from services.coordinator.events import stream
+from services.coordinator.store import State
+from tests.kit.coordinator_servers import Bench
+from tests.kit.study import NOW, certificate_of, make_keys
+
+pytestmark = pytest.mark.integration
+
+AUTHORITY = pki.Authority.create("b", not_before=NOW - timedelta(days=2), not_after=NOW + timedelta(days=2))
+
+
+class Client:
+    """Calls an application in this process; returns when the whole answer is there."""
+
+    def __init__(self, app, headers=None) -> None:
+        self._app, self._headers = app, headers
+
+    def _call(self, method: str, url: str, **content) -> httpx.Response:
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            base = {"transport": transport, "base_url": "https://coordinator", "headers": self._headers}
+            async with httpx.AsyncClient(**base) as client:
+                return await client.request(method, url, **content)
+
+        return asyncio.run(call())
+
+    def get(self, url: str, **content) -> httpx.Response:
+        return self._call("GET", url, **content)
+
+    def head(self, url: str) -> httpx.Response:
+        return self._call("HEAD", url)
+
+    def post(self, url: str, **content) -> httpx.Response:
+        return self._call("POST", url, **content)
+
+    def put(self, url: str, **content) -> httpx.Response:
+        return self._call("PUT", url, **content)
+
+
+class Http:
+    """Clients of one coordinator: people by scope, holders by certificate."""
+
+    def __init__(self, bench: Bench, coordinator) -> None:
+        self.bench, self.coordinator = bench, coordinator
+        self.app = coordinator.app()
+
+    def person(self, *scopes: Scope) -> Client:
+        token = self.coordinator.site.tokens.create("somebody", scopes, expires=NOW + timedelta(days=1))
+        return Client(self.app, {"Authorization": f"Bearer {token}"})
+
+    def machine(self, keys, role: str) -> Client:
+        certificate = certificate_of(AUTHORITY, keys, role).public_bytes(Encoding.DER)
+
+        async def app(scope, receive, send):
+            scope[CERTIFICATE] = certificate
+            await self.app(scope, receive, send)
+
+        return Client(app)
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """A coordinator with one release; tests only read it, or add samples."""
+    bench = Bench(tmp_path_factory.mktemp("released"))
+    coordinator, run = bench.started()
+    coordinator.runs.perform(run)
+    return Http(bench, coordinator), run
+
+
+@pytest.fixture
+def analyst(released):
+    return released[0].person(Scope.ANALYST)
+
+
+@pytest.fixture
+def data_url(released):
+    return f"/v1/releases/{released[1]}/data"
+
+
+def test_the_way_of_a_study(tmp_path):
+    bench = Bench(tmp_path)
+    http = Http(bench, bench.coordinator())
+    operator, study = http.person(Scope.OPERATOR), bench.manifest.study_id
+    proposed = operator.post("/v1/studies", json=bench.manifest.to_json())
+    assert proposed.status_code == 201
+    assert proposed.headers["location"] == f"/v1/studies/{study}"
+    assert operator.post("/v1/studies", json=bench.manifest.to_json()).status_code == 200
+    view = operator.get(f"/v1/studies/{study}").json()
+    assert (view["state"], view["missing"]) == ("approved", ["clinic-a", "clinic-b"])
+    manifest = operator.get(f"/v1/studies/{study}/manifest")
+    assert manifest.content == bench.manifest.canonical_bytes()
+
+    early = operator.post(f"/v1/studies/{study}/runs")
+    assert early.status_code == 409
+    assert early.json()["type"] == "urn:caps:problem:not-ready"
+    approvals = bench.federation.approvals_of_holders()
+    for holder in ("clinic-a", "clinic-b"):
+        machine = http.machine(bench.keys[holder], "holder")
+        sent = machine.put(f"/v1/studies/{study}/approvals/{holder}", json=approvals[holder].to_json())
+        assert sent.json() == {"holder": holder, "approved": True}
+    parts = operator.get(f"/v1/studies/{study}/participation").json()["holders"]
+    assert [(part["approved"], part["complete"]) for part in parts] == [(True, True)] * 2
+
+    begun = operator.post(f"/v1/studies/{study}/runs")
+    assert begun.status_code == 202
+    run = begun.json()["run"]
+    assert begun.headers["location"] == f"/v1/runs/{run}"
+    told = operator.get(f"/v1/runs/{run}/events").text  # ends with the run
+    assert "event: progress" in told
+    view = operator.get(f"/v1/runs/{run}").json()
+    assert (view["state"], view["percent"], view["release"]) == ("released", 100, run)
+    assert operator.get(f"/v1/studies/{study}").json()["state"] == "released"
+    assert operator.get("/v1/releases").json()[0]["release"] == run
+    assert operator.post(f"/v1/studies/{study}/runs").status_code == 409
+    http.coordinator.close()
+
+
+def test_approvals_come_from_the_holder_itself(tmp_path):
+    bench = Bench(tmp_path)
+    http = Http(bench, bench.coordinator())
+    study = bench.manifest.study_id
+    http.person(Scope.OPERATOR).post("/v1/studies", json=bench.manifest.to_json())
+    approvals = bench.federation.approvals_of_holders()
+    own, path = approvals["clinic-a"].to_json(), f"/v1/studies/{study}/approvals/clinic-a"
+    assert http.machine(bench.keys["clinic-b"], "holder").put(path, json=own).status_code == 403
+    impostor = make_keys(["clinic-a"])["clinic-a"]
+    assert http.machine(impostor, "holder").put(path, json=own).status_code == 403
+    holder = http.machine(bench.keys["clinic-a"], "holder")
+    others = approvals["clinic-b"].to_json()
+    assert holder.put(path, json=others).json()["type"] == "urn:caps:problem:signature-refused"
+    assert holder.put(path, json=own | {"signature": "0" * 128}).status_code == 403
+    assert holder.put(f"/v1/studies/{study}/approvals/nobody", json=own).status_code == 404
+    assert holder.put(f"/v1/studies/{'0' * 64}/approvals/clinic-a", json=own).status_code == 404
+    assert http.person(Scope.OWNER).put(path, json=own).status_code == 403
+    assert holder.put(path, json=own).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [(b"{", 400), (b"[]", 422), (b'{"a": 1, "a": 2}', 400), (b'{"title": "secret-value"}', 422), (b"NaN", 400)],
+)
+def test_bad_manifests_are_problems_that_repeat_nothing(released, content, status):
+    answer = released[0].person(Scope.OPERATOR).post("/v1/studies", content=content)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "secret-value" not in answer.text
+
+
+def test_a_manifest_of_another_coordinator(released, tmp_path):
+    other = Bench(tmp_path).manifest
+    answer = released[0].person(Scope.OPERATOR).post("/v1/studies", json=other.to_json())
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["place"] == "coordinator"
+
+
+def test_scopes(released):
+    http, run = released
+    assert Client(http.app).get(f"/v1/releases/{run}").status_code == 401
+    owner, analyst, auditor = (http.person(scope) for scope in (Scope.OWNER, Scope.ANALYST, Scope.AUDITOR))
+    assert owner.get(f"/v1/releases/{run}/data").status_code == 403
+    assert owner.get("/v1/studies").status_code == 200
+    assert analyst.post("/v1/studies", json={}).status_code == 403
+    assert analyst.get(f"/v1/studies/{http.bench.manifest.study_id}/participation").status_code == 403
+    assert auditor.post(f"/v1/releases/{run}/samples", json={}).status_code == 403
+    assert auditor.get(f"/v1/releases/{run}/certificate").status_code == 200
+
+
+def test_things_that_are_not_there(analyst, released):
+    for path in ("runs", "releases"):
+        assert analyst.get(f"/v1/{path}/{'0' * 32}").status_code == 404
+    assert analyst.get(f"/v1/studies/{'0' * 64}").status_code == 404
+    assert analyst.get("/v1/runs/..%2f").status_code in (404, 422)
+    assert analyst.get(f"/v1/releases/{released[1]}/samples/{'0' * 32}").status_code == 404
+
+
+def test_all_formats_hold_the_same_rows(analyst, data_url, released):
+    frames = {}
+    for name, read in (
+        ("text/csv", pl.read_csv),
+        ("application/vnd.apache.parquet", pl.read_parquet),
+        ("application/vnd.apache.arrow.stream", pl.read_ipc_stream),
+        ("application/x-ndjson", pl.read_ndjson),
+    ):
+        answer = analyst.get(data_url, headers={"Accept": name})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith(name)
+        assert int(answer.headers["content-length"]) == len(answer.content)
+        digest = base64.b64encode(sha256(answer.content).digest()).decode()
+        assert answer.headers["repr-digest"] == f"sha-256=:{digest}:"
+        assert answer.headers["etag"] == f'"{sha256(answer.content).hexdigest()}"'
+        assert answer.headers["vary"] == "Accept"
+        frames[name] = read(io.BytesIO(answer.content))
+    csv, parquet, arrow, ndjson = frames.values()
+    assert parquet.equals(arrow)
+    assert ndjson["age"].equals(parquet["age"])
+    assert csv["age"].equals(parquet["age"])
+    assert csv["region"].equals(parquet["region"])
+    certificate = Certificate.model_validate(analyst.get(f"/v1/releases/{released[1]}/certificate").json())
+    assert certificate.release.document.files["data.csv"] == sha256(analyst.get(data_url).content).hexdigest()
+
+
+def test_formats_by_name_and_none(analyst, data_url):
+    assert analyst.get(data_url + "?format=ndjson").headers["content-type"] == "application/x-ndjson"
+    assert "filename=" in analyst.get(data_url + "?format=parquet").headers["content-disposition"]
+    refused = analyst.get(data_url, headers={"Accept": "image/png"})
+    assert refused.status_code == 406
+    assert "application/x-ndjson" in refused.json()["available"]
+    assert analyst.get(data_url + "?format=xls").status_code == 406
+
+
+def test_validators(analyst, data_url):
+    etag = analyst.get(data_url).headers["etag"]
+    for tags in (etag, f'"x", {etag}', f"W/{etag}", "*"):
+        answer = analyst.get(data_url, headers={"If-None-Match": tags})
+        assert (answer.status_code, answer.content) == (304, b"")
+        assert answer.headers["etag"] == etag
+    assert analyst.get(data_url, headers={"If-None-Match": '"x"'}).status_code == 200
+
+
+def test_parts(analyst, data_url):
+    whole = analyst.get(data_url)
+    size, etag = len(whole.content), whole.headers["etag"]
+    part = analyst.get(data_url, headers={"Range": "bytes=5-14"})
+    assert (part.status_code, part.content) == (206, whole.content[5:15])
+    assert part.headers["content-range"] == f"bytes 5-14/{size}"
+    assert part.headers["repr-digest"] == whole.headers["repr-digest"]
+    assert analyst.get(data_url, headers={"Range": "bytes=-7"}).content == whole.content[-7:]
+    assert analyst.get(data_url, headers={"Range": "bytes=0-3", "If-Range": etag}).status_code == 206
+    assert analyst.get(data_url, headers={"Range": "bytes=0-3", "If-Range": '"x"'}).content == whole.content
+    assert analyst.get(data_url, headers={"Range": "bytes=0-1,3-4"}).content == whole.content
+    beyond = analyst.get(data_url, headers={"Range": f"bytes={size}-"})
+    assert beyond.status_code == 416
+    assert beyond.headers["content-range"] == f"bytes */{size}"
+    assert beyond.json()["type"] == "urn:caps:problem:range-not-satisfiable"
+
+
+def test_head(analyst, data_url):
+    whole, head = analyst.get(data_url), analyst.head(data_url)
+    assert (head.status_code, head.content) == (200, b"")
+    for name in ("content-length", "etag", "repr-digest", "content-type", "accept-ranges"):
+        assert head.headers[name] == whole.headers[name]
+
+
+def test_samples_are_a_function_of_rows_and_seed(analyst, released):
+    http, run = released
+    path = f"/v1/releases/{run}/samples"
+    made = analyst.post(path, json={"rows": 25, "seed": "1" * 64})
+    assert made.status_code == 201
+    assert "costs no privacy" in made.json()["privacy"]
+    again = analyst.post(path, json={"rows": 25, "seed": "1" * 64})
+    assert (again.status_code, again.json()) == (200, made.json())
+    location = made.headers["location"]
+    assert analyst.get(location).json() == made.json()
+    rows = analyst.get(location + "/data")
+    assert len(rows.text.splitlines()) == 26
+    assert analyst.get(location + "/data?format=parquet").status_code == 200
+    assert analyst.head(location + "/data").headers["content-length"] == str(len(rows.content))
+    other = analyst.post(path, json={"rows": 25, "seed": "2" * 64})
+    assert analyst.get(other.headers["location"] + "/data").content != rows.content
+    assert analyst.post(path).json()["rows"] == analyst.get(f"/v1/releases/{run}").json()["rows"]
+    for bad in ({"rows": 0}, {"rows": 1_000_001}, {"seed": "xyz"}, {"where": 1}):
+        assert analyst.post(path, json=bad).status_code == 422
+    # The release itself is such a sample.
+    body = http.coordinator.store.release(run).certificate.release.document
+    same = analyst.post(path, json={"rows": body.rows, "seed": body.seed})
+    assert analyst.get(same.headers["location"] + "/data").content == analyst.get(f"/v1/releases/{run}/data").content
+
+
+def test_the_number_of_samples_is_limited(analyst, released, monkeypatch):
+    monkeypatch.setattr("services.coordinator.publish.MOST_SAMPLES", 0)
+    answer = analyst.post(f"/v1/releases/{released[1]}/samples", json={"seed": "9" * 64})
+    assert answer.status_code == 409
+
+
+def test_measurements_and_report(analyst, released):
+    transcript = analyst.get(f"/v1/releases/{released[1]}/transcript")
+    assert transcript.headers["content-type"] == "application/x-ndjson"
+    steps = [TranscriptStep.from_line(line) for line in transcript.content.splitlines(keepends=True)]
+    assert [one.answer.step for one in steps] == list(range(len(steps)))
+    measured = analyst.get(f"/v1/releases/{released[1]}/measurements").json()["measurements"]
+    for one in measured:
+        cells = 1
+        for extent, names in zip(one["shape"], one["categories"], strict=True):
+            assert len(names) == extent
+            cells *= extent
+        assert len(one["values"]) == cells
+        assert one["sigma"] > 0
+    report = analyst.get(f"/v1/releases/{released[1]}/report")
+    assert report.json()["privacy"]["paragraph"].startswith("This release is differentially private")
+    text = analyst.get(f"/v1/releases/{released[1]}/report", headers={"Accept": "text/markdown"})
+    assert text.headers["content-type"].startswith("text/markdown")
+    assert report.json()["privacy"]["paragraph"] in text.text
+    assert analyst.get(f"/v1/releases/{released[1]}/report", headers={"Accept": "image/png"}).status_code == 406
+
+
+def test_what_the_manifest_does_not_publish(tmp_path):
+    bench = Bench(tmp_path, publication={"rows": 30, "measurements": False, "resamples": False})
+    coordinator, run = bench.started()
+    coordinator.runs.perform(run)
+    analyst = Http(bench, coordinator).person(Scope.ANALYST)
+    assert analyst.get(f"/v1/releases/{run}").json()["rows"] == 30
+    assert analyst.get(f"/v1/releases/{run}/measurements").status_code == 403
+    assert analyst.get(f"/v1/releases/{run}/transcript").status_code == 403
+    assert analyst.post(f"/v1/releases/{run}/samples", json={}).status_code == 403
+
+
+def parsed(text: str) -> list[tuple[int, str, dict]]:
+    found = []
+    for block in text.split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+        if "id" in lines:
+            found.append((int(lines["id"]), lines["event"], json.loads(lines["data"])))
+    return found
+
+
+def test_events_resume(analyst, released):
+    path = f"/v1/runs/{released[1]}/events"
+    whole = analyst.get(path)
+    assert whole.headers["content-type"].startswith("text/event-stream")
+    events = parsed(whole.text)
+    assert [number for number, _, _ in events] == list(range(1, len(events) + 1))
+    assert events[-1][2]["state"] == "released"
+    assert parsed(analyst.get(path, headers={"Last-Event-ID": "5"}).text) == events[5:]
+    assert analyst.get(path, headers={"Last-Event-ID": str(len(events))}).status_code == 204
+    assert analyst.get(path, headers={"Last-Event-ID": "x"}).status_code == 400
+
+
+def test_a_quiet_run_is_heard_of_and_a_stop_ends_the_stream(tmp_path):
+    coordinator, run = Bench(tmp_path).started()
+    stop = []
+
+    async def listen() -> list[bytes]:
+        heard = []
+        pace = {"look_every": 0.001, "heartbeat_every": 0.002}
+        async for piece in stream(coordinator.store, run, 0, stopping=lambda: bool(stop), **pace):
+            heard.append(piece)
+            if len(heard) == 5:
+                stop.append(True)
+        return heard
+
+    heard = asyncio.run(listen())
+    assert heard[0].startswith(b"retry:")
+    assert parsed(heard[1].decode())[0][2]["state"] == "queued"
+    assert heard[2:] == [b": still here\n\n"] * 3
+
+
+def test_what_is_written_is_told_at_once(tmp_path):
+    """The store is looked at because it changed, not because a minute is over."""
+    coordinator, run = Bench(tmp_path).started()
+
+    async def listen() -> list[str]:
+        heard = []
+        pace = {"look_every": 60.0, "heartbeat_every": 60.0}
+        async with asyncio.timeout(20):
+            async for piece in stream(coordinator.store, run, 0, stopping=lambda: False, **pace):
+                heard += [body["state"] for _, _, body in parsed(piece.decode())]
+                if after := {"queued": State.RUNNING, "running": State.FAILED}.get(heard[-1] if heard else ""):
+                    await asyncio.to_thread(coordinator.store.change_state, run, after)
+        return heard
+
+    assert asyncio.run(listen()) == ["queued", "running", "failed"]
+
+
+def test_the_interface_can_be_described(analyst):
+    paths = analyst.get("/v1/openapi.json").json()["paths"]
+    assert "/v1/releases/{release}/data" in paths
+    assert "requestBody" in paths["/v1/studies"]["post"]

@@ -1,0 +1,301 @@
+"""The steps of a run on shares give what the clear twin gives for the same random bits, and open nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caps.data.domain import Attribute, Domain, Layout
+from caps.dp.clear import ClearOracle
+from caps.dp.oracle import Measurement, Selection, rounded_estimate
+from caps.dp.privacy.filter import BudgetExceeded, Filter
+from caps.dp.privacy.mechanisms import Gaussian, Laplace, NoisyMax, PermuteAndFlip
+from caps.dp.privacy.neighbouring import Neighbouring, Relation
+from caps.errors import DomainError, LabelReused, ShareError
+from caps.shares.prss import expand
+from caps.shares.ring import Z64, plane_words
+from services.mpc_server.engine.arithmetic import multiply
+from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.shares import AShare
+from services.mpc_server.engine.steps import NoisePool, Steps, Wanted, draw_noise
+from services.mpc_server.testing.world import STUDY, Failed, PerParty, Recorder, World
+from tests.kit.cases.sampling import WorldBits
+
+pytestmark = pytest.mark.property
+
+UNBOUNDED = Neighbouring(Relation.UNBOUNDED)
+PATH = b"/test/run"
+
+
+def all_pairs(domain: Domain) -> Layout:
+    singles = [(name,) for name in domain.names]
+    return Layout(domain, (*singles, *combinations(domain.names, 2)))
+
+
+def table(seed: int, rows: int, sizes: list[int]) -> tuple[Layout, np.ndarray]:
+    domain = Domain(tuple(Attribute(f"a{i}", size, nullable=True) for i, size in enumerate(sizes)))
+    generator = np.random.default_rng(seed)
+    codes = np.stack([generator.integers(-1, size, rows) for size in sizes], axis=1)
+    return all_pairs(domain), codes
+
+
+def selection(layout: Layout, codes: np.ndarray, seed: int, mechanism, step: str = "select") -> Selection:
+    generator = np.random.default_rng(seed)
+    cells = layout.marginals(codes)[layout.positions(layout.cliques)]
+    estimate = rounded_estimate(np.maximum(0, cells + generator.normal(0, 5, cells.size)))
+    count = len(layout.cliques)
+    bias = generator.integers(0, 500, count)
+    return Selection(step, layout.cliques, estimate, bias, generator.integers(1, 9, count), mechanism)
+
+
+MECHANISMS = {
+    "gumbel": NoisyMax.of_star(Fraction(1, 3)),
+    "permute-and-flip": PermuteAndFlip(Fraction(1, 2)),
+    "gaussian": Gaussian(Fraction(53, 2)),
+    "wide gaussian": Gaussian(Fraction(73) ** 2),
+    "laplace": Laplace(Fraction(13)),
+}
+
+
+def budget() -> Filter:
+    return Filter(Fraction(100), UNBOUNDED)
+
+
+def twin(world: World, layout: Layout, codes: np.ndarray, bits=None) -> ClearOracle:
+    oracle = ClearOracle(codes, layout, UNBOUNDED, budget(), bits or WorldBits(world), PATH)
+    oracle.answers()
+    return oracle
+
+
+async def run_steps(ctx, counts, layout, requests, wanted=(), own_bits=None):
+    steps = Steps(ctx.step("run"), layout, UNBOUNDED, counts)
+    await steps.prepare()
+    await steps.pool.fill(steps.run, wanted)
+    results = []
+    for request in requests:
+        if isinstance(request, Selection):
+            results.append(np.array(await steps.select(request)))
+        else:
+            results.append(await steps.measure(request, own_bits))
+    assert len(steps.pool) == 0
+    return tuple(results)
+
+
+def shared_counts(layout: Layout, codes: np.ndarray) -> np.ndarray:
+    return layout.marginals(codes).astype(np.uint64)
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(0, 60))
+def test_steps_equal_the_clear_twin_bit_for_bit(seed: int, sizes: list[int], rows: int) -> None:
+    layout, codes = table(seed, rows, sizes)
+    clique = layout.cliques[seed % len(layout.cliques)]
+    requests = [
+        selection(layout, codes, seed, MECHANISMS["gumbel"], "one"),
+        Measurement("two", clique, MECHANISMS["gaussian"]),
+        selection(layout, codes, seed + 1, MECHANISMS["permute-and-flip"], "three"),
+        Measurement("four", clique, MECHANISMS["wide gaussian"], draws=layout.domain.cells(clique) + 7),
+        Measurement("five", clique, MECHANISMS["laplace"]),
+    ]
+    world = World(seed % 1000)
+    got = world.run(run_steps, shared_counts(layout, codes), layout, requests).value
+    oracle = twin(world, layout, codes)
+    for request, value in zip(requests, got, strict=True):
+        expected = oracle.select(request) if isinstance(request, Selection) else oracle.measure(request)
+        assert np.array_equal(value, expected)
+
+
+class Seeded:
+    """Bits by label alone: what one server draws for itself, known to the test."""
+
+    def bits(self, label, width, shape):
+        return expand(bytes(32), label, (width, plane_words(int(np.prod(shape, dtype=int)))), Z64)
+
+
+def test_distributed_noise_is_the_sum_of_what_each_server_drew() -> None:
+    layout, codes = table(3, 50, [3, 4])
+    request = Measurement("m", layout.cliques[2], Gaussian(Fraction(100)), distributed=True)
+    world = World(8)
+    outcome = world.run(run_steps, shared_counts(layout, codes), layout, [request], (), PerParty(*[Seeded()] * 3))
+    assert np.array_equal(outcome.value[0], twin(world, layout, codes, Seeded()).measure(request))
+    with pytest.raises(Failed) as caught:
+        World(8).run(run_steps, shared_counts(layout, codes), layout, [request])
+    assert any(isinstance(error, DomainError) and "own" in str(error) for error in caught.value.errors)
+
+
+def test_a_filled_pool_changes_no_result_and_takes_the_noise_offline() -> None:
+    layout, codes = table(5, 200, [5] * 9)
+    assert len(layout.cliques) == 45
+    clique, largest = layout.cliques[-1], 25
+    select = selection(layout, codes, 5, NoisyMax.of_star(Fraction(1, 10)))
+    measure = Measurement("measure", clique, Gaussian(Fraction(73) ** 2), draws=largest)
+    others = [Gaussian(Fraction(73) ** 2 / 4), Gaussian(Fraction(61))]  # sigma, sigma / 2 and the last round's
+    wanted = [
+        Wanted("select", select.plan(UNBOUNDED), 45),
+        *(Wanted("measure", Measurement("", clique, m).plan(), largest) for m in (measure.mechanism, *others)),
+    ]
+    counts = shared_counts(layout, codes)
+    pooled = World(6).run(run_steps, counts, layout, [select, measure], wanted)
+    on_demand = World(6).run(run_steps, counts, layout, [select, measure])
+    for one, other in zip(pooled.value, on_demand.value, strict=True):
+        assert np.array_equal(one, other)
+
+    async def offline(ctx, counts):
+        steps = Steps(ctx.step("run"), layout, UNBOUNDED, counts)
+        await steps.prepare()
+        await steps.pool.fill(steps.run, wanted)
+        return np.array(0)
+
+    assert pooled.rounds - World(6).run(offline, counts).rounds == 30 + 1  # the selection, and the opening
+
+
+def test_noise_drawn_in_the_rounds_of_a_selection_is_the_same_and_takes_none_of_its_own() -> None:
+    layout, codes = table(5, 200, [5] * 9)
+    select = selection(layout, codes, 5, NoisyMax.of_star(Fraction(1, 10)))
+    measure = Measurement("measure", layout.cliques[-1], Gaussian(Fraction(73) ** 2))
+    counts = shared_counts(layout, codes)
+
+    async def run(ctx, counts, ahead):
+        steps = Steps(ctx.step("run"), layout, UNBOUNDED, counts)
+        await steps.prepare()
+        await steps.pool.fill(steps.run, [Wanted("select", select.plan(UNBOUNDED), 45)])
+        selected = np.array(await steps.select(select, ahead))
+        return selected, await steps.measure(measure)
+
+    ahead = World(6).run(run, counts, [Wanted("measure", measure.plan(), 25)])
+    on_demand = World(6).run(run, counts, [])
+    for one, other in zip(ahead.value, on_demand.value, strict=True):
+        assert np.array_equal(one, other)
+    drawing = World(6).run(lambda ctx: draw_noise(ctx, measure.plan(), 25))
+    assert on_demand.rounds - ahead.rounds == drawing.rounds > 5
+
+
+def test_a_pool_fills_on_a_channel_of_its_own_while_the_party_works() -> None:
+    """The same keys on a second channel: noise is drawn in between the rounds of other work, and is the same noise."""
+    layout, codes = table(5, 200, [5] * 4)
+    counts = shared_counts(layout, codes)
+    measure = Measurement("measure", layout.cliques[-1], Gaussian(Fraction(73) ** 2))
+    wanted = [Wanted("measure", measure.plan(), 25)]
+    world = World(6)
+    working, filling = world.channels(), world.channels()
+
+    async def serve(p: int) -> tuple[np.ndarray, AShare, int]:
+        party = Party(working[p], study=STUDY, scope=b"world")
+        context = party.context.step("test")
+        share = shares[p]
+        steps = Steps(context.step("run"), layout, UNBOUNDED, share)
+
+        async def work(ctx: Context) -> AShare:
+            product = share
+            for i in range(50):
+                product = await multiply(ctx.step(i), product, share)
+            return product
+
+        product, _ = await asyncio.gather(
+            party.execute(work(context.step("work"))),
+            party.beside(filling[p]).execute(steps.pool.fill(steps.run, wanted)),
+        )
+        return await party.execute(steps.measure(measure)), product, party.channel.traffic.rounds
+
+    async def main():
+        return await asyncio.gather(*(serve(p) for p in range(3)))
+
+    contexts = [Party(c, study=STUDY, scope=b"world").context for c in world.channels()]
+    shares = world.share(contexts, counts)
+    results = asyncio.run(main())
+    on_demand = World(6).run(run_steps, counts, layout, [measure]).value[0]
+    assert all(np.array_equal(opened, on_demand) for opened, _, _ in results)
+    assert np.array_equal(world.open([product for _, product, _ in results]), counts**51)
+    assert {rounds for *_, rounds in results} == {50 + 1}
+
+
+def test_a_party_keeps_to_its_own_channels() -> None:
+    channels = World(1).channels()
+    with pytest.raises(ShareError, match="S2"):
+        Party(channels[0], study=STUDY, scope=b"").beside(channels[1])
+
+
+def test_noise_serves_once() -> None:
+    layout, codes = table(3, 50, [3, 4])
+    request = Measurement("m", layout.cliques[0], MECHANISMS["gaussian"])
+    for wanted in ((), [Wanted("m", request.plan(), 3)]):
+        with pytest.raises(Failed) as caught:
+            World(1).run(run_steps, shared_counts(layout, codes), layout, [request, request], wanted)
+        assert any(isinstance(error, LabelReused) for error in caught.value.errors)
+
+
+def test_a_pool_is_bounded_and_refuses_before_it_draws() -> None:
+    plan = Measurement("", ("a0",), MECHANISMS["gaussian"]).plan()
+
+    async def overfill(ctx):
+        await NoisePool(limit=10).fill(ctx, [Wanted("a", plan, 6), Wanted("b", plan, 5)])
+
+    recorder = Recorder()
+    with pytest.raises(Failed) as caught:
+        World(1, interceptor=recorder).run(overfill)
+    assert any(isinstance(error, DomainError) and "no room" in str(error) for error in caught.value.errors)
+    assert recorder.messages == []
+
+
+def test_too_little_pooled_noise_is_refused() -> None:
+    layout, codes = table(3, 50, [3, 4])
+    request = Measurement("m", layout.cliques[2], MECHANISMS["gaussian"])
+    with pytest.raises(Failed) as caught:
+        World(1).run(run_steps, shared_counts(layout, codes), layout, [request], [Wanted("m", request.plan(), 3)])
+    assert any(isinstance(error, DomainError) and "are needed" in str(error) for error in caught.value.errors)
+
+
+def test_every_step_is_charged_before_it_is_answered() -> None:
+    layout, codes = table(1, 30, [3, 4])
+    oracle = ClearOracle(codes, layout, UNBOUNDED, Filter(Fraction(1, 100), UNBOUNDED))
+    oracle.answers()
+    oracle.measure(Measurement("a", ("a0",), Gaussian(Fraction(100))))
+    spent = oracle.budget.spent
+    assert Fraction(1, 200) <= spent < Fraction(1, 200) + Fraction(1, 10**12)
+    for request in (
+        lambda: oracle.measure(Measurement("b", ("a0",), Gaussian(Fraction(50)))),
+        lambda: oracle.select(selection(layout, codes, 1, NoisyMax.of_star(Fraction(1)))),
+    ):
+        with pytest.raises(BudgetExceeded):
+            request()
+    assert oracle.budget.spent == spent
+
+
+BAD_SELECTIONS = {
+    "no candidates": {"candidates": ()},
+    "too few estimates": {"estimate": np.zeros(1, np.int64)},
+    "too few biases": {"bias": np.zeros(1, np.int64)},
+    "floats": {"bias": np.zeros(3)},
+    "no weight": {"weights": np.zeros(3, np.int64)},
+    "overflow": {"weights": np.full(3, 1 << 40)},
+    "unknown clique": {"candidates": (("zz",), ("a0",), ("a1",))},
+}
+
+
+@pytest.mark.parametrize("name", BAD_SELECTIONS)
+def test_selections_that_do_not_fit_are_refused_before_anything_is_sent(name: str) -> None:
+    layout, codes = table(3, 50, [3, 4])
+    good = selection(layout, codes, 1, MECHANISMS["gumbel"])
+    fields = {f: getattr(good, f) for f in ("candidates", "estimate", "bias", "weights")} | BAD_SELECTIONS[name]
+    bad = Selection("select", mechanism=good.mechanism, **fields)
+    with pytest.raises(DomainError):
+        twin(World(1), layout, codes).select(bad)
+
+
+def test_only_the_index_of_a_selection_is_opened() -> None:
+    """With the counts in one cell far from the estimate, or all as estimated, the opened messages have one size."""
+    layout, codes = table(3, 50, [3, 4])
+    sizes = []
+    for rows in (codes, codes[:0]):
+        recorder = Recorder()
+        request = selection(layout, codes, 1, MECHANISMS["gumbel"])
+        World(1, interceptor=recorder).run(run_steps, shared_counts(layout, rows), layout, [request])
+        sizes.append([(m.source, m.dest, len(m.payload)) for m in recorder.messages])
+    assert sizes[0] == sizes[1]
+    assert max(size for *_, size in sizes[0][-6:]) == 16  # one plane of 8 bytes and a digest: the index, no score
