@@ -35,7 +35,7 @@ from caps.service.metrics import Metrics
 from caps.study import Manifest
 from caps.wire import Answer, Attestation, RunRequest, Seal, Signed, inputs_digest, transcript_digest
 from services.coordinator.algorithms import Outcome, Progress, Stage, algorithm
-from services.coordinator.generate import Model, create_estimator
+from services.coordinator.generate import create_estimator
 from services.coordinator.servers import Misbehaved, Servers, Unavailable, agree, signed
 from services.coordinator.store import News, Run, State, Store
 
@@ -71,7 +71,7 @@ class Patience:
 class Attested:
     """A run that has ended: what came out, and the servers' word on it."""
 
-    outcome: Outcome[Model]
+    outcome: Outcome
     transcript: str
     attestations: tuple[Signed[Attestation], ...]
     statement: PrivacyStatement
