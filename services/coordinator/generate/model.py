@@ -39,7 +39,7 @@ def reorder(flat: Floats, domain: Domain, clique: Iterable[str], other: Domain) 
 
 
 class TreeModel:
-    """See `estimation.Model`. `theta`: the factors' potentials; `cells`: the cliques' marginals; both as `index` says."""
+    """See `estimation.Model`. `theta`: the factors' potentials; `cells`: the cliques' marginals; as `index` says."""
 
     def __init__(self, domain: Domain, total: float, index: TreeIndex, theta: Floats, cells: Floats) -> None:
         self.domain = domain
