@@ -19,7 +19,8 @@ from caps.service.migrations import DatabaseRefused, upgrade
 from caps.service.problems import Kind, Problem
 from caps.study import Manifest
 from deploy.federation import Federation
-from services.coordinator.store import News, State
+from services.coordinator.states import State
+from services.coordinator.store import News
 from services.mpc_server import tables
 from services.mpc_server.store import forgotten
 from tests.kit.coordinator_servers import Bench, performed
