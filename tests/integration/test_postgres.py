@@ -29,6 +29,11 @@ from tests.integration.test_coordinator_runs import performed
 from tests.mpc_kit import dealt
 from tests.postgres_kit import SERVICES, Moved, Postgres, moved, postgres
 from tests.unit.test_ledger import *
+from tests.unit.test_ledger_columns import (
+    several,
+    test_a_migration_fills_the_columns_from_the_text,
+    test_an_altered_column_is_found,
+)
 from tests.unit.test_migrations import FAILS, differences, metadata, old, package
 from tests.unit.test_mpc_contributions import (
     desk,

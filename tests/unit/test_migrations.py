@@ -26,7 +26,7 @@ def upgrade():
 {body}
 '''
 ROOT = Path(__file__).parents[2]
-HEADS = {"mpc_server": "mpc_server_0003", "coordinator": "coordinator_0001", "holder": "holder_0001"}
+HEADS = {"mpc_server": "mpc_server_0004", "coordinator": "coordinator_0001", "holder": "holder_0001"}
 FIRST = 'op.create_table("things", sa.Column("name", sa.String(8), primary_key=True))'
 SECOND = 'op.add_column("things", sa.Column("size", sa.Integer()))'
 FAILS = f"{SECOND}\nraise ZeroDivisionError"
