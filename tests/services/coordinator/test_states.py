@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from itertools import product
 
 import pytest
-from tests.kit.study import example_manifest
 
 from caps.errors import LocalError
 from caps.service.database import open_database
@@ -25,6 +24,7 @@ from services.coordinator.states import (
 )
 from services.coordinator.store import Store
 from services.coordinator.tables import metadata
+from tests.kit.study import example_manifest
 
 PATHS = {
     State.QUEUED: [],
