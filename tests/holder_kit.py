@@ -18,6 +18,7 @@ import httpx
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
+from caps.basics.retry import Backoff
 from caps.service.app import create_app
 from caps.service.database import sqlite_url
 from caps.service.identity import Allow, Caller
@@ -32,14 +33,14 @@ from caps.trust import pki
 from caps.trust.tls import Credentials, client_context, server_context
 from caps.wire import Approval, Commitment, ContributionState, Offer, Receipt, Signed
 from services.holder.api import holder_app
-from services.holder.push import content_digest
 from services.holder.service import HolderService
 from services.holder.settings import Options
+from services.holder.uploader import content_digest
 from tests.study_kit import SERVERS, example_json, write_site
 
 HOLDERS = Allow(machines=["holder"])
 Met = Annotated[Caller, Depends(HOLDERS)]
-QUICK = (0.01, 0.05)
+QUICK = Backoff(first=0.01, longest=0.05)
 
 
 @contextmanager
@@ -270,7 +271,7 @@ class World:
         return served(self._app(SERVERS[party], server.router()), server.site.credentials, self.sockets[SERVERS[party]])
 
     def holder(self, **options: Any) -> HolderService:
-        return HolderService(self.site("holder", "holder"), Options(**({"pauses": QUICK} | options)))
+        return HolderService(self.site("holder", "holder"), Options(**({"backoff": QUICK} | options)))
 
     @contextmanager
     def running(self, **options: Any) -> Iterator[HolderService]:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from caps.basics import canonical
+from caps.basics.retry import Backoff
 from caps.data.domain import Layout
 from caps.dp.oracle import (
     COMPUTE,
@@ -39,6 +40,8 @@ from services.coordinator.generate import Model, create_estimator
 from services.coordinator.servers import Misbehaved, Servers, Unavailable, agree, signed
 from services.coordinator.store import News, Run, State, Store
 
+PATIENCE = Backoff(first=0.5, longest=30.0)
+"""Between attempts to reach a party that is out of reach, without end."""
 _OWN_WORDS = frozenset({"server", "ledger", "at"})
 _FOLLOWED = frozenset({Stage.SELECT, Stage.GENERATE})
 """Stages after which the next request is at hand, and takes the news of them along. After others, a fit may be long."""
@@ -57,14 +60,6 @@ class RunFailed(CapsError):
 
 class Stopped(Exception):
     """The service ends; the run goes on when it starts again."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """Seconds between attempts to reach a party that is out of reach: doubled each time, up to `longest`, for ever."""
-
-    first: float = 0.5
-    longest: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,7 @@ class Execution:
         manifest: Manifest,
         run: Run,
         *,
-        patience: Patience,
+        patience: Backoff,
         stop: Event,
         metrics: Metrics | None = None,
     ) -> None:
@@ -123,7 +118,7 @@ class Execution:
 
     def patiently(self, attempt: Callable[[], T]) -> T:
         """Attempt until every party that is needed is there. In between, the run waits and says for whom."""
-        pause, said = self._patience.first, None
+        retries, said = self._patience.begin(), None
         while True:
             if self._stop.is_set():
                 raise Stopped
@@ -136,13 +131,13 @@ class Execution:
                     logs.say(log, "waiting", party=error.party, reason=error.what)
                     said = error.party, error.what
                 self._store.change_state(self._run.run, State.WAITING, party=error.party, reason=error.what)
+                pause = retries.pause()
             else:
                 if said is not None:
                     logs.say(log, "goes on", party=said[0])
                     self._go_on()
                 return result
             self.pause(pause)
-            pause = min(2 * pause, self._patience.longest)
 
     def _go_on(self) -> None:
         record = self._store.run(self._run.run)

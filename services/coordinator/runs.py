@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Any
 
+from caps.basics.retry import Backoff
 from caps.errors import CapsError
 from caps.service import logs
 from caps.service.metrics import Metrics, Reading
 from caps.service.problems import Kind, Problem
 from caps.wire import SealRequest
-from services.coordinator.execution import Attested, Execution, Patience, RunFailed, Stopped
+from services.coordinator.execution import PATIENCE, Attested, Execution, RunFailed, Stopped
 from services.coordinator.publish import Publisher
 from services.coordinator.servers import ServerError, Servers, Unavailable
 from services.coordinator.store import ENDED, Judged, Run, State, Store
@@ -49,7 +50,7 @@ class Runs:
         servers: Servers,
         publisher: Publisher,
         *,
-        patience: Patience | None = None,
+        patience: Backoff = PATIENCE,
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics or Metrics()
@@ -57,7 +58,7 @@ class Runs:
         self._studies = studies
         self._servers = servers
         self._publisher = publisher
-        self._patience = patience or Patience()
+        self._patience = patience
         self._stop = Event()
         self._lock = Lock()
         self._threads: dict[str, Thread] = {}

@@ -35,8 +35,8 @@ from caps.errors import PeerViolation
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest, Server
-from services.holder.errands import Errands
 from services.holder.peers import PeerProblem, ask
+from services.holder.retry_queue import RetryQueue
 from services.holder.sharing import Entropy
 from services.holder.table import Rows
 
@@ -158,11 +158,11 @@ class _Growing:
 
 
 class Matcher:
-    """Goes through the stages, in an errand; what was done is not done again."""
+    """Goes through the stages, as a task of the retry queue; what was done is not done again."""
 
-    def __init__(self, site: Site, errands: Errands) -> None:
+    def __init__(self, site: Site, retries: RetryQueue) -> None:
         self._site = site
-        self._errands = errands
+        self._retries = retries
 
     def evaluated(self, folder: Path, server: str) -> int:
         """Bytes of evaluations that are here from a server."""
@@ -193,7 +193,7 @@ class Matcher:
         client, ids = Client((folder / _SEED).read_bytes()), _ids(folder)
         blinded = _Growing(folder / _BLINDED, ELEMENT_BYTES, capacity)
         for first, end in blinded.missing():
-            self._errands.check()
+            self._retries.check()
             blinded.write(first, client.blind(ids[first:end], first=first))
         with ThreadPoolExecutor(len(manifest.servers)) as pool:
             asked = {
@@ -214,7 +214,7 @@ class Matcher:
         evaluated = _Growing(folder / f"evaluated-{server.name}", ELEMENT_BYTES, blinded.total)
         with self._site.calls(server, timeout=_TIMEOUT) as client:
             for first, end in evaluated.missing():
-                self._errands.check()
+                self._retries.check()
                 batch = blinded.read(first, end)
                 answer = ask(
                     client, server.name, "POST", f"/v1/studies/{study}/oprf", content=batch, headers=_BYTES
@@ -231,7 +231,7 @@ class Matcher:
         parts = [_Growing(folder / f"evaluated-{name}", ELEMENT_BYTES, capacity) for name in names]
         tags = _Growing(folder / _TAGS, TAG_BYTES, capacity)
         for first, end in tags.missing():
-            self._errands.check()
+            self._retries.check()
             evaluations = [part.read(first, end) for part in parts]
             try:
                 found = client.finalise(ids[first:end], evaluations, first=first)

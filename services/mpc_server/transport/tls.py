@@ -28,6 +28,7 @@ from typing import cast
 
 from cryptography import x509
 
+from caps.basics.retry import Backoff
 from caps.errors import (
     DomainError,
     LocalError,
@@ -75,7 +76,7 @@ _LEAST_BEATS = 3
 """One beat may go by while this party itself computes; the next ones must then find an answer in time."""
 
 _SHUTDOWN = 2.0
-_FIRST_RETRY, _LAST_RETRY = 0.05, 1.0
+_REDIAL = Backoff(first=0.05, longest=1.0)
 
 
 @dataclass(frozen=True)
@@ -667,7 +668,7 @@ class _Joining:
         self._made.discard(link)
 
     async def _dial(self, peer: int) -> None:
-        pause = _FIRST_RETRY
+        retries = _REDIAL.begin()
         while True:
             try:
                 link = await self._dialled(peer)
@@ -676,8 +677,7 @@ class _Joining:
                 return
             if link is not None:
                 await asyncio.shield(link.ended)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LAST_RETRY)
+            await asyncio.sleep(retries.pause())
 
     async def _dialled(self, peer: int) -> _Link | None:
         """Try once to reach `peer`; None if it is worth trying again."""
@@ -719,7 +719,7 @@ class _Joining:
                     connection, _ = await loop.sock_accept(listener)
                 except OSError as error:
                     self._troubles[None] = _reason(error)
-                    await asyncio.sleep(_FIRST_RETRY)
+                    await asyncio.sleep(_REDIAL.first)
                     continue
                 if len(handshakes) >= _MAX_HANDSHAKES:
                     next(iter(handshakes)).cancel()

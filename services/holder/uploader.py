@@ -1,8 +1,8 @@
-"""Bringing a contribution to the three servers, or withdrawing it: one errand for each server.
+"""Bringing a contribution to the three servers, or withdrawing it: one task of the retry queue for each server.
 
     PUT offer -> chunks the server lacks -> PUT each of them -> POST receipt -> verify it, write it down
 
-Each errand reads from the store what is wanted, so one that was cut off, or overtaken by a withdrawal, does the right
+Each task reads from the store what is wanted, so one that was cut off, or overtaken by a withdrawal, does the right
 thing the next time. Servers answer repeated requests as they did the first.
 """
 
@@ -22,8 +22,8 @@ from caps.service.site import Site
 from caps.study import Manifest, Server
 from caps.trust.signing import SignatureRefused
 from caps.wire import ContributionState, Receipt, Signed
-from services.holder.errands import Errands, TryLater
 from services.holder.peers import JSON, PeerProblem, ask, read
+from services.holder.retry_queue import RetryQueue, TryLater
 from services.holder.sharing import Parcel
 from services.holder.state import GONE, Delivery, Goal
 from services.holder.store import ContributionRecord, Store
@@ -34,33 +34,33 @@ _TIMEOUT = 120.0
 """Seconds; a server hashes the whole vector before it signs."""
 
 
-class Courier:
-    """Carries contributions. `parcel` finds the files of one; `delivered` is called when they are needed no more."""
+class Uploader:
+    """`parcel` finds the files of a contribution; `delivered` is called when they are no longer needed."""
 
     def __init__(
         self,
         site: Site,
         store: Store,
-        errands: Errands,
+        retries: RetryQueue,
         *,
         parcel: Callable[[ContributionRecord], Parcel],
         delivered: Callable[[ContributionRecord], None],
     ) -> None:
         self._site = site
         self._store = store
-        self._errands = errands
+        self._retries = retries
         self._parcel = parcel
         self._delivered = delivered
         self._sent: dict[tuple[str, str], int] = {}
 
-    def go(self, manifest: Manifest) -> None:
+    def start(self, manifest: Manifest) -> None:
         """Pursue the goal of the study's contribution at all servers."""
         for party in range(3):
-            self._errands.start(self._key(manifest, party), partial(self._visit, manifest, party))
+            self._retries.start(self._key(manifest, party), partial(self._visit, manifest, party))
 
     def wait(self, manifest: Manifest, seconds: float) -> None:
         """Until the servers have answered, but not longer."""
-        self._errands.wait([self._key(manifest, party) for party in range(3)], seconds)
+        self._retries.wait([self._key(manifest, party) for party in range(3)], seconds)
 
     def sent(self, contribution: str, server: str) -> int:
         """Bytes of the vector that the server is known to have."""
@@ -120,9 +120,9 @@ class Courier:
                 0, statement.vector_bytes - len(lacking) * statement.chunk_bytes
             )
             for number in lacking:
-                self._errands.check()
+                self._retries.check()
                 if self._record(manifest).goal is not Goal.PUSHING:
-                    raise TryLater  # at once: whoever changed the goal has nudged this errand
+                    raise TryLater  # at once: whoever changed the goal has nudged this task
                 chunk = parcel.chunk(number, statement.chunk_bytes)
                 headers = {"content-type": "application/octet-stream", "content-digest": content_digest(chunk)}
                 ask(client, server.name, "PUT", f"{path}/chunks/{number}", content=chunk, headers=headers)
