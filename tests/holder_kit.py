@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ import httpx
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
+from caps.basics.http import digest_header
 from caps.basics.retry import Backoff
 from caps.service.app import create_app
 from caps.service.database import sqlite_url
@@ -35,7 +37,6 @@ from caps.wire import Approval, Commitment, ContributionState, Offer, Receipt, S
 from services.holder.api import holder_app
 from services.holder.service import HolderService
 from services.holder.settings import Options
-from services.holder.uploader import content_digest
 from tests.study_kit import SERVERS, example_json, write_site
 
 HOLDERS = Allow(machines=["holder"])
@@ -162,7 +163,7 @@ class StandIn:
         async def chunk(study: str, contribution: str, number: int, request: Request) -> None:
             data = await request.body()
             met(request, study, contribution)
-            assert request.headers["content-digest"] == content_digest(data)
+            assert request.headers["content-digest"] == digest_header(sha256(data).digest())
             if self.chunks[contribution].setdefault(number, data) != data:
                 raise Problem(Kind.CONFLICT, "another chunk was sent before")
 

@@ -131,7 +131,7 @@ class Execution:
                     logs.say(log, "waiting", party=error.party, reason=error.what)
                     said = error.party, error.what
                 self._store.change_state(self._run.run, State.WAITING, party=error.party, reason=error.what)
-                pause = retries.pause()
+                pause = retries.pause(asked=error.retry_after)
             else:
                 if said is not None:
                     logs.say(log, "goes on", party=said[0])

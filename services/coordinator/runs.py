@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Any
 
-from caps.basics.retry import Backoff
+from caps.basics.retry import LONGEST_ASKED, Backoff
 from caps.errors import CapsError
 from caps.service import logs
 from caps.service.metrics import Metrics, Reading
@@ -246,9 +246,11 @@ class Runs:
 
     def _attend(self) -> None:
         """Servers that were out of reach, or whose operators had not decided, are asked again."""
-        while not self._stop.wait(_ATTEND_EVERY):
+        pause = _ATTEND_EVERY
+        while not self._stop.wait(pause):
+            pause = _ATTEND_EVERY
             for study in self._store.unjudged():
                 try:
-                    self._studies.refresh(study)
+                    pause = max(pause, min(self._studies.refresh(study), LONGEST_ASKED))
                 except CapsError as error:
                     log.warning(json.dumps({"study": study, "error": type(error).__name__}))

@@ -133,7 +133,7 @@ class HolderService:
             except PeerProblem as problem:
                 self.store.approval_told(record.study, problem.document, sent=False)
                 if problem.retryable:
-                    raise TryLater from None
+                    raise TryLater(problem.retry_after) from None
             else:
                 self.store.approval_told(record.study, None, sent=True)
 
@@ -255,7 +255,7 @@ class HolderService:
         except Unmatched as error:
             self.store.matching_told(study, error.problems)
             if error.retryable:
-                raise TryLater from None
+                raise TryLater(error.retry_after) from None
             return
         with self._heavy:
             record, found = self.store.study(study), self.store.matching(study)

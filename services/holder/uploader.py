@@ -9,29 +9,26 @@ thing the next time. Servers answer repeated requests as they did the first.
 from __future__ import annotations
 
 import logging
-from base64 import b64encode
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 
 import httpx
 
+from caps.basics.http import JSON_BODY, OCTETS_BODY, digest_header
 from caps.service import logs
 from caps.service.problems import Kind
 from caps.service.site import Site
 from caps.study import Manifest, Server
 from caps.trust.signing import SignatureRefused
 from caps.wire import ContributionState, Receipt, Signed
-from services.holder.peers import JSON, PeerProblem, ask, read
+from services.holder.peers import LONG_TIMEOUT, PeerProblem, ask, read
 from services.holder.retry_queue import RetryQueue, TryLater
 from services.holder.sharing import Parcel
 from services.holder.state import GONE, Delivery, Goal
 from services.holder.store import ContributionRecord, Store
 
 log = logging.getLogger("caps.holder")
-
-_TIMEOUT = 120.0
-"""Seconds; a server hashes the whole vector before it signs."""
 
 
 class Uploader:
@@ -79,11 +76,11 @@ class Uploader:
         state = record.deliveries[party].state
         try:
             if record.goal is Goal.PUSHING and state is Delivery.PENDING:
-                with self._site.calls(server, timeout=_TIMEOUT) as client:
+                with self._site.calls(server, timeout=LONG_TIMEOUT) as client:
                     receipt = self._push(client, manifest, record, party)
                 goal = self._store.tell(record.study, server.name, state=Delivery.ACCEPTED, receipt=receipt)
             elif record.goal is Goal.WITHDRAWING and state not in GONE:
-                with self._site.calls(server, timeout=_TIMEOUT) as client:
+                with self._site.calls(server, timeout=LONG_TIMEOUT) as client:
                     withdrawn = self._withdraw(client, record, server, state)
                 state = Delivery.ABSENT if withdrawn is None else Delivery.WITHDRAWN
                 goal = self._store.tell(record.study, server.name, state=state, receipt=withdrawn)
@@ -93,7 +90,7 @@ class Uploader:
             logs.say(log, "not done", reason=problem.document["detail"], retryable=problem.retryable)
             self._store.tell(record.study, server.name, problem=problem.document)
             if problem.retryable:
-                raise TryLater from None
+                raise TryLater(problem.retry_after) from None
             return
         if goal in (Goal.COMPLETE, Goal.WITHDRAWN):
             self._delivered(record)
@@ -109,7 +106,8 @@ class Uploader:
         server, parcel, statement = manifest.servers[party], self._parcel(record), record.document.document
         path = _path(record)
         offer = parcel.offer(record.document, party).model_dump_json().encode()
-        has = read(ContributionState, ask(client, server.name, "PUT", path, content=offer, headers=JSON), server.name)
+        answer = ask(client, server.name, "PUT", path, content=offer, headers=JSON_BODY)
+        has = read(ContributionState, answer, server.name)
         if has.contribution != record.contribution or has.state in ("withdrawn", "erased"):
             raise _unexpected(server, "does not take this contribution any more")
         if party > 0:  # S1 holds the two seeds
@@ -124,7 +122,7 @@ class Uploader:
                 if self._record(manifest).goal is not Goal.PUSHING:
                     raise TryLater  # at once: whoever changed the goal has nudged this task
                 chunk = parcel.chunk(number, statement.chunk_bytes)
-                headers = {"content-type": "application/octet-stream", "content-digest": content_digest(chunk)}
+                headers = {**OCTETS_BODY, "Content-Digest": digest_header(sha256(chunk).digest())}
                 ask(client, server.name, "PUT", f"{path}/chunks/{number}", content=chunk, headers=headers)
                 self._sent[record.contribution, server.name] += len(chunk)
                 self._site.metrics.count("caps_pushed_bytes", len(chunk), party=server.name)
@@ -145,11 +143,6 @@ class Uploader:
                 return None
             raise
         return _verified(read(Signed[Receipt], answer, server.name), "withdrawn", record, server)
-
-
-def content_digest(data: bytes) -> str:
-    """The header of RFC 9530."""
-    return f"sha-256=:{b64encode(sha256(data).digest()).decode()}:"
 
 
 def _path(record: ContributionRecord) -> str:
