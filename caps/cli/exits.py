@@ -37,6 +37,7 @@ MEANINGS = {
     Exit.INTERRUPTED: "interrupted from the keyboard",
 }
 
+_INTERNAL = "urn:caps:problem:internal"
 _NOT_ALLOWED = frozenset({"urn:caps:problem:unauthenticated", "urn:caps:problem:forbidden"})
 
 
@@ -92,4 +93,6 @@ def _exit_of(problem: Any) -> Exit:
         return Exit.NOT_ALLOWED
     if problem.status == 404:
         return Exit.NOT_FOUND
+    if problem.type == _INTERNAL:  # programs may try again; a person should rather tell the operator
+        return Exit.REFUSED
     return Exit.NOT_YET if problem.retryable else Exit.REFUSED

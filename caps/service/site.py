@@ -96,17 +96,18 @@ class Site:
         """Whether a manifest's entry has this party's name and keys."""
         return (party.name, party.pin, party.signing_key) == (self.name, self.pin, signing.public_hex(self.signing_key))
 
-    def calls(self, party: Server | Coordinator, *, timeout: float = 30.0) -> httpx.Client:
+    def calls(self, party: Server | Coordinator, *, timeout: float) -> httpx.Client:
         """A client for one party of a study, which must have the role and the key of the manifest."""
+        return self.calls_to(party.url, role=party.role, pin=party.pin, timeout=timeout)
+
+    def calls_to(self, url: str, *, timeout: float, role: str | None = None, pin: str | None = None) -> httpx.Client:
+        """A client for whoever has a certificate of the authority at an address; of this role and key, if given."""
+        own = self.credentials
         context = client_context(
-            self.credentials.authority,
-            certificate=self.credentials.certificate,
-            private_key=self.credentials.private_key,
-            role=party.role,
-            pin=party.pin,
+            own.authority, certificate=own.certificate, private_key=own.private_key, role=role, pin=pin
         )
         hooks = {"request": [trace]}
-        return httpx.Client(base_url=party.url, verify=context, timeout=timeout, trust_env=False, event_hooks=hooks)
+        return httpx.Client(base_url=url, verify=context, timeout=timeout, trust_env=False, event_hooks=hooks)
 
     def expiries(self) -> dict[str, datetime]:
         """Until when the own certificate and the authority's are valid, as the files say now."""

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from caps.basics import canonical
+from caps.basics.retry import Backoff
 from caps.data.domain import Layout
 from caps.dp.oracle import (
     COMPUTE,
@@ -40,6 +41,8 @@ from services.coordinator.servers import Misbehaved, Servers, Unavailable, agree
 from services.coordinator.states import RunEvent, State
 from services.coordinator.store import News, Run, Store
 
+PATIENCE = Backoff(first=0.5, longest=30.0)
+"""Between attempts to reach a party that is out of reach, without end."""
 _OWN_WORDS = frozenset({"server", "ledger", "at"})
 _FOLLOWED = frozenset({Stage.SELECT, Stage.GENERATE})
 """Stages after which the next request is at hand, and takes the news of them along. After others, a fit may be long."""
@@ -58,14 +61,6 @@ class RunFailed(CapsError):
 
 class Stopped(Exception):
     """The service ends; the run goes on when it starts again."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """Seconds between attempts to reach a party that is out of reach: doubled each time, up to `longest`, for ever."""
-
-    first: float = 0.5
-    longest: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +83,7 @@ class Execution:
         manifest: Manifest,
         run: Run,
         *,
-        patience: Patience,
+        patience: Backoff,
         stop: Event,
         metrics: Metrics | None = None,
     ) -> None:
@@ -124,7 +119,7 @@ class Execution:
 
     def patiently(self, attempt: Callable[[], T]) -> T:
         """Attempt until every party that is needed is there. In between, the run waits and says for whom."""
-        pause, said = self._patience.first, None
+        retries, said = self._patience.begin(), None
         while True:
             if self._stop.is_set():
                 raise Stopped
@@ -137,13 +132,13 @@ class Execution:
                     logs.say(log, "waiting", party=error.party, reason=error.what)
                     said = error.party, error.what
                 self._store.change_state(self._run.run, RunEvent.WAIT, party=error.party, reason=error.what)
+                pause = retries.pause(asked=error.retry_after)
             else:
                 if said is not None:
                     logs.say(log, "goes on", party=said[0])
                     self._go_on()
                 return result
             self.pause(pause)
-            pause = min(2 * pause, self._patience.longest)
 
     def _go_on(self) -> None:
         record = self._store.run(self._run.run)

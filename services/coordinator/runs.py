@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Any
 
+from caps.basics.retry import LONGEST_ASKED, Backoff
 from caps.errors import CapsError
 from caps.service import logs
 from caps.service.metrics import Metrics, Reading
 from caps.service.problems import Kind, Problem
 from caps.wire import SealRequest
 from services.coordinator.algorithms import Stage
-from services.coordinator.execution import Attested, Execution, Patience, RunFailed, Stopped
+from services.coordinator.execution import PATIENCE, Attested, Execution, RunFailed, Stopped
 from services.coordinator.publish import Publisher
 from services.coordinator.servers import ServerError, Servers, Unavailable
 from services.coordinator.states import ENDED, Judged, RunEvent, State
@@ -52,7 +53,7 @@ class Runs:
         servers: Servers,
         publisher: Publisher,
         *,
-        patience: Patience | None = None,
+        patience: Backoff = PATIENCE,
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics or Metrics()
@@ -60,7 +61,7 @@ class Runs:
         self._studies = studies
         self._servers = servers
         self._publisher = publisher
-        self._patience = patience or Patience()
+        self._patience = patience
         self._stop = Event()
         self._lock = Lock()
         self._threads: dict[str, Thread] = {}
@@ -248,9 +249,11 @@ class Runs:
 
     def _attend(self) -> None:
         """Servers that were out of reach, or whose operators had not decided, are asked again."""
-        while not self._stop.wait(_ATTEND_EVERY):
+        pause = _ATTEND_EVERY
+        while not self._stop.wait(pause):
+            pause = _ATTEND_EVERY
             for study in self._store.unjudged():
                 try:
-                    self._studies.refresh(study)
+                    pause = max(pause, min(self._studies.refresh(study), LONGEST_ASKED))
                 except CapsError as error:
                     log.warning(json.dumps({"study": study, "error": type(error).__name__}))

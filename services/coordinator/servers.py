@@ -20,18 +20,16 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from caps.basics import canonical
+from caps.basics.http import JSON_BODY
+from caps.client import ClientError, ProblemError, calls
 from caps.errors import CapsError
 from caps.service import logs
 from caps.study import Manifest, Server
 from caps.trust.signing import SignatureRefused
-from caps.trust.tls import NotTheParty
 from caps.wire import Signable, Signed
 
-CALL_TIMEOUT = 30.0
-"""Seconds until a server that says nothing counts as out of reach: the bound on noticing that it disappeared."""
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
-_OUTCOMES = (200, 201, 202)
-_SHORTENED = 500
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 5.0
+"""Seconds between questions for what a server is computing (202)."""
 
 Connect = Callable[[Server], httpx.Client]
 D = TypeVar("D", bound=Signable)
@@ -47,11 +45,15 @@ class ServerError(CapsError):
 
 
 class Unavailable(ServerError):
-    """Try again later. `direct` if this was seen here, and not told by a server about another."""
+    """Try again later. `direct` if this was seen here, and not told by a server about another.
 
-    def __init__(self, party: str, what: str, *, direct: bool = True) -> None:
+    retry_after: seconds that the server wants to be left alone for, if it said so.
+    """
+
+    def __init__(self, party: str, what: str, *, direct: bool = True, retry_after: float | None = None) -> None:
         super().__init__(party, what)
         self.direct = direct
+        self.retry_after = retry_after
 
 
 class ServerRefused(ServerError):
@@ -102,16 +104,15 @@ class Servers:
 
     def _ask(self, server: Server, method: str, path: str, body: object, stamp: object) -> Reply:
         content = None if body is None else canonical.dump(body)
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        headers = {} if body is None else JSON_BODY
         try:
-            response = self._client(server, stamp).request(method, path, content=content, headers=headers)
-        except httpx.TimeoutException:
-            raise Unavailable(server.name, "did not answer in time") from None
-        except (httpx.TransportError, OSError) as error:
-            raise Unavailable(server.name, _reason(error)) from None
-        if response.status_code not in _OUTCOMES:
-            raise _failure(server, response)
-        pending = _pause(response) if response.status_code == 202 else None
+            http = self._client(server, stamp)
+            response = calls.send(http, server.name, method, path, content=content, headers=headers)
+        except ClientError as error:
+            raise _failure(error) from None
+        except OSError as error:  # the own certificate, perhaps being renewed at this moment
+            raise Unavailable(server.name, f"cannot be called ({type(error).__name__})") from None
+        pending = _pending(response) if response.status_code == 202 else None
         return Reply(server, _parsed(server, response), response.status_code == 201, pending)
 
     def ask_each(self, manifest: Manifest, method: str, path: str, body: object = None) -> list[Reply | ServerError]:
@@ -190,31 +191,15 @@ def _parsed(server: Server, response: httpx.Response) -> Any:
         raise Misbehaved(server.name, "sent something else than JSON") from None
 
 
-def _failure(server: Server, response: httpx.Response) -> ServerError:
-    try:
-        problem = json.loads(response.content)
-    except ValueError:
-        problem = None
-    if not isinstance(problem, dict):
-        problem = {}
-    detail = str(problem.get("detail", f"answered with status {response.status_code}"))[:_SHORTENED]
-    if problem.get("retryable") is True or response.status_code >= 500 or response.status_code == 429:
-        blamed = problem.get("party")
-        party = blamed if isinstance(blamed, str) and blamed else server.name
-        return Unavailable(party, detail, direct=party == server.name)
-    return ServerRefused(server.name, detail, problem)
+def _failure(error: ClientError) -> ServerError:
+    """Who is to blame, by the rules of `caps.client.calls`."""
+    if error.retryable:
+        return Unavailable(error.blamed, error.what, direct=error.blamed == error.party, retry_after=error.retry_after)
+    if isinstance(error, ProblemError):
+        return ServerRefused(error.party, error.what, error.document)
+    return Misbehaved(error.party, error.what)
 
 
-def _reason(error: BaseException) -> str:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, NotTheParty):
-            return f"cannot be reached: {cause}"
-        cause = cause.__cause__ or cause.__context__
-    return f"cannot be reached ({type(error).__name__})"
-
-
-def _pause(response: httpx.Response) -> float:
-    given = response.headers.get("retry-after", "")
-    wished = float(given) if given.isascii() and given.isdigit() and len(given) < 9 else 0.0
-    return min(max(wished, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+def _pending(response: httpx.Response) -> float:
+    """Seconds after which to ask again for what is being computed."""
+    return min(max(calls.retry_after(response) or 0.0, _SHORTEST_WAIT), _LONGEST_WAIT)

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
+from caps.basics.retry import Backoff
+from caps.client.calls import TIMEOUT
 from caps.service.app import create_app
 from caps.service.database import open_database
 from caps.service.site import Site
 from services.coordinator.api import make_router
-from services.coordinator.execution import Patience
+from services.coordinator.execution import PATIENCE
 from services.coordinator.publish import Publisher
 from services.coordinator.runs import Runs
-from services.coordinator.servers import CALL_TIMEOUT, Connect, Servers
+from services.coordinator.servers import Connect, Servers
 from services.coordinator.store import Store
 from services.coordinator.studies import Studies
 from services.coordinator.tables import metadata
@@ -37,11 +39,11 @@ class Coordinator:
     runs: Runs
 
     @classmethod
-    def of(cls, site: Site, *, connect: Connect | None = None, patience: Patience | None = None) -> Coordinator:
+    def of(cls, site: Site, *, connect: Connect | None = None, patience: Backoff = PATIENCE) -> Coordinator:
         """`connect` makes a client for a server; by default over TLS, to the key that the manifest pins."""
         database = open_database(site.settings.database, metadata, migrations="services.coordinator.migrations")
         store = Store(database, site.clock)
-        calls: Connect = connect or (lambda server: site.calls(server, timeout=CALL_TIMEOUT))
+        calls: Connect = connect or (lambda server: site.calls(server, timeout=TIMEOUT))
         servers = Servers(calls, stamp=site.credentials.stamp)
         studies = Studies(site, store, servers)
         publisher = Publisher(site, store)

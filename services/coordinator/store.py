@@ -20,7 +20,7 @@ from caps.service.database import reading
 from caps.study import Manifest
 from caps.wire import Answer, Approval, Attestation, Certificate, SealRequest, Signed
 from services.coordinator import tables
-from services.coordinator.bell import Bell
+from services.coordinator.notifier import Notifier
 from services.coordinator.states import JUDGEMENTS, Answered, Judged, RunEvent, State, after
 
 log = logging.getLogger("caps.coordinator")
@@ -116,13 +116,13 @@ class Sample:
 
 
 class Store:
-    """Reads and writes the tables. `written` rings after every write."""
+    """Reads and writes the tables. `written` notifies after every write."""
 
     def __init__(self, engine: Engine, clock: Callable[[], datetime]) -> None:
         self._engine = engine
         self._clock = clock
         self._manifests: dict[str, Manifest] = {}
-        self.written = Bell()
+        self.written = Notifier()
 
     def now(self) -> str:
         """The time as documents spell it."""
@@ -132,7 +132,7 @@ class Store:
     def _write(self) -> Iterator[Connection]:
         with self._engine.begin() as connection:
             yield connection
-        self.written.ring()
+        self.written.notify()
 
     def _all(self, statement: Any) -> Sequence[RowMapping]:
         with reading(self._engine) as connection:

@@ -13,7 +13,7 @@ from caps.service.problems import Kind, Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest
 from caps.wire import Approval, Signed
-from services.coordinator.servers import Misbehaved, Reply, ServerError, ServerRefused, Servers, signed
+from services.coordinator.servers import Misbehaved, Reply, ServerError, ServerRefused, Servers, Unavailable, signed
 from services.coordinator.states import Answered, Judged, StudyState, study_state
 from services.coordinator.store import Run, Store
 
@@ -70,16 +70,20 @@ class Studies:
             raise Problem(Kind.NOT_FOUND, "there is no such study here", study=study)
         return manifest
 
-    def refresh(self, study: str) -> None:
-        """Ask the servers, unless all have approved. Servers that cannot be reached stay pending."""
+    def refresh(self, study: str) -> float:
+        """Ask the servers, unless all have approved. Servers that cannot be reached stay pending.
+
+        Returns the longest that one wants to be left alone for, in seconds.
+        """
         manifest, before = self.manifest(study), self._store.judgements(study)
         if all(before[server.name].state is Judged.APPROVED for server in manifest.servers):
-            return
+            return 0.0
         replies = self._servers.ask_each(manifest, "PUT", f"/v1/studies/{study}", manifest.to_json())
         for server, reply in zip(manifest.servers, replies, strict=True):
             # A server that has approved is asked again only because another is; it can do no more than repeat it.
             if before[server.name].state is not Judged.APPROVED:
                 self._judge(manifest, server.name, reply)
+        return max((reply.retry_after or 0.0 for reply in replies if isinstance(reply, Unavailable)), default=0.0)
 
     def _judge(self, manifest: Manifest, server: str, reply: Reply | ServerError) -> None:
         """Write down what a server's reply says of a study, and its approval if it is one."""

@@ -148,7 +148,7 @@ def router(service: HolderService) -> APIRouter:
         for party, one in enumerate(record.deliveries):
             of = size if party > 0 else 0  # S1 holds the two seeds
             accepted = one.state is Delivery.ACCEPTED
-            sent = of if accepted else min(of, service.courier.sent(record.contribution, one.server))
+            sent = of if accepted else min(of, service.uploader.sent(record.contribution, one.server))
             views.append(
                 DeliveryView(
                     server=one.server,

@@ -18,7 +18,7 @@ batch once.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -29,22 +29,21 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.basics.files import erase, sync_path, write_private
+from caps.basics.http import OCTETS_BODY
 from caps.basics.uniform import Uniform
 from caps.data.joinkey import ID_BYTES, Ids, random_ids
 from caps.errors import PeerViolation
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest, Server
-from services.holder.errands import Errands
-from services.holder.peers import PeerProblem, ask
+from services.holder.peers import LONG_TIMEOUT, PeerProblem, ask
+from services.holder.retry_queue import RetryQueue
 from services.holder.sharing import Entropy
 from services.holder.table import Rows
 
 ELEMENT_BYTES, TAG_BYTES, POSITION_BYTES = 32, 16, 4
 BATCH = 4096
 """Elements of one request."""
-_TIMEOUT = 120.0
-_BYTES = {"content-type": "application/octet-stream"}
 _SEED, _IDS, _PLACES, _BLINDED, _TAGS, _TOLD, _POSITIONS = (
     "seed",
     "ids",
@@ -55,16 +54,15 @@ _SEED, _IDS, _PLACES, _BLINDED, _TAGS, _TOLD, _POSITIONS = (
     "positions",
 )
 
-Problems = dict[str, dict[str, Any]]
-"""Why servers do not go on, by their names."""
-
 
 class Unmatched(Exception):
-    """Some servers did not do what they were asked."""
+    """Some servers did not do what they were asked. `retry_after`: the longest that one wants to be left alone for."""
 
-    def __init__(self, problems: Problems) -> None:
+    def __init__(self, problems: Mapping[str, PeerProblem]) -> None:
         super().__init__("the matching did not end")
-        self.problems = problems
+        self.problems: dict[str, dict[str, Any]] = {name: problem.document for name, problem in problems.items()}
+        waits = [problem.retry_after for problem in problems.values() if problem.retry_after is not None]
+        self.retry_after = max(waits, default=None)
 
     @property
     def retryable(self) -> bool:
@@ -158,11 +156,11 @@ class _Growing:
 
 
 class Matcher:
-    """Goes through the stages, in an errand; what was done is not done again."""
+    """Goes through the stages, as a task of the retry queue; what was done is not done again."""
 
-    def __init__(self, site: Site, errands: Errands) -> None:
+    def __init__(self, site: Site, retries: RetryQueue) -> None:
         self._site = site
-        self._errands = errands
+        self._retries = retries
 
     def evaluated(self, folder: Path, server: str) -> int:
         """Bytes of evaluations that are here from a server."""
@@ -193,31 +191,31 @@ class Matcher:
         client, ids = Client((folder / _SEED).read_bytes()), _ids(folder)
         blinded = _Growing(folder / _BLINDED, ELEMENT_BYTES, capacity)
         for first, end in blinded.missing():
-            self._errands.check()
+            self._retries.check()
             blinded.write(first, client.blind(ids[first:end], first=first))
         with ThreadPoolExecutor(len(manifest.servers)) as pool:
             asked = {
                 server.name: pool.submit(copy_context().run, self._ask, manifest.study_id, server, folder, blinded)
                 for server in manifest.servers
             }
-        problems: Problems = {}
+        problems: dict[str, PeerProblem] = {}
         for name, done in asked.items():
             try:
                 done.result()
             except PeerProblem as problem:
-                problems[name] = problem.document
+                problems[name] = problem
         if problems:
             raise Unmatched(problems)
 
     def _ask(self, study: str, server: Server, folder: Path, blinded: _Growing) -> None:
         """All evaluations of one server."""
         evaluated = _Growing(folder / f"evaluated-{server.name}", ELEMENT_BYTES, blinded.total)
-        with self._site.calls(server, timeout=_TIMEOUT) as client:
+        with self._site.calls(server, timeout=LONG_TIMEOUT) as client:
             for first, end in evaluated.missing():
-                self._errands.check()
+                self._retries.check()
                 batch = blinded.read(first, end)
                 answer = ask(
-                    client, server.name, "POST", f"/v1/studies/{study}/oprf", content=batch, headers=_BYTES
+                    client, server.name, "POST", f"/v1/studies/{study}/oprf", content=batch, headers=OCTETS_BODY
                 ).content
                 if len(answer) != len(batch):
                     raise _wrong(server.name, "evaluated another number of elements than it was asked for")
@@ -231,7 +229,7 @@ class Matcher:
         parts = [_Growing(folder / f"evaluated-{name}", ELEMENT_BYTES, capacity) for name in names]
         tags = _Growing(folder / _TAGS, TAG_BYTES, capacity)
         for first, end in tags.missing():
-            self._errands.check()
+            self._retries.check()
             evaluations = [part.read(first, end) for part in parts]
             try:
                 found = client.finalise(ids[first:end], evaluations, first=first)
@@ -239,7 +237,7 @@ class Matcher:
                 erase(parts[error.party].path)
                 name = names[error.party]
                 problem = _wrong(name, "returned evaluations that are no elements")
-                raise Unmatched({name: problem.document}) from None
+                raise Unmatched({name: problem}) from None
             tags.write(first, found.tobytes())
 
     def _matched(self, manifest: Manifest, folder: Path, capacity: int) -> bytes:
@@ -247,10 +245,10 @@ class Matcher:
         server, told = manifest.servers[0], folder / _TOLD
         path = f"/v1/studies/{manifest.study_id}"
         try:
-            with self._site.calls(server, timeout=_TIMEOUT) as client:
+            with self._site.calls(server, timeout=LONG_TIMEOUT) as client:
                 if not told.exists():
                     tags = (folder / _TAGS).read_bytes()
-                    ask(client, server.name, "PUT", f"{path}/tags", content=tags, headers=_BYTES)
+                    ask(client, server.name, "PUT", f"{path}/tags", content=tags, headers=OCTETS_BODY)
                     write_private(told, b"")
                 found = ask(client, server.name, "GET", f"{path}/positions").content
             positions = np.frombuffer(found[: capacity * POSITION_BYTES], "<u4")
@@ -260,7 +258,7 @@ class Matcher:
             if int(positions.max()) >= manifest.slots:
                 raise _wrong(server.name, "gave positions outside the joint table")
         except PeerProblem as problem:
-            raise Unmatched({server.name: problem.document}) from None
+            raise Unmatched({server.name: problem}) from None
         return found
 
 

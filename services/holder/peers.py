@@ -1,6 +1,7 @@
-"""Asking other parties, and what went wrong when they do not do what they were asked.
+"""Calls to the other parties. What goes wrong ends as a problem document, which can be kept and shown to the owner.
 
-A failure is a problem document in the holder's own words or the other party's; `retryable` says whether to ask again.
+It is in the other party's words or in the holder's own; `retryable` says whether to ask again, as `caps.client.calls`
+has it.
 """
 
 from __future__ import annotations
@@ -11,28 +12,28 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from caps.basics import canonical
+from caps.basics.http import JSON_BODY
+from caps.client import ClientError, calls
 from caps.errors import DomainError
 from caps.service.identity import machine_of
-from caps.service.logs import trace
-from caps.service.problems import MEDIA_TYPE, Kind, Problem
+from caps.service.problems import Kind, Problem
 from caps.service.site import Site
 from caps.study import Coordinator, Manifest
-from caps.trust.tls import NotTheParty, client_context
 
-_MAX_REPLY = 8 << 20
-_MAX_TEXT = 500
-_PLAIN = {"accept-encoding": "identity"}
-JSON = {"content-type": "application/json"}
+LONG_TIMEOUT = 120.0
+"""Seconds for servers that have work to do before they answer, such as hashing a whole vector."""
+_MAX_MANIFEST = 8 << 20
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class PeerProblem(Exception):
-    """Another party did not do what it was asked."""
+    """Another party did not do what it was asked. `retry_after`: seconds that it wants to be left alone for."""
 
-    def __init__(self, document: dict[str, Any]) -> None:
+    def __init__(self, document: dict[str, Any], retry_after: float | None = None) -> None:
         super().__init__(document["detail"])
         self.document = document
+        self.retry_after = retry_after
 
     @property
     def retryable(self) -> bool:
@@ -46,6 +47,15 @@ class PeerProblem(Exception):
         del document["request_id"]
         return cls(document | {"retryable": retryable})
 
+    @classmethod
+    def of(cls, error: ClientError) -> PeerProblem:
+        """What a call ended with: in the other party's words if it sent a problem document."""
+        party, retryable = error.party, error.retryable
+        own = cls.own(Kind.PEER_FAILED, f"{party} {error.what}", party=party, retryable=retryable)
+        words = error.words()
+        document = own.document if words is None else words | {"retryable": retryable, "party": party}
+        return cls(document, error.retry_after)
+
     def passed_on(self) -> Problem:
         """The same as the end of a request of the owner."""
         kinds = {kind.urn: kind for kind in Kind}
@@ -53,15 +63,12 @@ class PeerProblem(Exception):
         return Problem(kind, self.document["detail"], party=self.document["party"], retryable=self.retryable)
 
 
-def ask(client: httpx.Client, party: str, method: str, path: str, **kwargs: Any) -> httpx.Response:
+def ask(client: httpx.Client, party: str, method: str, path: str, **options: Any) -> httpx.Response:
     """The answer of a party, if it is one of success. Raises PeerProblem."""
     try:
-        response = client.request(method, path, **kwargs)
-    except httpx.RequestError as error:
-        raise unreachable(error, party) from None
-    if response.is_success:
-        return response
-    raise _refused(response, party)
+        return calls.send(client, party, method, path, **options)
+    except ClientError as error:
+        raise PeerProblem.of(error) from None
 
 
 def read(model: type[M], response: httpx.Response, party: str) -> M:
@@ -73,30 +80,6 @@ def read(model: type[M], response: httpx.Response, party: str) -> M:
         raise PeerProblem.own(Kind.PEER_FAILED, detail, party=party, retryable=False) from None
 
 
-def unreachable(error: BaseException, party: str) -> PeerProblem:
-    """No answer, and why. A stranger at the party's address is named as such."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, NotTheParty):
-        cause = cause.__cause__ or cause.__context__
-    detail = f"{party} cannot be reached" if cause is None else f"at the address of {party}: {cause}"
-    return PeerProblem.own(Kind.PEER_FAILED, detail, party=party, retryable=True)
-
-
-def _refused(response: httpx.Response, party: str) -> PeerProblem:
-    """The other party's own problem document, as far as it is one."""
-    status = response.status_code
-    retryable = status >= 500 or status == 429
-    if response.headers.get("content-type", "").startswith(MEDIA_TYPE):
-        try:
-            given = response.json()
-            document = {key: str(given[key])[:_MAX_TEXT] for key in ("type", "title", "detail")}
-            retryable = bool(given.get("retryable", False)) or status >= 500
-            return PeerProblem(document | {"status": status, "retryable": retryable, "party": party})
-        except (ValueError, KeyError, TypeError):
-            pass
-    return PeerProblem.own(Kind.PEER_FAILED, f"{party} answered with status {status}", party=party, retryable=retryable)
-
-
 def fetch_manifest(site: Site, url: str, study: str) -> Manifest:
     """The manifest of a study from its coordinator, of whom only the address is known yet.
 
@@ -104,26 +87,20 @@ def fetch_manifest(site: Site, url: str, study: str) -> Manifest:
     it must name the very coordinator that gave it. Raises a Problem.
     """
     party = "the coordinator"
-    own = site.credentials
-    context = client_context(own.authority, certificate=own.certificate, private_key=own.private_key)
     try:
         with (
-            httpx.Client(
-                base_url=url, verify=context, timeout=30.0, trust_env=False, event_hooks={"request": [trace]}
-            ) as client,
-            client.stream("GET", f"/v1/studies/{study}/manifest", headers=_PLAIN) as response,
+            site.calls_to(url, timeout=calls.TIMEOUT) as client,
+            calls.opened(client, party, "GET", f"/v1/studies/{study}/manifest", also=range(300, 600)) as response,
         ):
             connection = response.extensions["network_stream"].get_extra_info("ssl_object")
             machine = machine_of(connection.getpeercert(True))
             if machine is None or machine.role != "coordinator":
                 raise Problem(Kind.INVALID, "the other end is not a coordinator", party=party)
-            body = _limited(response, party)
             if not response.is_success:
-                raise _refused(httpx.Response(response.status_code, headers=response.headers, content=body), party)
-    except httpx.RequestError as error:
-        raise unreachable(error, party).passed_on() from None
-    except PeerProblem as problem:
-        raise problem.passed_on() from None
+                raise calls.problem_of(response, party)
+            body = calls.read(response, party, limit=_MAX_MANIFEST)
+    except ClientError as error:
+        raise PeerProblem.of(error).passed_on() from None
     manifest = _manifest(body)
     if manifest.study_id != study:
         raise Problem(Kind.INVALID, "the manifest is not that of the study asked for", study=study)
@@ -131,16 +108,6 @@ def fetch_manifest(site: Site, url: str, study: str) -> Manifest:
     if (found.name, found.pin, found.url) != (machine.name, machine.pin, url):
         raise Problem(Kind.INVALID, "the manifest names another coordinator than the one that gave it", study=study)
     return manifest
-
-
-def _limited(response: httpx.Response, party: str) -> bytes:
-    parts, size = [], 0
-    for part in response.iter_raw(1 << 16):  # raw, so that nothing unfolds
-        parts.append(part)
-        size += len(part)
-        if size > _MAX_REPLY:
-            raise PeerProblem.own(Kind.PEER_FAILED, "the answer is too long", party=party, retryable=False)
-    return b"".join(parts)
 
 
 def _manifest(body: bytes) -> Manifest:
@@ -155,6 +122,6 @@ def _manifest(body: bytes) -> Manifest:
 
 def send_approval(site: Site, coordinator: Coordinator, study: str, approval: BaseModel) -> None:
     """Give the coordinator this holder's signature. Raises PeerProblem."""
-    with site.calls(coordinator) as client:
+    with site.calls(coordinator, timeout=calls.TIMEOUT) as client:
         path = f"/v1/studies/{study}/approvals/{site.name}"
-        ask(client, coordinator.name, "PUT", path, content=approval.model_dump_json().encode(), headers=JSON)
+        ask(client, coordinator.name, "PUT", path, content=approval.model_dump_json().encode(), headers=JSON_BODY)

@@ -30,22 +30,22 @@ from caps.service.site import Site
 from caps.study import Holder, Manifest
 from caps.wire import Approval, Signed
 from services.holder import matching, peers
-from services.holder.errands import Errands, TryLater
 from services.holder.matching import Matcher, Unmatched
 from services.holder.peers import PeerProblem
 from services.holder.preview import Preview, preview
-from services.holder.push import Courier
+from services.holder.retry_queue import RetryQueue, TryLater
 from services.holder.settings import Options
 from services.holder.sharing import Parcel, prepare
 from services.holder.state import Event, Goal, State, after
 from services.holder.store import ContributionRecord, MatchingRecord, Store, StudyRecord, TableRecord
 from services.holder.table import Rows, TableReport, read_table
+from services.holder.uploader import Uploader
 
 _PATIENCE = 10.0
 """Seconds that a withdrawal waits for the servers before it goes on in the background."""
 _APPROVAL, _MATCHING = "approval", "matching"
 _ASKED = {_APPROVAL: "coordinator", _MATCHING: "servers"}
-"""Who is asked by errands that are not about one server."""
+"""Who is asked by tasks that are not about one server."""
 
 Progress = ContributionRecord | MatchingRecord
 
@@ -63,10 +63,10 @@ class HolderService:
         self._root = private_directory(site.settings.data / "studies")
         self._alone = _lock(site.settings.data / "lock")
         self.store = Store(site.settings.database)
-        self._errands = Errands(self.options.pauses, put_off=self._count_retry)
+        self._retries = RetryQueue(self.options.backoff, put_off=self._count_retry)
         site.metrics.read(self._figures)
-        self.matcher = Matcher(site, self._errands)
-        self.courier = Courier(site, self.store, self._errands, parcel=self._parcel, delivered=self._drop)
+        self.matcher = Matcher(site, self._retries)
+        self.uploader = Uploader(site, self.store, self._retries, parcel=self._parcel, delivered=self._drop)
         self._heavy = threading.Lock()  # one table in memory at a time, and nobody erases it meanwhile
         self._limits = Limits(bytes=self.options.max_upload)
 
@@ -76,12 +76,12 @@ class HolderService:
         for record in self.store.studies():
             self._tell_coordinator(record)
             if self.store.contribution(record.study) is not None:
-                self.courier.go(record.manifest)
+                self.uploader.start(record.manifest)
             self._match_soon(record)
 
     def close(self) -> None:
         """Stop where we are; `start` goes on from there."""
-        self._errands.stop()
+        self._retries.stop()
         self.store.close()
         os.close(self._alone)
 
@@ -133,11 +133,11 @@ class HolderService:
             except PeerProblem as problem:
                 self.store.approval_told(record.study, problem.document, sent=False)
                 if problem.retryable:
-                    raise TryLater from None
+                    raise TryLater(problem.retry_after) from None
             else:
                 self.store.approval_told(record.study, None, sent=True)
 
-        self._errands.start((record.study, _APPROVAL), send)
+        self._retries.start((record.study, _APPROVAL), send)
 
     def upload_path(self, study: str) -> Path:
         """Where a table may be written to. Raises a problem if none may come now."""
@@ -222,7 +222,7 @@ class HolderService:
         if isinstance(found, MatchingRecord):
             self._match_soon(record)
         else:
-            self.courier.go(record.manifest)
+            self.uploader.start(record.manifest)
         return found
 
     def _begin_matching(self, record: StudyRecord) -> MatchingRecord:
@@ -242,7 +242,7 @@ class HolderService:
     def _match_soon(self, record: StudyRecord) -> None:
         found = self.store.matching(record.study)
         if found is not None and found.wanted:
-            self._errands.start((record.study, _MATCHING), partial(self._match, record.study))
+            self._retries.start((record.study, _MATCHING), partial(self._match, record.study))
 
     def _match(self, study: str) -> None:
         """Get the positions of the table's rows, and contribute it with them."""
@@ -255,7 +255,7 @@ class HolderService:
         except Unmatched as error:
             self.store.matching_told(study, error.problems)
             if error.retryable:
-                raise TryLater from None
+                raise TryLater(error.retry_after) from None
             return
         with self._heavy:
             record, found = self.store.study(study), self.store.matching(study)
@@ -264,7 +264,7 @@ class HolderService:
             table, rows = self._rows(record)
             places = matching.places(folder, rows, same_table=found.digest == table.digest)
             self._share(record, table, replace(rows, slots=positions[places]))
-        self.courier.go(record.manifest)
+        self.uploader.start(record.manifest)
 
     def evaluated(self, record: MatchingRecord) -> dict[str, int]:
         """Bytes of evaluations that are here, by server."""
@@ -313,8 +313,8 @@ class HolderService:
         if found.goal is Goal.WITHDRAWN:
             return found
         self.store.aim(study, Goal.WITHDRAWING)
-        self.courier.go(manifest)
-        self.courier.wait(manifest, _PATIENCE)
+        self.uploader.start(manifest)
+        self.uploader.wait(manifest, _PATIENCE)
         found = self.contribution(study)
         for delivery in found.deliveries:
             if delivery.problem is not None and not delivery.problem["retryable"]:

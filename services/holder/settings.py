@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from caps.basics.retry import Backoff
 from caps.errors import DomainError
-from services.holder.errands import PAUSES
+from services.holder.retry_queue import BACKOFF
 
 
 @dataclass(frozen=True)
 class Options:
-    """max_upload: bytes of a table, and of what a Parquet file unfolds to. pauses: seconds between attempts to push."""
+    """max_upload: bytes of a table, and of what a Parquet file unfolds to. backoff: pauses between attempts."""
 
     max_upload: int = 16 << 30
-    pauses: Sequence[float] = PAUSES
+    backoff: Backoff = BACKOFF
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:

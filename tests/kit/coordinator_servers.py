@@ -20,6 +20,7 @@ import httpx
 import numpy as np
 
 from caps.basics import canonical
+from caps.basics.retry import Backoff
 from caps.dp.clear import ClearOracle
 from caps.dp.oracle import Selection, request_digest, request_from_json
 from caps.service.site import Settings, Site
@@ -38,13 +39,12 @@ from caps.wire import (
     inputs_digest,
     transcript_digest,
 )
-from services.coordinator.execution import Patience
 from services.coordinator.service import Coordinator
 from tests.kit.algorithms import SeededBits, rows_of
 from tests.kit.study import AT, NOW, SERVERS, Keys, example_manifest, write_site
 
 SMALL = {"name": "aim", "parameters": {"rounds": 5}}
-BRISK = Patience(first=0.001, longest=0.01)
+BRISK = Backoff(first=0.001, longest=0.01)
 Result = tuple[int, dict[str, str], Any]
 
 

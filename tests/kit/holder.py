@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,8 @@ import httpx
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
+from caps.basics.http import digest_header
+from caps.basics.retry import Backoff
 from caps.service.app import create_app
 from caps.service.database import sqlite_url
 from caps.service.identity import Allow, Caller
@@ -32,14 +35,13 @@ from caps.trust import pki
 from caps.trust.tls import Credentials, client_context, server_context
 from caps.wire import Approval, Commitment, ContributionState, Offer, Receipt, Signed
 from services.holder.api import holder_app
-from services.holder.push import content_digest
 from services.holder.service import HolderService
 from services.holder.settings import Options
 from tests.kit.study import SERVERS, example_json, write_site
 
 HOLDERS = Allow(machines=["holder"])
 Met = Annotated[Caller, Depends(HOLDERS)]
-QUICK = (0.01, 0.05)
+QUICK = Backoff(first=0.01, longest=0.05)
 
 
 @contextmanager
@@ -161,7 +163,7 @@ class StandIn:
         async def chunk(study: str, contribution: str, number: int, request: Request) -> None:
             data = await request.body()
             met(request, study, contribution)
-            assert request.headers["content-digest"] == content_digest(data)
+            assert request.headers["content-digest"] == digest_header(sha256(data).digest())
             if self.chunks[contribution].setdefault(number, data) != data:
                 raise Problem(Kind.CONFLICT, "another chunk was sent before")
 
@@ -270,7 +272,7 @@ class World:
         return served(self._app(SERVERS[party], server.router()), server.site.credentials, self.sockets[SERVERS[party]])
 
     def holder(self, **options: Any) -> HolderService:
-        return HolderService(self.site("holder", "holder"), Options(**({"pauses": QUICK} | options)))
+        return HolderService(self.site("holder", "holder"), Options(**({"backoff": QUICK} | options)))
 
     @contextmanager
     def running(self, **options: Any) -> Iterator[HolderService]:

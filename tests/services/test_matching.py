@@ -23,7 +23,7 @@ from caps.service.site import Settings, Site
 from caps.shares.sharing import reconstruct
 from caps.study import Policy
 from services.holder import matching
-from services.holder.errands import Stopped
+from services.holder.retry_queue import Stopped
 from services.holder.service import HolderService
 from services.holder.settings import Options
 from services.holder.state import Goal, State
@@ -125,7 +125,7 @@ class Parties(World):
         home = self.folder / name
         data = home / "state"
         settings = Settings(home, data, "127.0.0.1", 0, sqlite_url(data / "state.db"))
-        return HolderService(Site(settings, role="holder"), Options(pauses=QUICK))
+        return HolderService(Site(settings, role="holder"), Options(backoff=QUICK))
 
     @contextmanager
     def at(self, *names: str) -> Iterator[list[HolderService]]:
@@ -335,7 +335,7 @@ class Lives:
         def write(file: Any, first: int, data: bytes) -> None:
             if not alive(file.path):
                 grow(file, first, data[: len(data) // 2])
-                raise Stopped  # the errand ends as if the process had
+                raise Stopped  # the task ends as if the process had
             grow(file, first, data)
 
         def dying(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -354,7 +354,7 @@ class Lives:
         """From a start to a death, or to the end of the matching."""
         self.left = 1
         holder._match_soon(holder.store.study(study))
-        holder._errands.wait([(study, "matching")], 30)
+        holder._retries.wait([(study, "matching")], 30)
         holder.close()
         self.deaths += 1
 

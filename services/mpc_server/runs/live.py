@@ -23,6 +23,7 @@ from typing import NoReturn, Protocol, TypeAlias
 import numpy as np
 
 from caps.basics import canonical
+from caps.basics.retry import Backoff
 from caps.dp.oracle import Integers, Measurement, Request, Selection, overlaps_plan
 from caps.dp.privacy import Gaussian
 from caps.errors import (
@@ -58,7 +59,7 @@ log = logging.getLogger("caps.runs")
 
 _SYNC = Struct("<BII32s32s")
 _FRAC = 16
-_FIRST_PAUSE, _LAST_PAUSE = 0.1, 3.0
+_REOPEN = Backoff(first=0.1, longest=3.0)
 POOLED = 1 << 18
 """Noise values drawn beforehand, at most: beyond that, drawing twice what is needed costs more than it saves."""
 
@@ -141,11 +142,11 @@ class LiveRun:
 
         Not only until its own last answer: a peer that fell just before it wrote that answer down needs both others.
         """
-        pause, said = _FIRST_PAUSE, ""
+        retries, said = _REOPEN.begin(), ""
         while True:
             try:
                 await self._live_once()
-                pause = _FIRST_PAUSE
+                retries.reset()
             except PeerError as error:
                 self._trouble = _to_blame(error, self._seat.party)
                 self._metrics.count("caps_retries", party=party_name(self._trouble.party))
@@ -154,8 +155,7 @@ class LiveRun:
                     logs.say(log, "waiting", party=party_name(self._trouble.party), reason=said)
             except SessionClosed:
                 pass
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LAST_PAUSE)
+            await asyncio.sleep(retries.pause())
 
     async def step(self, number: int, request: Request | None, digest: str) -> Recorded:
         """The step's record, with its answer. Asked again while it is computed, waits for the same computation."""

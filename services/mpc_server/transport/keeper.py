@@ -15,11 +15,12 @@ from secrets import token_bytes
 from types import MappingProxyType
 from typing import Literal, NoReturn
 
+from caps.basics.retry import Backoff
 from caps.errors import LocalError, PeerError, PeerUnreachable
 from caps.trust.tls import Credentials
 from services.mpc_server.transport.tls import Endpoint, Limits, Mesh, connect, listen
 
-_FIRST_PAUSE, _LAST_PAUSE = 0.05, 2.0
+_RECONNECT = Backoff(first=0.05, longest=2.0)
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class MeshKeeper:
 
     async def _keep(self) -> NoReturn:
         loop = asyncio.get_running_loop()
-        pause = _FIRST_PAUSE
+        retries = _RECONNECT.begin()
         while True:
             try:
                 mesh = await self._connect()
@@ -138,10 +139,9 @@ class MeshKeeper:
             else:
                 born = loop.time()
                 await self._guard(mesh)
-                if loop.time() - born > _LAST_PAUSE:
-                    pause = _FIRST_PAUSE
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LAST_PAUSE)
+                if loop.time() - born > _RECONNECT.longest:
+                    retries.reset()
+            await asyncio.sleep(retries.pause())
 
     async def _connect(self) -> Mesh:
         return await connect(

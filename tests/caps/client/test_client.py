@@ -5,7 +5,8 @@ from hashlib import sha256
 import httpx
 import pytest
 
-from caps.client import ATTEMPTS, AnswerRefused, Client, Event, ProblemError, Unreachable, parse_events
+from caps.client import AnswerRefused, Client, Event, ProblemError, Unreachable
+from caps.client.client import ATTEMPTS, parse_events
 from caps.errors import DomainError
 from tests.kit.client import ROWS, RUN, STUDY, Flaky, make_home, serving
 

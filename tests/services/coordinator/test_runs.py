@@ -11,10 +11,11 @@ from contextlib import contextmanager
 import pytest
 
 from caps.audit.verification import verify
+from caps.basics.retry import Backoff
 from caps.service.problems import Problem
 from caps.wire import Certificate
 from services.coordinator import runs
-from services.coordinator.execution import Patience, Stopped
+from services.coordinator.execution import Stopped
 from services.coordinator.formats import digest_of
 from services.coordinator.service import Coordinator
 from services.coordinator.states import Judged, State
@@ -296,7 +297,7 @@ def until(condition, seconds=20.0):
 @pytest.mark.parametrize("step", [0, 2, 6])
 def test_a_server_that_disappears_pauses_the_run_until_it_is_back(bench, step):
     coordinator, run = bench.started()
-    coordinator.runs._patience = Patience(first=1.0)  # time to bring the server back before it is asked again
+    coordinator.runs._patience = Backoff(first=1.0, longest=1.0)  # time to bring the server back
     bench.federation.faults.down_at[step] = "S3"
     worker = threading.Thread(target=coordinator.runs.perform, args=(run,))
     worker.start()

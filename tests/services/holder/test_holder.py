@@ -1,4 +1,4 @@
-"""The holder's parts without a network: states, counting, sharing, tables, the dry run, errands."""
+"""The holder's parts without a network: states, counting, sharing, tables, the dry run, the retry queue."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caps.basics.retry import Backoff
 from caps.data.domain import Attribute, Domain, Layout
 from caps.data.schema import Limits
 from caps.errors import DomainError
@@ -25,7 +26,7 @@ from caps.shares.sharing import Explicit, Seeded
 from caps.wire import commitment
 from services.holder import counting, sharing
 from services.holder.counting import count_marginals
-from services.holder.errands import Errands, TryLater
+from services.holder.retry_queue import RetryQueue, TryLater
 from services.holder.settings import Options
 from services.holder.sharing import Form, Secrets
 from services.holder.state import GONE, TRANSITIONS, Delivery, Event, Goal, State, after, settled
@@ -263,8 +264,8 @@ def test_options() -> None:
             Options.from_environment({"CAPS_MAX_UPLOAD": text})
 
 
-def test_an_errand_is_tried_again_until_it_is_done(caplog: pytest.LogCaptureFixture) -> None:
-    errands, done = Errands([0.001]), threading.Event()
+def test_a_task_is_tried_again_until_it_is_done(caplog: pytest.LogCaptureFixture) -> None:
+    retries, done = RetryQueue(Backoff(first=0.001, longest=0.001)), threading.Event()
     failures: list[Exception] = [TryLater(), ValueError(CANARY), TryLater()]
 
     def work() -> None:
@@ -272,16 +273,16 @@ def test_an_errand_is_tried_again_until_it_is_done(caplog: pytest.LogCaptureFixt
             raise failures.pop()
         done.set()
 
-    errands.start("one", work)
+    retries.start("one", work)
     assert done.wait(10)
-    errands.wait(["one"], 10)
-    errands.stop()
+    retries.wait(["one"], 10)
+    retries.stop()
     assert CANARY not in caplog.text
-    errands.start("two", lambda: pytest.fail("started after the end"))
+    retries.start("two", lambda: pytest.fail("started after the end"))
 
 
 def test_a_nudge_cuts_the_pause_and_is_never_lost() -> None:
-    errands, rounds, second = Errands([1000.0]), [], threading.Event()
+    retries, rounds, second = RetryQueue(Backoff(first=1000.0, longest=1000.0)), [], threading.Event()
 
     def work() -> None:
         rounds.append(1)
@@ -289,9 +290,9 @@ def test_a_nudge_cuts_the_pause_and_is_never_lost() -> None:
             raise TryLater
         second.set()
 
-    errands.start("one", work)
+    retries.start("one", work)
     while not rounds:
         pass
-    errands.start("one", lambda: pytest.fail("a second errand under one key"))
+    retries.start("one", lambda: pytest.fail("a second task under one key"))
     assert second.wait(10)
-    errands.stop()
+    retries.stop()

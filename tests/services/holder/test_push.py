@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from caps.basics import files
+from caps.basics.retry import Backoff
 from caps.service.problems import Kind, Problem
 from caps.wire import Receipt, Signed
-from services.holder import push, service, sharing
-from services.holder.errands import Stopped
+from services.holder import service, sharing, uploader
+from services.holder.retry_queue import Stopped
 from services.holder.service import HolderService
 from services.holder.state import Delivery, Goal, State
 from services.holder.store import Store
@@ -127,7 +128,7 @@ def test_a_holder_of_rows_among_holders_of_columns_counts(tmp_path: Path) -> Non
 def test_files_are_the_owners_alone(world: World) -> None:
     for server in world.servers:
         server.hook = _raising(Problem(Kind.PEER_FAILED, "not now"))
-    with world.running(pauses=(60.0,)) as holder:
+    with world.running(backoff=Backoff(first=60.0, longest=60.0)) as holder:
         begin(holder, world)
         holder.contribute(world.study)
         assert world.files() == ["shares", "table"]
@@ -170,7 +171,7 @@ STEPS: list[tuple[Any, str]] = [
     (sharing, "write_private"),
     (sharing, "commitment"),
     (Store, "contribute"),
-    (push.Courier, "go"),
+    (uploader.Uploader, "start"),
 ]
 
 
@@ -226,7 +227,7 @@ def test_the_process_may_end_at_any_step(world: World, owner: Any, name: str, la
 def test_an_interrupted_push_goes_on_with_the_same_contribution(
     world: World, monkeypatch: pytest.MonkeyPatch, party: int, part: str, late: bool
 ) -> None:
-    ask, cut = push.ask, []
+    ask, cut = uploader.ask, []
 
     def cutting(client: Any, name: str, method: str, path: str, **kwargs: Any) -> Any:
         tail = path.partition(world.study)[2].split("/", 3)[3:] or ["offer"]
@@ -235,10 +236,10 @@ def test_an_interrupted_push_goes_on_with_the_same_contribution(
         if late:
             ask(client, name, method, path, **kwargs)
         cut.append(part)
-        holder._errands._stopping = True
+        holder._retries._stopping = True
         raise Stopped
 
-    monkeypatch.setattr(push, "ask", cutting)
+    monkeypatch.setattr(uploader, "ask", cutting)
     with world.running() as holder:
         begin(holder, world)
         first = holder.contribute(world.study)
@@ -354,7 +355,7 @@ def test_withdrawn_everywhere_and_contributed_anew(world: World) -> None:
 
 def test_a_withdrawal_overtakes_a_push(world: World) -> None:
     world.servers[1].hook = _raising(Problem(Kind.PEER_FAILED, "not now"))
-    with world.running(pauses=(60.0,)) as holder:
+    with world.running(backoff=Backoff(first=60.0, longest=60.0)) as holder:
         begin(holder, world)
         holder.contribute(world.study)
         until(lambda: holder.contribution(world.study).deliveries[1].problem is not None)

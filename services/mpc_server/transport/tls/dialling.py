@@ -15,6 +15,7 @@ from secrets import token_bytes
 
 from cryptography import x509
 
+from caps.basics.retry import Backoff
 from caps.errors import (
     DomainError,
     LocalError,
@@ -35,7 +36,7 @@ ROLE = "mpc-server"
 _MAX_HANDSHAKES = 32
 """Inbound connections that may be unidentified at once; beyond that the oldest gives way."""
 
-_FIRST_RETRY, _LAST_RETRY = 0.05, 1.0
+_REDIAL = Backoff(first=0.05, longest=1.0)
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class _Joining:
         self._made.discard(link)
 
     async def _dial(self, peer: int) -> None:
-        pause = _FIRST_RETRY
+        retries = _REDIAL.begin()
         while True:
             try:
                 link = await self._dialled(peer)
@@ -185,8 +186,7 @@ class _Joining:
                 return
             if link is not None:
                 await asyncio.shield(link.ended)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LAST_RETRY)
+            await asyncio.sleep(retries.pause())
 
     async def _dialled(self, peer: int) -> Link | None:
         """Try once to reach `peer`; None if it is worth trying again."""
@@ -228,7 +228,7 @@ class _Joining:
                     connection, _ = await loop.sock_accept(listener)
                 except OSError as error:
                     self._troubles[None] = reason_of(error)
-                    await asyncio.sleep(_FIRST_RETRY)
+                    await asyncio.sleep(_REDIAL.first)
                     continue
                 if len(handshakes) >= _MAX_HANDSHAKES:
                     next(iter(handshakes)).cancel()

@@ -1,27 +1,20 @@
-"""The client of CaPS for people's programs: thin, typed, on the public REST interfaces only (docs/services.md).
+"""The client for people's programs: thin, typed, on the public REST interfaces only (docs/services.md).
 
     with Client("https://coordinator.example:8443", token=..., authority="authority.pem") as client:
         client.download(release, Path("synthetic.csv"))
 
-One client talks to one service: a coordinator, a holder or an MPC server, each of which knows some of the routes.
+One client talks to one service: a coordinator, a holder or an MPC server, each of which knows some of the routes. Its
+errors are those of `caps.client.calls`.
 
-    ClientError                 (a CapsError)
-    +-- ProblemError            the service refused; `.document` is the problem (RFC 9457)
-    +-- Unreachable             no answer came
-    +-- AnswerRefused           an answer that is not what the contract says, such as a file with another digest
-
-Requests that may be repeated are repeated when a connection fails, with growing pauses. The environment plays no part:
-no proxy, no netrc.
+Requests that may be repeated are repeated when a connection fails, with growing pauses, and any request when the
+service has too much to do, after the time it names. The environment plays no part: no proxy, no netrc.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import hmac
 import json
-import secrets
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,14 +22,18 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 import httpx
 
-from caps.basics import canonical
+from caps.basics import canonical, http
 from caps.basics.files import digest_of
-from caps.errors import CapsError, DomainError
+from caps.basics.http import JSON_BODY
+from caps.basics.retry import Backoff, Retries
+from caps.client import calls
+from caps.client.calls import AnswerRefused, ClientError, NotTrusted, ProblemError, Unreachable
+from caps.errors import DomainError
 from caps.trust.tls import client_context
 
 if TYPE_CHECKING:
@@ -47,78 +44,17 @@ Json = dict[str, Any]
 Progress = Callable[[int, int | None], None]
 """Told the bytes moved so far, and how many there are if that is known."""
 
-FORMATS = {
-    "csv": "text/csv",
-    "parquet": "application/vnd.apache.parquet",
-    "arrow": "application/vnd.apache.arrow.stream",
-    "ndjson": "application/x-ndjson",
-}
+FORMATS = {"csv": http.CSV, "parquet": http.PARQUET, "arrow": http.ARROW, "ndjson": http.NDJSON}
 """The media type of each format, both ways."""
 
 CHUNK = 1 << 18
 ATTEMPTS = 5
-FIRST_PAUSE = 0.25
-LONGEST_PAUSE = 4.0
+BACKOFF = Backoff(first=0.25, longest=4.0, attempts=ATTEMPTS)
 POLL = 1.0
 ENDED = frozenset({"released", "failed"})
 """States that a run does not leave."""
 _PARQUET = b"PAR1"
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
-
-
-class ClientError(CapsError):
-    """A request did not lead to what was asked."""
-
-
-class ProblemError(ClientError):
-    """The service answered with a problem. Without a problem document, as from a proxy, the type is `about:blank`."""
-
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self.document = dict(document)
-        super().__init__(f"{self.title}: {self.detail}" if self.detail else self.title)
-
-    @property
-    def type(self) -> str:
-        """One of the URNs of `caps.service.problems`."""
-        return str(self.document.get("type", "about:blank"))
-
-    @property
-    def status(self) -> int:
-        """The status of the response."""
-        return int(self.document.get("status", 0))
-
-    @property
-    def title(self) -> str:
-        """What kind of problem it is."""
-        return str(self.document.get("title") or f"The service answered {self.status}")
-
-    @property
-    def detail(self) -> str:
-        """What is wrong this time."""
-        return str(self.document.get("detail") or "")
-
-    @property
-    def hint(self) -> str | None:
-        """What to do about it."""
-        hint = self.document.get("hint")
-        return None if hint is None else str(hint)
-
-    @property
-    def retryable(self) -> bool:
-        """Whether the same request may succeed later."""
-        return bool(self.document.get("retryable", False))
-
-
-class Unreachable(ClientError):
-    """No answer came; `hint` says what to look at."""
-
-    def __init__(self, what: str, hint: str | None = None) -> None:
-        super().__init__(what)
-        self.hint = hint
-
-
-class AnswerRefused(ClientError):
-    """An answer that is not what the contract says."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +129,7 @@ class Client:
         *,
         token: str | None = None,
         authority: Path | str | None = None,
-        timeout: float = 30.0,
+        timeout: float = calls.TIMEOUT,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -235,12 +171,11 @@ class Client:
 
     def ready(self) -> Json:
         """Whether the service can work now, and if not, why."""
-        response = self._send("GET", "/readyz")
-        return _object(response if response.status_code == 503 else _checked(response))
+        return _object(self._send("GET", "/readyz", also=(503,)))
 
     def studies(self) -> list[Json]:
         """The studies this service knows."""
-        return _items(self._checked("GET", "/v1/studies"), "studies")
+        return _items(self._send("GET", "/v1/studies"), "studies")
 
     def study(self, study: str) -> Json:
         """A study's state here."""
@@ -255,7 +190,7 @@ class Client:
     def propose(self, manifest: Manifest | Mapping[str, Any]) -> Json:
         """Propose a study. The same manifest again is the same study."""
         value = dict(manifest) if isinstance(manifest, Mapping) else manifest.to_json()
-        return self._json("POST", "/v1/studies", content=canonical.dump(value), headers=_JSON, repeat=True)
+        return self._json("POST", "/v1/studies", content=canonical.dump(value), headers=JSON_BODY, repeat=True)
 
     def manifest(self, study: str) -> Manifest:
         """A study's manifest, whose digest is the study's id."""
@@ -277,7 +212,7 @@ class Client:
     def start(self, study: str, *, holders: Sequence[str] | None = None) -> Json:
         """Seal the study and start its run, on what all gave or only these holders; while one goes on, that one."""
         body = canonical.dump({} if holders is None else {"holders": list(holders)})
-        return self._json("POST", _path("studies", study, "runs"), content=body, headers=_JSON, repeat=True)
+        return self._json("POST", _path("studies", study, "runs"), content=body, headers=JSON_BODY, repeat=True)
 
     def run(self, run: str) -> Json:
         """A run's state and progress."""
@@ -288,27 +223,26 @@ class Client:
 
         A connection that breaks is made again, from the last event on.
         """
-        failures = 0
+        retries = BACKOFF.begin()
         while True:
             opened = False
             headers = {"Accept": "text/event-stream"} | ({} if after is None else {"Last-Event-ID": after})
             try:
-                with self._stream("GET", _path("runs", run, "events"), headers) as response:
+                with self._opened("GET", _path("runs", run, "events"), headers) as response:
                     if response.status_code == 204:
                         return  # all was told before
                     if not response.headers.get("content-type", "").startswith("text/event-stream"):
                         raise AnswerRefused("the service sends no events")
                     opened = True
                     for event in parse_events(_lines(response.iter_bytes())):
-                        failures = 0
+                        retries.reset()
                         after = event.id or after
                         yield event
                 return
-            except httpx.TransportError as error:
-                if opened and isinstance(error, httpx.ReadTimeout):
+            except ClientError as error:
+                if opened and isinstance(error, Unreachable) and error.timed_out:
                     continue  # a long step; if the service is gone, connecting again will tell
-                failures += 1
-                self._pause(failures, error)
+                self._pause(retries, error)
 
     def watch(self, run: str) -> Iterator[Json]:
         """What happens in a run until it has ended: each event's data with its `event`, the last being the final state.
@@ -334,7 +268,7 @@ class Client:
 
     def releases(self) -> list[Json]:
         """The releases that are published."""
-        return _items(self._checked("GET", "/v1/releases"), "releases")
+        return _items(self._send("GET", "/v1/releases"), "releases")
 
     def release(self, release: str) -> Json:
         """One release."""
@@ -344,7 +278,8 @@ class Client:
         """Another sample of the release's model."""
         body = {"rows": rows, "seed": seed}
         asked = {key: value for key, value in body.items() if value is not None}
-        return self._json("POST", _path("releases", release, "samples"), content=canonical.dump(asked), headers=_JSON)
+        path = _path("releases", release, "samples")
+        return self._json("POST", path, content=canonical.dump(asked), headers=JSON_BODY)
 
     def measurements(self, release: str) -> Json:
         """The noisy counts, with sigma and error bars."""
@@ -364,10 +299,10 @@ class Client:
         """Fetch every request and signed answer of a release into a file, as `download` does with the rows."""
         return _Fetch(self, _path("releases", release, "transcript"), FORMATS["ndjson"], target, progress).run()
 
-    def document(self, release: str, name: str, *, accept: str = "application/json") -> bytes:
+    def document(self, release: str, name: str, *, accept: str = http.JSON) -> bytes:
         """A release's `measurements`, `report` or `certificate`, byte by byte, with the digest stated if one is."""
-        headers = {"Accept": accept, "Accept-Encoding": "identity"}
-        response = self._checked("GET", _path("releases", release, name), headers=headers)
+        headers = {"Accept": accept}
+        response = self._send("GET", _path("releases", release, name), headers=headers)
         stated = _stated_digest(response) if "repr-digest" in response.headers else None
         if stated is not None and not hmac.compare_digest(sha256(response.content).digest(), stated):
             raise AnswerRefused(f"the {name} that arrived has another digest than the service states")
@@ -397,7 +332,7 @@ class Client:
     def fetch(self, coordinator: str, study: str) -> Json:
         """Have the holder fetch a study's manifest from its coordinator."""
         body = canonical.dump({"coordinator": coordinator, "study": study})
-        return self._json("POST", "/v1/studies", content=body, headers=_JSON, repeat=True)
+        return self._json("POST", "/v1/studies", content=body, headers=JSON_BODY, repeat=True)
 
     def put_table(self, study: str, table: Path, *, progress: Progress | None = None) -> Json:
         """Stream a CSV or Parquet file to the holder, which validates it and keeps it at its site."""
@@ -432,21 +367,18 @@ class Client:
 
     def contributions(self, study: str) -> list[Json]:
         """Complete contributions of a study."""
-        return _items(self._checked("GET", _path("studies", study, "contributions")), "contributions")
+        return _items(self._send("GET", _path("studies", study, "contributions")), "contributions")
 
     def erase_shares(self, study: str) -> list[Json]:
         """Erase the shares of a study; the server's receipts."""
-        return _items(self._checked("DELETE", _path("studies", study, "shares")), "receipts")
+        return _items(self._send("DELETE", _path("studies", study, "shares")), "receipts")
 
     def ledger(self) -> Iterator[Json]:
         """Every record of the server's ledger, in order. Raises Unreachable if the stream breaks."""
-        try:
-            with self._stream("GET", "/v1/ledger", {"Accept": FORMATS["ndjson"]}) as response:
-                for line in _lines(response.iter_bytes()):
-                    if line:
-                        yield _parsed(line)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from None
+        with self._opened("GET", "/v1/ledger", {"Accept": FORMATS["ndjson"]}) as response:
+            for line in _lines(response.iter_bytes()):
+                if line:
+                    yield _parsed(line)
 
     # How requests are sent.
 
@@ -459,18 +391,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         repeat: bool = False,
     ) -> Json:
-        return _object(self._checked(method, path, content=content, headers=headers, repeat=repeat))
-
-    def _checked(
-        self,
-        method: str,
-        path: str,
-        *,
-        content: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        repeat: bool = False,
-    ) -> httpx.Response:
-        return _checked(self._send(method, path, lambda: content, headers, repeat=repeat))
+        return _object(self._send(method, path, lambda: content, headers, repeat=repeat))
 
     def _upload(self, method: str, path: str, table: Path, progress: Progress | None) -> Json:
         with table.open("rb") as file:
@@ -488,7 +409,7 @@ class Client:
                         progress(sent, size)
 
         # The holder answers only when it has read and checked the whole table.
-        return _object(_checked(self._send(method, path, body, headers, timeout=httpx.Timeout(30.0, read=600.0))))
+        return _object(self._send(method, path, body, headers, timeout=httpx.Timeout(calls.TIMEOUT, read=600.0)))
 
     def _send(
         self,
@@ -498,53 +419,32 @@ class Client:
         headers: Mapping[str, str] | None = None,
         *,
         repeat: bool = False,
-        timeout: httpx.Timeout | None = None,
+        **options: Any,
     ) -> httpx.Response:
         """One request, repeated after failed connections if nothing was sent or if sending twice is as once."""
         safe = repeat or method in _REPEATABLE
-        # A retried POST carries the same key, so that a service which keeps keys knows it again.
-        key = {"Idempotency-Key": secrets.token_hex(16)} if method == "POST" else {}
-        extra = {} if timeout is None else {"timeout": timeout}
-        failures = 0
+        retries = BACKOFF.begin()
         while True:
-            request = self._http.build_request(
-                method, path, content=body(), headers={**key, **(headers or {})}, **cast(Any, extra)
-            )
             try:
-                return self._http.send(request)
-            except httpx.TransportError as error:
-                if not safe and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-                    raise self._unreachable(error) from None
-                failures += 1
-                self._pause(failures, error)
+                return calls.send(self._http, self.url, method, path, content=body(), headers=headers, **options)
+            except ClientError as error:
+                if isinstance(error, Unreachable) and error.sent and not safe:
+                    raise
+                self._pause(retries, error)
 
-    @contextlib.contextmanager
-    def _stream(self, method: str, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
-        """A response whose body is read as it comes. Connection errors are the caller's to handle."""
-        headers = {"Accept-Encoding": "identity", **headers}
-        with self._http.stream(method, path, headers=headers) as response:
-            if not response.is_success:
-                response.read()
-            yield _checked(response)
+    def _opened(
+        self, method: str, path: str, headers: Mapping[str, str]
+    ) -> contextlib.AbstractContextManager[httpx.Response]:
+        """A response whose body is read as it comes. Raises Unreachable if it breaks off."""
+        return calls.opened(self._http, self.url, method, path, headers=headers)
 
-    def _pause(self, failures: int, error: httpx.TransportError) -> None:
-        """Wait before the next attempt. Raises Unreachable when enough were made, or none can help."""
-        if failures >= ATTEMPTS or _is_distrust(error):
-            raise self._unreachable(error) from None
-        self._sleep(min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE))
-
-    def _unreachable(self, error: httpx.TransportError) -> Unreachable:
-        if _is_distrust(error):
-            hint = "name the federation's authority with --authority, and call the service by a name in its certificate"
-            return Unreachable(f"{self.url} is not trusted: its certificate is not one of the authority's", hint)
-        if isinstance(error, httpx.TimeoutException):
-            return Unreachable(f"{self.url} did not answer in time", "the service may be busy; try again later")
-        return Unreachable(
-            f"{self.url} cannot be reached, or the connection was lost", "is the service up? is the URL right?"
-        )
-
-
-_JSON = {"Content-Type": "application/json"}
+    def _pause(self, retries: Retries, error: ClientError) -> None:
+        """Wait before the next attempt. Raises the error when enough were made, or none can help."""
+        busy = isinstance(error, ProblemError) and error.status == calls.TOO_MANY_REQUESTS
+        lost = isinstance(error, Unreachable) and not isinstance(error, NotTrusted)
+        if retries.exhausted or not (busy or lost):
+            raise error from None
+        self._sleep(retries.pause(asked=error.retry_after))
 
 
 class _Fetch:
@@ -562,15 +462,16 @@ class _Fetch:
     def run(self) -> Download:
         """The file, whole and checked."""
         begun = self._held()
-        failures = 0
+        retries = BACKOFF.begin()
         while True:
             held = self._held()
             try:
                 stated = self._attempt(held)
                 break
-            except httpx.TransportError as error:
-                failures = 1 if self._held() > held else failures + 1
-                self._client._pause(failures, error)
+            except ClientError as error:
+                if self._held() > held:
+                    retries.reset()
+                self._client._pause(retries, error)
         digest = bytes.fromhex(digest_of(self._part))
         if not hmac.compare_digest(digest, stated):
             self._forget()
@@ -586,7 +487,7 @@ class _Fetch:
         if held:
             headers |= {"Range": f"bytes={held}-", "If-Range": self._tag.read_text()}
         try:
-            with self._client._stream("GET", self._path, headers) as response:
+            with self._client._opened("GET", self._path, headers) as response:
                 stated = _stated_digest(response)
                 tag = response.headers.get("etag", "")
                 resumed = response.status_code == 206
@@ -632,18 +533,6 @@ def _context(authority: Path) -> ssl.SSLContext:
         raise DomainError(f"{authority}: not a readable PEM file with an authority's certificate") from None
 
 
-def _checked(response: httpx.Response) -> httpx.Response:
-    """The response if it is a success. Raises ProblemError otherwise."""
-    if response.is_success:
-        return response
-    document: Json = {}
-    if "json" in response.headers.get("content-type", ""):
-        with contextlib.suppress(ValueError):
-            value = response.json()
-            document = value if isinstance(value, dict) else {}
-    raise ProblemError(document | {"status": response.status_code})
-
-
 def _object(response: httpx.Response) -> Json:
     """A JSON object; that of an empty body is empty. The Location of a new thing is kept as `location`."""
     value = _parsed(response.text) if response.content else {}
@@ -677,12 +566,10 @@ def _items(response: httpx.Response, member: str) -> list[Json]:
 
 def _stated_digest(response: httpx.Response) -> bytes:
     """The SHA-256 of the whole file, of Repr-Digest (RFC 9530)."""
-    for item in response.headers.get("repr-digest", "").split(","):
-        algorithm, _, value = item.strip().partition("=")
-        if algorithm == "sha-256" and len(value) > 2 and value[0] == value[-1] == ":":
-            with contextlib.suppress(binascii.Error):
-                return base64.b64decode(value[1:-1], validate=True)
-    raise AnswerRefused("the service states no SHA-256 of the file")
+    stated = http.digest_of_header(response.headers.get("repr-digest", ""))
+    if stated is None:
+        raise AnswerRefused("the service states no SHA-256 of the file")
+    return stated
 
 
 def _range_start(response: httpx.Response) -> int:
@@ -693,13 +580,3 @@ def _range_start(response: httpx.Response) -> int:
 def _total(response: httpx.Response, done: int) -> int | None:
     length = response.headers.get("content-length", "")
     return done + int(length) if length.isdigit() else None
-
-
-def _is_distrust(error: BaseException) -> bool:
-    """Whether TLS refused the other end: no repetition changes that."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ssl.SSLCertVerificationError):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False

@@ -1,46 +1,56 @@
-"""Work in the background that is tried again until it is done, one thread for each errand."""
+"""Work in the background that is tried again until it is done, one thread for each task."""
 
 from __future__ import annotations
 
 import json
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from contextvars import copy_context
 from time import monotonic
 
+from caps.basics.retry import Backoff
 from caps.service import logs
 
 log = logging.getLogger("caps.holder")
 
-PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds between attempts; the last one again and again."""
+BACKOFF = Backoff(first=0.5, longest=60.0)
+"""Between attempts at a task, without end."""
 
 
 class TryLater(Exception):
-    """The errand cannot be done now."""
+    """The task cannot be done at the moment; `asked` is the seconds that the other party wants us to wait, if any."""
+
+    def __init__(self, asked: float | None = None) -> None:
+        super().__init__()
+        self.asked = asked
 
 
 class Stopped(Exception):
-    """The service ends; the errand is taken up again at the next start."""
+    """The service ends; the task is taken up again at the next start."""
 
 
-class Errands:
-    """Errands by key. What they are about is durable elsewhere: here is only who is on the way."""
+class RetryQueue:
+    """Tasks by key. What they are about is durable elsewhere: this knows only which ones are under way."""
 
     def __init__(
-        self, pauses: Sequence[float] = PAUSES, *, put_off: Callable[[Hashable], None] = lambda _: None
+        self,
+        backoff: Backoff = BACKOFF,
+        *,
+        put_off: Callable[[Hashable], None] = lambda _: None,
+        wait: Callable[[threading.Event, float], object] = threading.Event.wait,
     ) -> None:
-        """`put_off` is told of each attempt that failed."""
-        self._pauses = pauses
+        """`put_off` is told of each attempt that failed; `wait` sleeps until a nudge comes or the seconds are over."""
+        self._backoff = backoff
         self._put_off = put_off
+        self._wait = wait
         self._lock = threading.Lock()
         self._nudges: dict[Hashable, threading.Event] = {}
         self._threads: dict[Hashable, threading.Thread] = {}
         self._stopping = False
 
     def start(self, key: Hashable, work: Callable[[], None]) -> None:
-        """Do this in a thread. An errand that is on the way does not pause, and looks once more before it ends."""
+        """Do this in a thread. A task that is under way ends its pause, and looks once more before it ends."""
         with self._lock:
             if self._stopping:
                 return
@@ -48,9 +58,9 @@ class Errands:
                 self._nudges[key].set()
                 return
             self._nudges[key] = threading.Event()
-            with logs.bound(request_id=logs.request_id() or logs.new_id()):  # of whoever gave the errand
+            with logs.bound(request_id=logs.request_id() or logs.new_id()):  # of whoever asked for it
                 target = copy_context().run
-            thread = threading.Thread(target=target, args=(self._run, key, work), name=f"errand-{key}", daemon=True)
+            thread = threading.Thread(target=target, args=(self._run, key, work), name=f"task-{key}", daemon=True)
             self._threads[key] = thread
             thread.start()
 
@@ -60,7 +70,7 @@ class Errands:
             raise Stopped
 
     def wait(self, keys: Iterable[Hashable], seconds: float) -> None:
-        """Until these errands are done, but not longer."""
+        """Until these tasks are done, but not longer."""
         until = monotonic() + seconds
         for key in keys:
             thread = self._threads.get(key)
@@ -68,7 +78,7 @@ class Errands:
                 thread.join(max(0.0, until - monotonic()))
 
     def stop(self) -> None:
-        """End all errands where they are."""
+        """End all tasks where they are."""
         with self._lock:
             self._stopping = True
             for nudge in self._nudges.values():
@@ -77,21 +87,20 @@ class Errands:
             thread.join(10)
 
     def _run(self, key: Hashable, work: Callable[[], None]) -> None:
-        nudge, failures = self._nudges[key], 0
+        nudge, retries = self._nudges[key], self._backoff.begin()
         while not self._stopping:
             nudge.clear()
             try:
                 work()
             except Stopped:
                 break
-            except TryLater:
+            except TryLater as later:
                 self._put_off(key)
-                nudge.wait(self._pauses[min(failures, len(self._pauses) - 1)])
-                failures += 1
+                self._wait(nudge, retries.pause(asked=later.asked))
                 continue
             except Exception as error:  # noqa: BLE001  says where, never what: its text may quote anything
-                log.error(json.dumps({"errand": str(key), "error": type(error).__name__}))
-                nudge.wait(self._pauses[-1])
+                log.error(json.dumps({"task": str(key), "error": type(error).__name__}))
+                self._wait(nudge, self._backoff.longest)
                 continue
             with self._lock:  # so that no nudge falls between the last look and the end
                 if not nudge.is_set():

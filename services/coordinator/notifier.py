@@ -8,29 +8,29 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 
 
-class Bell:
-    """Rung by threads, heard by coroutines."""
+class Notifier:
+    """Notified by threads, heard by coroutines."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._ears: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._listeners: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Set the events of all who listen."""
         with self._lock:
-            ears = list(self._ears)
-        for loop, heard in ears:
+            listeners = list(self._listeners)
+        for loop, heard in listeners:
             with suppress(RuntimeError):  # its loop has ended
                 loop.call_soon_threadsafe(heard.set)
 
     @contextmanager
     def listening(self) -> Iterator[asyncio.Event]:
-        """An event that is set whenever the bell rings. Clear it before looking, and nothing is missed."""
-        ear = asyncio.get_running_loop(), asyncio.Event()
+        """An event that is set at every notification. Clear it before looking, and nothing is missed."""
+        listener = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
-            self._ears.add(ear)
+            self._listeners.add(listener)
         try:
-            yield ear[1]
+            yield listener[1]
         finally:
             with self._lock:
-                self._ears.discard(ear)
+                self._listeners.discard(listener)

@@ -1,66 +1,63 @@
-"""Bringing a contribution to the three servers, or withdrawing it: one errand for each server.
+"""Bringing a contribution to the three servers, or withdrawing it: one task of the retry queue for each server.
 
     PUT offer -> chunks the server lacks -> PUT each of them -> POST receipt -> verify it, write it down
 
-Each errand reads from the store what is wanted, so one that was cut off, or overtaken by a withdrawal, does the right
+Each task reads from the store what is wanted, so one that was cut off, or overtaken by a withdrawal, does the right
 thing the next time. Servers answer repeated requests as they did the first.
 """
 
 from __future__ import annotations
 
 import logging
-from base64 import b64encode
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 
 import httpx
 
+from caps.basics.http import JSON_BODY, OCTETS_BODY, digest_header
 from caps.service import logs
 from caps.service.problems import Kind
 from caps.service.site import Site
 from caps.study import Manifest, Server
 from caps.trust.signing import SignatureRefused
 from caps.wire import ContributionState, Receipt, Signed
-from services.holder.errands import Errands, TryLater
-from services.holder.peers import JSON, PeerProblem, ask, read
+from services.holder.peers import LONG_TIMEOUT, PeerProblem, ask, read
+from services.holder.retry_queue import RetryQueue, TryLater
 from services.holder.sharing import Parcel
 from services.holder.state import GONE, Delivery, Goal
 from services.holder.store import ContributionRecord, Store
 
 log = logging.getLogger("caps.holder")
 
-_TIMEOUT = 120.0
-"""Seconds; a server hashes the whole vector before it signs."""
 
-
-class Courier:
-    """Carries contributions. `parcel` finds the files of one; `delivered` is called when they are needed no more."""
+class Uploader:
+    """`parcel` finds the files of a contribution; `delivered` is called when they are no longer needed."""
 
     def __init__(
         self,
         site: Site,
         store: Store,
-        errands: Errands,
+        retries: RetryQueue,
         *,
         parcel: Callable[[ContributionRecord], Parcel],
         delivered: Callable[[ContributionRecord], None],
     ) -> None:
         self._site = site
         self._store = store
-        self._errands = errands
+        self._retries = retries
         self._parcel = parcel
         self._delivered = delivered
         self._sent: dict[tuple[str, str], int] = {}
 
-    def go(self, manifest: Manifest) -> None:
+    def start(self, manifest: Manifest) -> None:
         """Pursue the goal of the study's contribution at all servers."""
         for party in range(3):
-            self._errands.start(self._key(manifest, party), partial(self._visit, manifest, party))
+            self._retries.start(self._key(manifest, party), partial(self._visit, manifest, party))
 
     def wait(self, manifest: Manifest, seconds: float) -> None:
         """Until the servers have answered, but not longer."""
-        self._errands.wait([self._key(manifest, party) for party in range(3)], seconds)
+        self._retries.wait([self._key(manifest, party) for party in range(3)], seconds)
 
     def sent(self, contribution: str, server: str) -> int:
         """Bytes of the vector that the server is known to have."""
@@ -79,11 +76,11 @@ class Courier:
         state = record.deliveries[party].state
         try:
             if record.goal is Goal.PUSHING and state is Delivery.PENDING:
-                with self._site.calls(server, timeout=_TIMEOUT) as client:
+                with self._site.calls(server, timeout=LONG_TIMEOUT) as client:
                     receipt = self._push(client, manifest, record, party)
                 goal = self._store.tell(record.study, server.name, state=Delivery.ACCEPTED, receipt=receipt)
             elif record.goal is Goal.WITHDRAWING and state not in GONE:
-                with self._site.calls(server, timeout=_TIMEOUT) as client:
+                with self._site.calls(server, timeout=LONG_TIMEOUT) as client:
                     withdrawn = self._withdraw(client, record, server, state)
                 state = Delivery.ABSENT if withdrawn is None else Delivery.WITHDRAWN
                 goal = self._store.tell(record.study, server.name, state=state, receipt=withdrawn)
@@ -93,7 +90,7 @@ class Courier:
             logs.say(log, "not done", reason=problem.document["detail"], retryable=problem.retryable)
             self._store.tell(record.study, server.name, problem=problem.document)
             if problem.retryable:
-                raise TryLater from None
+                raise TryLater(problem.retry_after) from None
             return
         if goal in (Goal.COMPLETE, Goal.WITHDRAWN):
             self._delivered(record)
@@ -109,7 +106,8 @@ class Courier:
         server, parcel, statement = manifest.servers[party], self._parcel(record), record.document.document
         path = _path(record)
         offer = parcel.offer(record.document, party).model_dump_json().encode()
-        has = read(ContributionState, ask(client, server.name, "PUT", path, content=offer, headers=JSON), server.name)
+        answer = ask(client, server.name, "PUT", path, content=offer, headers=JSON_BODY)
+        has = read(ContributionState, answer, server.name)
         if has.contribution != record.contribution or has.state in ("withdrawn", "erased"):
             raise _unexpected(server, "does not take this contribution any more")
         if party > 0:  # S1 holds the two seeds
@@ -120,11 +118,11 @@ class Courier:
                 0, statement.vector_bytes - len(lacking) * statement.chunk_bytes
             )
             for number in lacking:
-                self._errands.check()
+                self._retries.check()
                 if self._record(manifest).goal is not Goal.PUSHING:
-                    raise TryLater  # at once: whoever changed the goal has nudged this errand
+                    raise TryLater  # at once: whoever changed the goal has nudged this task
                 chunk = parcel.chunk(number, statement.chunk_bytes)
-                headers = {"content-type": "application/octet-stream", "content-digest": content_digest(chunk)}
+                headers = {**OCTETS_BODY, "Content-Digest": digest_header(sha256(chunk).digest())}
                 ask(client, server.name, "PUT", f"{path}/chunks/{number}", content=chunk, headers=headers)
                 self._sent[record.contribution, server.name] += len(chunk)
                 self._site.metrics.count("caps_pushed_bytes", len(chunk), party=server.name)
@@ -145,11 +143,6 @@ class Courier:
                 return None
             raise
         return _verified(read(Signed[Receipt], answer, server.name), "withdrawn", record, server)
-
-
-def content_digest(data: bytes) -> str:
-    """The header of RFC 9530."""
-    return f"sha-256=:{b64encode(sha256(data).digest()).decode()}:"
 
 
 def _path(record: ContributionRecord) -> str:
