@@ -8,7 +8,8 @@ from pathlib import Path
 
 from caps.errors import party_name
 from caps.trust import pki
-from services.mpc_server.transport.tls import ROLE, Credentials
+from caps.trust.tls import Credentials
+from services.mpc_server.transport.tls import ROLE
 
 HOUR = timedelta(hours=1)
 

@@ -32,10 +32,11 @@ import uvloop
 
 from caps.errors import CapsError, PeerAborted, PeerError, party_name
 from caps.trust.pki import Authority, generate_key, role_uri, write_key, write_pem
+from caps.trust.tls import Credentials
 from services.mpc_server.engine.context import Party
 from services.mpc_server.process import worker_environment
 from services.mpc_server.transport.hello import Agreement
-from services.mpc_server.transport.tls import Credentials, Endpoint, Limits, connect
+from services.mpc_server.transport.tls import Endpoint, Limits, connect
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = sha256(b"three local servers, no private data").digest()

@@ -30,7 +30,7 @@ from services.mpc_server.store import ShareStore, Vault
 from services.mpc_server.studies import Studies
 from services.mpc_server.tables import metadata
 from services.mpc_server.transport.keeper import MeshKeeper
-from services.mpc_server.transport.tls import Credentials, listen
+from services.mpc_server.transport.tls import listen
 
 SWEEP = 3600.0
 """Seconds between two looks for shares whose time is up."""
@@ -135,10 +135,10 @@ class MpcServer:
 
     async def _make_keeper(self) -> MeshKeeper:
         """In the engine's thread, whose event loop the keeper belongs to."""
-        tls, own = self._site.credentials, self._settings.mesh_listen
+        own = self._settings.mesh_listen
         return MeshKeeper(
             self._party,
-            Credentials(tls.certificate, tls.private_key, tls.authority),
+            self._site.credentials,
             self._settings.mesh,
             self._settings.limits,
             listener=await listen(own) if own is not None else None,

@@ -17,8 +17,9 @@ from typing import Literal, NoReturn
 
 from caps.basics.retry import Backoff
 from caps.errors import LocalError, PeerError, PeerUnreachable
+from caps.trust.tls import Credentials
 from services.mpc_server.transport.session import PARTIES
-from services.mpc_server.transport.tls import Credentials, Endpoint, Limits, Mesh, connect, listen
+from services.mpc_server.transport.tls import Endpoint, Limits, Mesh, connect, listen
 
 _RECONNECT = Backoff(first=0.05, longest=2.0)
 

@@ -22,7 +22,6 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from secrets import token_bytes
 from typing import cast
 
@@ -43,6 +42,7 @@ from caps.errors import (
     party_name,
 )
 from caps.trust.pki import role_uri, role_uris, spki_pin
+from caps.trust.tls import Credentials, hardened
 from services.mpc_server.channel import Buffers
 from services.mpc_server.transport.framing import (
     MAX_PAYLOAD,
@@ -77,15 +77,6 @@ _LEAST_BEATS = 3
 
 _SHUTDOWN = 2.0
 _REDIAL = Backoff(first=0.05, longest=1.0)
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """Paths of PEM files: this party's certificate and key, and the authority all parties trust."""
-
-    certificate: Path
-    private_key: Path
-    authority: Path
 
 
 @dataclass(frozen=True)
@@ -787,13 +778,10 @@ async def listen(endpoint: Endpoint) -> socket.socket:
 
 
 def _context(side: int, credentials: Credentials) -> ssl.SSLContext:
-    context = ssl.SSLContext(side)
-    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context = hardened(ssl.SSLContext(side))
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_STRICT
-    if side == ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0
     try:
         context.load_cert_chain(credentials.certificate, credentials.private_key)
         context.load_verify_locations(credentials.authority)
