@@ -30,13 +30,13 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from caps.basics import canonical
+from caps.data.linkage import ID_BYTES
 from caps.data.schema.columns import check_text
 from caps.errors import DomainError
 
 Ids: TypeAlias = npt.NDArray[np.uint8]
 """Shape (n, 16)."""
 
-ID_BYTES = 16
 MAX_COLUMNS = 16
 MAX_FORMATS = 16
 _ID_LABEL = b"caps/v1/join/id/"

@@ -22,6 +22,8 @@ from caps.data.domain import Domain
 from caps.errors import DomainError
 
 ID_BYTES = 16
+ELEMENT_BYTES, TAG_BYTES, POSITION_BYTES = 32, 16, 4
+"""Where rows are joined by tags (`caps.data.oprf`): a blinded identifier, a tag, a row's place in the joint table."""
 ORDERED = slice(4, ID_BYTES)
 """The bytes of an identifier that are in order. Of 2^24 identifiers, two agree in them with probability 2^-49."""
 

@@ -26,14 +26,13 @@ import numpy.typing as npt
 import rbcl  # type: ignore[import-untyped]
 
 from caps.basics.uniform import Uniform
+from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
 from caps.errors import DomainError, PeerViolation
 
 Tags: TypeAlias = npt.NDArray[np.uint8]
 """Shape (n, 16)."""
 
 SERVERS = 3
-ELEMENT_BYTES = 32
-TAG_BYTES = 16
 SEED_BYTES = 32
 MAX_INPUT = (1 << 16) - 1
 _IDENTITY = bytes(ELEMENT_BYTES)

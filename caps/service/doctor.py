@@ -43,7 +43,6 @@ SLOW_ROUND = 0.25
 """Seconds of a round trip above which runs are slow: every round between servers waits as long."""
 SLOW_BYTES = 1_000_000
 LITTLE_ROOM = 1 << 30
-STORAGE_KEY = "storage-key"
 _PINGS = 7
 _MEASURED = 1.0
 _MOST_FETCHES = 30
@@ -185,7 +184,7 @@ class Doctor:
             fix = "`caps pki request HOME ...` makes keys, `caps pki install` brings the certificates"
             yield _bad("home", "files", f"missing: {', '.join(missing)}", fix)
         open_ = []
-        for name in (*party.SECRETS, STORAGE_KEY):
+        for name in party.SECRETS:
             path = self.home / name
             if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o027:
                 open_.append(name)
@@ -263,7 +262,7 @@ class Doctor:
             yield _bad(
                 "home", "policy", str(error), "mend policy.yaml; `caps.trust.home.POLICY_TEMPLATE` shows every member"
             )
-        path = self.home / STORAGE_KEY
+        path = self.home / party.STORAGE_KEY
         if path.exists() and path.stat().st_size == 32:
             yield _good("home", "storage key", "present; back it up apart from the shares")
         elif path.exists():

@@ -29,6 +29,7 @@ from caps.service.tokens import Tokens
 from caps.study import Coordinator, Holder, Server
 from caps.trust import pki, signing
 from caps.trust.cards import Party
+from caps.trust.home import SIGNING_KEY, TOKENS
 from caps.trust.tls import Credentials, client_context
 
 
@@ -65,14 +66,14 @@ class Site:
         self.settings = settings
         self.clock = clock
         home = settings.home
-        self.credentials = Credentials(home / "certificate.pem", home / "private-key.pem", home / "authority.pem")
+        self.credentials = Credentials.of(home)
         roles = pki.role_uris(pki.read_certificate(self.credentials.certificate))
         if len(roles) != 1 or not roles[0].startswith(f"caps:{role}/"):
             raise DomainError(f"{self.credentials.certificate}: a certificate with one role, {role}, is needed")
         self.role = role
         self.name = roles[0].partition("/")[2]
-        self.signing_key = signing.read_signing_key(home / "signing-key.pem")
-        self.tokens = Tokens(home / "tokens.json")
+        self.signing_key = signing.read_signing_key(home / SIGNING_KEY)
+        self.tokens = Tokens(home / TOKENS)
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.metrics = Metrics(role, self.name)
         self.metrics.read(self._certificates)

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from cryptography import x509
 
 from caps.errors import LocalError
+from caps.trust.home import AUTHORITY, CERTIFICATE, PRIVATE_KEY
 from caps.trust.pki import read_certificate, role_uris, spki_pin
 
 RENEW_WITHIN = timedelta(days=30)
 """Certificates that end sooner are complained of."""
+
+Context = TypeVar("Context", bound=ssl.SSLContext)
 
 log = logging.getLogger("caps.trust.tls")
 
@@ -40,6 +43,11 @@ class Credentials:
     private_key: Path
     authority: Path
 
+    @classmethod
+    def of(cls, home: Path) -> Credentials:
+        """Those of a party's home (`caps.trust.home`)."""
+        return cls(home / CERTIFICATE, home / PRIVATE_KEY, home / AUTHORITY)
+
     def stamp(self) -> tuple[object, ...]:
         """Changes whenever a file does; a file that is missing for a moment counts as a change."""
         return tuple(_stamp(path) for path in (self.certificate, self.private_key, self.authority))
@@ -53,14 +61,20 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
+def hardened(context: Context) -> Context:
+    """The same context with what holds everywhere: TLS 1.3 alone, and no resumption."""
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    if context.protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0  # a resumed session would not look at the certificate again
+    return context
+
+
 def server_context(credentials: Credentials) -> ssl.SSLContext:
     """For a service: people come without a certificate, machines with one, and no other authority's is accepted."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context = hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     context.load_cert_chain(credentials.certificate, credentials.private_key)
     context.load_verify_locations(credentials.authority)
     context.verify_mode = ssl.CERT_OPTIONAL
-    context.num_tickets = 0  # a resumed session would not look at the certificate again
     return context
 
 
@@ -155,9 +169,8 @@ def client_context(
     pin: str | None = None,
 ) -> ssl.SSLContext:
     """For a caller. `role` and `pin` say whom it must meet: a role URI, and 64 hexadecimal digits."""
-    context = _ClientContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = hardened(_ClientContext(ssl.PROTOCOL_TLS_CLIENT))
     context.expected = (role, pin)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(authority)
     if certificate is not None:
         context.load_cert_chain(certificate, private_key)

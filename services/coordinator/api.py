@@ -12,6 +12,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from caps.basics import canonical
+from caps.basics.http import NDJSON
 from caps.errors import DomainError
 from caps.service.identity import Allow, Caller
 from caps.service.problems import Kind, Problem
@@ -38,7 +39,6 @@ _WATCHERS = Allow(scopes=(Scope.OWNER, Scope.OPERATOR, Scope.AUDITOR))
 _ANALYSTS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR, Scope.AUDITOR))
 _SAMPLERS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR))
 _HOLDERS = Allow(machines=("holder",))
-_NDJSON = "application/x-ndjson"
 _MARKDOWN = "text/markdown; charset=utf-8"
 _FREE = "A sample is drawn from the published model and costs no privacy: the data are not consulted again."
 _DATA_CONTENT: dict[int | str, dict[str, Any]] = {
@@ -506,11 +506,11 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
         dependencies=[Depends(_ANALYSTS)],
         response_class=Response,
         response_model=None,
-        responses={200: {"content": {_NDJSON: {}}}},
+        responses={200: {"content": {NDJSON: {}}}},
     )
     def transcript(release: RunId, request: Request) -> Response:
         """Every request, with the answer that the servers signed: `caps verify` computes the charges again from it."""
-        return opened(release, TRANSCRIPT, request, _NDJSON)
+        return opened(release, TRANSCRIPT, request, NDJSON)
 
 
 def _entry(text: bytes) -> FileEntry:

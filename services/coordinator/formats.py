@@ -11,6 +11,7 @@ from shutil import rmtree
 
 import polars as pl
 
+from caps.basics import http
 from caps.basics.files import digest_of, sync_path
 from caps.basics.uniform import Uniform
 from caps.data.domain import Codes
@@ -50,12 +51,12 @@ def _ndjson(frame: pl.DataFrame, path: Path) -> None:
     frame.write_ndjson(path)
 
 
-CSV = "text/csv; charset=utf-8; header=present"
+CSV = f"{http.CSV}; charset=utf-8; header=present"
 FORMATS: tuple[Format, ...] = (
     Format("csv", CSV, None),  # written by the schema, which knows how owners spell values
-    Format("parquet", "application/vnd.apache.parquet", _parquet),
-    Format("arrow", "application/vnd.apache.arrow.stream", _arrow),
-    Format("ndjson", "application/x-ndjson", _ndjson),
+    Format("parquet", http.PARQUET, _parquet),
+    Format("arrow", http.ARROW, _arrow),
+    Format("ndjson", http.NDJSON, _ndjson),
 )
 """In the order of preference."""
 

@@ -17,17 +17,18 @@ from starlette.requests import ClientDisconnect
 
 from caps.basics.document import Document, Hex32, Url
 from caps.basics.files import erase
+from caps.basics.http import CSV, PARQUET
+from caps.data.linkage import ELEMENT_BYTES
 from caps.service.app import create_app
 from caps.service.identity import Allow
 from caps.service.problems import Kind, Problem
 from caps.service.tokens import Scope
 from caps.wire import Approval, Contribution, Receipt, Signed
-from services.holder.matching import ELEMENT_BYTES
 from services.holder.preview import Preview
 from services.holder.service import HolderService, Progress
 from services.holder.state import Delivery, Goal, State
 from services.holder.store import ContributionRecord, MatchingRecord, StudyRecord
-from services.holder.table import CSV, PARQUET, TableReport
+from services.holder.table import TableReport
 
 DESCRIPTION = "The data owner's service: checks its table, shares it and sends the shares. It only connects outwards."
 OWNER = [Depends(Allow(scopes=[Scope.OWNER]))]

@@ -31,7 +31,8 @@ import numpy.typing as npt
 from caps.basics.files import erase, sync_path, write_private
 from caps.basics.http import OCTETS_BODY
 from caps.basics.uniform import Uniform
-from caps.data.joinkey import ID_BYTES, Ids, random_ids
+from caps.data.joinkey import Ids, random_ids
+from caps.data.linkage import ELEMENT_BYTES, ID_BYTES, POSITION_BYTES, TAG_BYTES
 from caps.errors import PeerViolation
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
@@ -41,7 +42,6 @@ from services.holder.retry_queue import RetryQueue
 from services.holder.sharing import Entropy
 from services.holder.table import Rows
 
-ELEMENT_BYTES, TAG_BYTES, POSITION_BYTES = 32, 16, 4
 BATCH = 4096
 """Elements of one request."""
 _SEED, _IDS, _PLACES, _BLINDED, _TAGS, _TOLD, _POSITIONS = (

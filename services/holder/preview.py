@@ -6,10 +6,11 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
 from caps.service.site import Site
 from caps.study import Holder, Manifest
 from caps.wire import Contribution, Signed
-from services.holder.matching import ELEMENT_BYTES, TAG_BYTES, joins_by_tags
+from services.holder.matching import joins_by_tags
 from services.holder.sharing import Form, Secrets, offer
 
 STATEMENT = (

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 from pydantic import BaseModel
 
+from caps.basics.http import PARQUET
 from caps.data.domain import Codes
 from caps.data.joinkey import Ids, KeyRefused, KeyReport
 from caps.data.schema import ColumnReport, Limits, Numeric, Report, Schema, TableRefused
@@ -19,8 +20,6 @@ from caps.data.schema.tables import collected, is_parquet, lazy_frame
 from caps.errors import DomainError
 from caps.service.problems import Kind, Problem
 from caps.study import Alignment, Holder, Manifest
-
-CSV, PARQUET = "text/csv", "application/vnd.apache.parquet"
 
 
 class SlotCounts(BaseModel):

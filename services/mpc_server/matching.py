@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
 
+from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
 from caps.service import logs
 from caps.service.identity import Caller, machine
 from caps.service.problems import Kind, Problem
@@ -29,7 +30,6 @@ from services.mpc_server import tables
 from services.mpc_server.store import KEY_BYTES, ShareStore, new_key
 from services.mpc_server.studies import Studies
 
-ELEMENT_BYTES, TAG_BYTES, POSITION_BYTES = 32, 16, 4
 MOST_ELEMENTS = 1 << 15
 """Of one batch: some seconds of work."""
 MATCHING_SERVER = "S1"

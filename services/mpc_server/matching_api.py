@@ -7,10 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from caps.basics.http import OCTETS
+from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
 from caps.service.identity import Allow, Caller
 from caps.service.problems import Kind, Problem
 from caps.study.manifest import MAX_SLOTS
-from services.mpc_server.matching import ELEMENT_BYTES, MOST_ELEMENTS, TAG_BYTES, Matching
+from services.mpc_server.matching import MOST_ELEMENTS, Matching
 from services.mpc_server.studies_api import Id
 
 LIMITS = (
@@ -20,15 +22,14 @@ LIMITS = (
 """For `create_app`; each holder's own number of tags is enforced here."""
 
 ByHolder = Annotated[Caller, Depends(Allow(machines=["holder"]))]
-_BYTES = "application/octet-stream"
-_BINARY: dict[str, Any] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}}
+_BINARY: dict[str, Any] = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
 _BODY: dict[str, Any] = {"requestBody": {"required": True, "content": _BINARY}}
 
 
 class Bytes(Response):
     """An answer that is no document."""
 
-    media_type = _BYTES
+    media_type = OCTETS
 
 
 def router(matching: Matching) -> APIRouter:

@@ -6,8 +6,6 @@ than they may go.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hmac
 from hashlib import sha256
 from typing import Annotated, Any
@@ -20,6 +18,7 @@ from pydantic import ValidationError
 
 from caps.basics import canonical
 from caps.basics.document import Document
+from caps.basics.http import digest_of_header
 from caps.errors import DomainError
 from caps.service.identity import Allow, Caller
 from caps.service.problems import Kind, Problem
@@ -210,15 +209,7 @@ def _manifest(body: bytes) -> Manifest:
 
 def _content_digest(request: Request) -> bytes:
     """The SHA-256 of the body as RFC 9530 spells it: `Content-Digest: sha-256=:BASE64:`."""
-    members = ",".join(request.headers.getlist("content-digest")).split(",")
-    given = [member.strip().removeprefix("sha-256=") for member in members if member.strip().startswith("sha-256=")]
-    try:
-        (value,) = given
-        if len(value) < 2 or value[0] != ":" or value[-1] != ":":
-            raise ValueError
-        digest = base64.b64decode(value[1:-1], validate=True)
-        if len(digest) != 32:
-            raise ValueError
-    except (ValueError, binascii.Error):
-        raise Problem(Kind.MALFORMED, "a chunk comes with the header Content-Digest: sha-256=:...:") from None
+    digest = digest_of_header(",".join(request.headers.getlist("content-digest")))
+    if digest is None:
+        raise Problem(Kind.MALFORMED, "a chunk comes with the header Content-Digest: sha-256=:...:")
     return digest

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from caps.basics.http import CSV
 from caps.data.domain import MISSING
 from caps.data.schema import Limits
 from caps.service.site import Settings, Site
@@ -19,7 +20,7 @@ from caps.study import Manifest
 from caps.wire import Contribution, Offer
 from deploy.federation import Federation
 from services.holder import sharing
-from services.holder.table import CSV, Rows, read_table
+from services.holder.table import Rows, read_table
 from tests.kit.federation import Driver, DriverOracle
 
 NUMBER, BORN = "insurance_no", "born"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from caps.basics.http import CSV
 from caps.service.app import create_app
 from caps.service.database import open_database
 from caps.service.identity import Caller, Machine
@@ -16,7 +17,6 @@ from caps.service.site import Site
 from caps.study import Policy
 from services.holder import sharing
 from services.holder.state import Goal
-from services.holder.table import CSV
 from services.mpc_server import tables
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.store import ShareStore, Vault

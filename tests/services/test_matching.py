@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from caps.basics.http import CSV
 from caps.data.domain import MISSING
 from caps.service.app import create_app
 from caps.service.database import open_database, sqlite_url
@@ -27,7 +28,6 @@ from services.holder.retry_queue import Stopped
 from services.holder.service import HolderService
 from services.holder.settings import Options
 from services.holder.state import Goal, State
-from services.holder.table import CSV
 from services.mpc_server import matching_api, studies_api, tables
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.matching import Matching

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Path, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from caps.basics.http import NDJSON
 from caps.service.identity import Allow, Caller
 from caps.service.tokens import Scope
 from caps.wire import Answer, Attestation, RunRequest, RunStatus, Signed
@@ -72,7 +73,7 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
     @routes.get(
         "/ledger",
         response_class=StreamingResponse,
-        responses={200: {"description": "One record a line", "content": {"application/x-ndjson": {}}}},
+        responses={200: {"description": "One record a line", "content": {NDJSON: {}}}},
     )
     def records(caller: Auditor) -> Response:
         """Every record of this server's ledger, in order, each with its hash."""
@@ -82,6 +83,6 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
             for record in ledger.records():
                 yield json.dumps(record) + "\n"
 
-        return StreamingResponse(lines(), media_type="application/x-ndjson")
+        return StreamingResponse(lines(), media_type=NDJSON)
 
     return routes

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caps.basics.http import CSV, PARQUET
 from caps.basics.retry import Backoff
 from caps.data.domain import Attribute, Domain, Layout
 from caps.data.schema import Limits
@@ -30,7 +31,7 @@ from services.holder.retry_queue import RetryQueue, TryLater
 from services.holder.settings import Options
 from services.holder.sharing import Form, Secrets
 from services.holder.state import GONE, TRANSITIONS, Delivery, Event, Goal, State, after, settled
-from services.holder.table import CSV, PARQUET, Rows, read_table
+from services.holder.table import Rows, read_table
 from tests.kit.study import COLUMNS, example_manifest, holder_of
 
 CANARY = "c4n4ry-7391"

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from caps.basics.http import CSV, PARQUET
 from caps.data.domain import MISSING
 from caps.data.joinkey import ID_BYTES, hashed_ids, random_ids
 from caps.data.linkage import ID_BYTES, ORDERED, RowFormat
@@ -27,7 +28,7 @@ from caps.study import Manifest
 from services.holder import sharing
 from services.holder.preview import preview
 from services.holder.sharing import Form, Secrets
-from services.holder.table import CSV, PARQUET, Rows, TableReport, read_table
+from services.holder.table import Rows, TableReport, read_table
 from tests.kit.holder import World, until
 from tests.kit.study import COLUMNS, example_json, make_keys
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from caps.basics import files
+from caps.basics.http import CSV
 from caps.basics.retry import Backoff
 from caps.service.problems import Kind, Problem
 from caps.wire import Receipt, Signed
@@ -20,7 +21,6 @@ from services.holder.retry_queue import Stopped
 from services.holder.service import HolderService
 from services.holder.state import Delivery, Goal, State
 from services.holder.store import Store
-from services.holder.table import CSV
 from tests.kit.holder import World, until
 from tests.kit.study import COLUMNS, MIXED, ROWS
 

@@ -27,7 +27,7 @@ from caps.errors import (
     party_name,
 )
 from caps.trust.pki import role_uri, role_uris, spki_pin
-from caps.trust.tls import Credentials
+from caps.trust.tls import Credentials, hardened
 from services.mpc_server.transport.tls.link import SHUTDOWN, Limits, Link, Refused, is_refusal, reason_of
 from services.mpc_server.transport.tls.mesh import Mesh
 
@@ -296,13 +296,10 @@ async def listen(endpoint: Endpoint) -> socket.socket:
 
 
 def _context(side: int, credentials: Credentials) -> ssl.SSLContext:
-    context = ssl.SSLContext(side)
-    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context = hardened(ssl.SSLContext(side))
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_STRICT
-    if side == ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0
     try:
         context.load_cert_chain(credentials.certificate, credentials.private_key)
         context.load_verify_locations(credentials.authority)
