@@ -26,6 +26,7 @@ from pydantic import (
 
 from caps.basics import canonical
 from caps.basics.document import Address, Document, Name, Text, Url
+from caps.basics.schemes import SCHEMES, Scheme
 from caps.data.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
 from caps.data.joinkey import JoinKey
 from caps.data.linkage import RowFormat
@@ -521,6 +522,11 @@ class Manifest(Document):
     def schema_(self) -> Schema:
         """The columns of the joint table."""
         return Schema.from_json(self.table)
+
+    @property
+    def sharing(self) -> Scheme:
+        """How values are shared among the servers."""
+        return SCHEMES[self.scheme]
 
     @cached_property
     def domain(self) -> Domain:

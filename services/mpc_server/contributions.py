@@ -1,12 +1,9 @@
 """Contributions: what holders share into studies, checked on arrival against what they signed.
 
-    offered --all chunks, commitment holds--> complete
-    offered, complete --holder, before sealing--> withdrawn
-    offered, complete --retention, operator--> erased
-
-An offer carries the signed statement and the openings of this server's two components; seeds are verified at once, the
-vector when all of its chunks are there. A chunk's file is on disk before the row that counts it; a key is forgotten
-before the files it encrypts are unlinked. So a server that was killed goes on where it was.
+An offer carries the signed statement and the openings of this server's components, which the study's scheme assigns;
+seeds are verified at once, a vector when all of its chunks are there. What may follow on what is in `states`.
+A chunk's file is on disk before the row that counts it; a key is forgotten before the files it encrypts are unlinked.
+So a server that was killed goes on where it was.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
+from sqlalchemy import Connection, Engine, Row
 
 from caps.errors import LocalError, ShareError
 from caps.service.database import reading
@@ -25,14 +22,13 @@ from caps.service.problems import Kind, Problem
 from caps.service.site import Site, confirm
 from caps.service.tokens import Scope
 from caps.shares.ring import SHARED_RINGS, Words
-from caps.shares.sharing import Algebra, DealtShare, Explicit, Seeded
+from caps.shares.sharing import Explicit, Seeded
 from caps.wire import Commitment, Contribution, ContributionState, Offer, Opening, Receipt, Signed, commitment
-from services.mpc_server import tables
+from services.mpc_server import states
+from services.mpc_server.rows import contributions as rows
 from services.mpc_server.store import ShareStore, decrypt, encrypt, forgotten, new_key
 from services.mpc_server.studies import Studies, forget, receipt_of, text_of
 
-VECTOR = 2
-"""The component that travels as a vector."""
 MOST_CHUNKS = 1 << 16
 """Of one contribution: each is a file."""
 
@@ -56,7 +52,7 @@ class Contributions:
         confirm(caller, holder)
         offer.contribution.verify(holder)
         if document.digest() != contribution:
-            raise Problem(Kind.INVALID, "the contribution is another than the address names", study=study)
+            raise Problem(Kind.INVALID, "the id in the address is not that of the contribution", study=study)
         document.check(manifest)
         if document.chunks > MOST_CHUNKS:
             raise Problem(Kind.INVALID, f"a contribution has at most {MOST_CHUNKS} chunks", study=study)
@@ -67,7 +63,6 @@ class Contributions:
             "study": study,
             "holder": holder.name,
             "offer": text_of(offer.contribution),
-            "state": "offered",
             "wrapped_key": self._store.vault.wrap(_key_name(contribution), key),
             "openings": encrypt(key, _openings_name(contribution), _OPENINGS.dump_json(offer.openings)),
         }
@@ -76,32 +71,27 @@ class Contributions:
             if known is None:
                 self._studies.require_open(connection, study)
                 self._be_the_only_one(connection, study, holder.name)
-                connection.execute(insert(tables.contributions).values(**row))
+                rows.add(connection, **row)
         return self._state(study, contribution), known is None
 
     def _check_openings(self, document: Contribution, openings: tuple[Opening, ...]) -> None:
-        party = self._studies.party(document.study)
-        if {opening.component for opening in openings} != {party, (party + 1) % 3}:
-            raise Problem(
-                Kind.INVALID, f"{self._site.name} holds components {party} and {(party + 1) % 3}", study=document.study
-            )
+        study = document.study
+        scheme, held = self._studies.manifest(study).sharing, self._components(study)
+        if sorted(opening.component for opening in openings) != sorted(held):
+            raise Problem(Kind.INVALID, f"{self._site.name} holds components {_enumerated(held)}", study=study)
         for opening in openings:
-            if (opening.seed is None) != (opening.component == VECTOR):
-                raise Problem(Kind.INVALID, "components 0 and 1 have seeds, 2 has none", study=document.study)
+            if (opening.seed is not None) != (opening.component in scheme.seeded):
+                detail = f"only components {_enumerated(scheme.seeded)} have seeds"
+                raise Problem(Kind.INVALID, detail, study=study)
             if opening.seed is None:
                 continue
             content = commitment(bytes.fromhex(opening.nonce), bytes.fromhex(opening.seed))
             if content != document.commitments[opening.component]:
-                raise Problem(
-                    Kind.INVALID, f"component {opening.component} is not the one committed to", study=document.study
-                )
+                detail = f"component {opening.component} is not the one committed to"
+                raise Problem(Kind.INVALID, detail, study=study)
 
     def _be_the_only_one(self, connection: Connection, study: str, holder: str) -> None:
-        table = tables.contributions
-        others = select(table.c.contribution).where(
-            table.c.study == study, table.c.holder == holder, table.c.state.in_(("offered", "complete"))
-        )
-        other = connection.execute(others).scalars().first()
+        other = rows.present(connection, study, holder)
         if other is not None:
             raise Problem(
                 Kind.CONFLICT,
@@ -123,17 +113,17 @@ class Contributions:
         manifest = self._studies.manifest(study)
         if caller.person is None or not caller.person.scopes & {Scope.OPERATOR, Scope.AUDITOR}:
             confirm(caller, manifest.coordinator)
-        table = tables.contributions
         with reading(self._database) as connection:
-            rows = connection.execute(select(table).where(table.c.study == study, table.c.state == "complete")).all()
+            found = rows.of_study(connection, study)
+        whole = [row for row in found if row.state == states.Contribution.COMPLETE]
         order = [holder.name for holder in manifest.holders]
-        return [_summary(row, ()) for row in sorted(rows, key=lambda row: order.index(row.holder))]
+        return [_summary(row, ()) for row in sorted(whole, key=lambda row: order.index(row.holder))]
 
     def chunk_length(self, study: str, contribution: str, number: int, caller: Caller) -> int:
         """How many bytes a chunk must have, if the caller may send it."""
         row = self._own(study, contribution, caller)
         document = _document(row)
-        if VECTOR not in self._components(row):
+        if self._vector_component(study) is None:
             raise Problem(Kind.NOT_FOUND, f"{self._site.name} holds no component that has chunks", study=study)
         if number >= document.chunks:
             raise Problem(Kind.NOT_FOUND, f"the contribution has {document.chunks} chunks", study=study)
@@ -144,34 +134,31 @@ class Contributions:
         expected = self.chunk_length(study, contribution, number, caller)
         if len(data) != expected:
             raise Problem(Kind.INVALID, f"chunk {number} has {expected} bytes, not {len(data)}", study=study)
-        table = tables.chunks
-        this = (table.c.contribution == contribution) & (table.c.number == number)
         with self._store.guard(contribution):
             row = self._row(study, contribution)
             with reading(self._database) as connection:
-                checksum = connection.execute(select(table.c.sha256).where(this)).scalar()
+                checksum = rows.checksum(connection, contribution, number)
             if checksum is not None:
-                with suppress(
-                    LocalError
-                ):  # one that was damaged on disk is replaced: the commitment decides in the end
+                # One that was damaged on disk is replaced: the commitment decides in the end.
+                with suppress(LocalError):
                     if self._store.get_chunk(contribution, number, self._key(row), checksum) == data:
                         return
-                    raise Problem(Kind.CONFLICT, f"chunk {number} came with other bytes before", study=study)
+                    raise Problem(Kind.CONFLICT, f"chunk {number} was sent with other content before", study=study)
             with self._database.begin() as connection:
                 self._awaited(connection, row)
-                connection.execute(delete(table).where(this))
+                rows.drop_chunk(connection, contribution, number)
             key = self._key(row)
             checksum = self._store.put_chunk(contribution, number, key, data)
             with self._database.begin() as connection:
                 self._awaited(connection, row)
-                connection.execute(insert(table).values(contribution=contribution, number=number, sha256=checksum))
+                rows.add_chunk(connection, contribution, number, checksum)
 
     def receipt(self, study: str, contribution: str, caller: Caller) -> Signed[Receipt]:
         """The holder has sent everything: the vector is verified, and the server signs for the whole."""
         self._own(study, contribution, caller)
         with self._store.guard(contribution):
             row = self._row(study, contribution)
-            if row.state == "complete":
+            if row.state == states.Contribution.COMPLETE:
                 return Signed[Receipt].model_validate_json(row.receipt)
             with self._database.begin() as connection:
                 self._awaited(connection, row)
@@ -181,13 +168,9 @@ class Contributions:
             self._verify(row)
             with self._database.begin() as connection:
                 self._awaited(connection, row)
-                receipt = receipt_of(self._site, row, "accepted")
-                table = tables.contributions
-                connection.execute(
-                    update(table)
-                    .where(table.c.contribution == contribution)
-                    .values(state="complete", receipt=text_of(receipt))
-                )
+                event = states.ContributionEvent.COMPLETE
+                receipt = receipt_of(self._site, row, event)
+                rows.change(connection, contribution, event, receipt=text_of(receipt))
         return receipt
 
     def withdraw(self, study: str, contribution: str, caller: Caller) -> Signed[Receipt]:
@@ -196,33 +179,33 @@ class Contributions:
         with self._store.guard(contribution):
             with self._database.begin() as connection:
                 row = _known(self._find(connection, study, contribution))
-                if row.state == "withdrawn":
+                if row.state == states.Contribution.WITHDRAWN:
                     receipt = Signed[Receipt].model_validate_json(row.receipt)
                 else:
                     self._studies.require_open(connection, study)
-                    receipt = forget(connection, self._site, row, "withdrawn")
+                    receipt = forget(connection, self._site, row, states.ContributionEvent.WITHDRAW)
             forgotten(self._database)
             self._store.erase_chunks(contribution)
         return receipt
 
-    def load(self, contribution: str) -> tuple[Words, Words]:
-        """This server's two components of a complete contribution. Raises LocalError if they are gone or damaged."""
-        table = tables.contributions
+    def load(self, contribution: str) -> tuple[Words, ...]:
+        """This server's components of a complete contribution, in the order in which the scheme has it keep them.
+
+        Raises LocalError if they are gone or damaged.
+        """
         with reading(self._database) as connection:
-            row = connection.execute(select(table).where(table.c.contribution == contribution)).first()
-        if row is None or row.state != "complete":
+            row = rows.find(connection, contribution)
+        if row is None or row.state != states.Contribution.COMPLETE:
             raise LocalError(f"contribution {contribution}: {'unknown' if row is None else row.state}")
-        document, party = _document(row), self._studies.party(row.study)
+        document = _document(row)
         seeds = {opening.component: opening.seed for opening in self._openings(row)}
-        ring = SHARED_RINGS[document.bits]
 
         def part(component: int) -> Seeded | Explicit:
             seed = seeds[component]
             return Explicit(self._vector(row)) if seed is None else Seeded(bytes.fromhex(seed), component)
 
-        mine, other = part(party), part((party + 1) % 3)
-        algebra = Algebra.XOR if document.form == "records" else Algebra.ADD
-        return DealtShare(party, document.shape, ring, algebra, mine, other).components()
+        ring = SHARED_RINGS[document.bits]
+        return tuple(part(component).words(document.shape, ring) for component in self._components(row.study))
 
     def _vector(self, row: Row[Any]) -> Words:
         """Filled chunk by chunk: the vector is in memory once."""
@@ -233,47 +216,47 @@ class Contributions:
             raise LocalError(f"contribution {row.contribution}: {error}") from error
 
     def _verify(self, row: Row[Any]) -> None:
-        nonce = next((one.nonce for one in self._openings(row) if one.component == VECTOR), None)
-        if nonce is None:
+        component = self._vector_component(row.study)
+        if component is None:
             return
-        content = Commitment(bytes.fromhex(nonce))
+        nonces = {opening.component: opening.nonce for opening in self._openings(row)}
+        content = Commitment(bytes.fromhex(nonces[component]))
         for data in self._content(row):
             content.update(data)
-        if not content.opens(_document(row).commitments[VECTOR]):
-            raise Problem(Kind.INVALID, f"component {VECTOR} is not the one committed to", study=row.study)
+        if not content.opens(_document(row).commitments[component]):
+            raise Problem(Kind.INVALID, f"component {component} is not the one committed to", study=row.study)
 
     def _content(self, row: Row[Any]) -> Iterator[bytes]:
-        key, table = self._key(row), tables.chunks
+        key = self._key(row)
         with reading(self._database) as connection:
-            held = connection.execute(
-                select(table.c.number, table.c.sha256)
-                .where(table.c.contribution == row.contribution)
-                .order_by(table.c.number)
-            ).all()
-        for number, checksum in held:
+            held = rows.chunks_of(connection, row.contribution)
+        for number, checksum in held.items():
             yield self._store.get_chunk(row.contribution, number, key, checksum)
 
     def _state(self, study: str, contribution: str) -> ContributionState:
         row = self._row(study, contribution)
-        return _summary(row, self._missing(row) if row.state == "offered" else ())
+        return _summary(row, self._missing(row) if row.state == states.Contribution.OFFERED else ())
 
     def _missing(self, row: Row[Any]) -> tuple[tuple[int, int], ...]:
-        if VECTOR not in self._components(row):
+        if self._vector_component(row.study) is None:
             return ()
-        table = tables.chunks
         with reading(self._database) as connection:
-            held = connection.execute(select(table.c.number).where(table.c.contribution == row.contribution)).scalars()
-            return _gaps(held, _document(row).chunks)
+            return _gaps(rows.chunks_of(connection, row.contribution), _document(row).chunks)
 
-    def _components(self, row: Row[Any]) -> tuple[int, int]:
-        party = self._studies.party(row.study)
-        return party, (party + 1) % 3
+    def _components(self, study: str) -> tuple[int, ...]:
+        """The components that this server holds, in the scheme's order."""
+        return self._studies.manifest(study).sharing.held[self._studies.party(study)]
+
+    def _vector_component(self, study: str) -> int | None:
+        """The one of them that travels as a vector, in chunks, if there is one."""
+        seeded = self._studies.manifest(study).sharing.seeded
+        return next((component for component in self._components(study) if component not in seeded), None)
 
     def _awaited(self, connection: Connection, row: Row[Any]) -> None:
         """Within a transaction: the contribution can still grow."""
         self._studies.require_open(connection, row.study)
         state = _known(self._find(connection, row.study, row.contribution)).state
-        if state != "offered":
+        if state != states.Contribution.OFFERED:
             raise Problem(Kind.CONFLICT, f"the contribution is {state}", study=row.study)
 
     def _own(self, study: str, contribution: str, caller: Caller) -> Row[Any]:
@@ -286,10 +269,8 @@ class Contributions:
             return _known(self._find(connection, study, contribution))
 
     def _find(self, connection: Connection, study: str, contribution: str) -> Row[Any] | None:
-        table = tables.contributions
-        return connection.execute(
-            select(table).where(table.c.contribution == contribution, table.c.study == study)
-        ).first()
+        row = rows.find(connection, contribution)
+        return row if row is not None and row.study == study else None
 
     def _key(self, row: Row[Any]) -> bytes:
         if row.wrapped_key is None:
@@ -302,6 +283,10 @@ class Contributions:
 
 def _document(row: Row[Any]) -> Contribution:
     return Signed[Contribution].model_validate_json(row.offer).document
+
+
+def _enumerated(components: Iterable[int]) -> str:
+    return " and ".join(map(str, components))
 
 
 def _length(document: Contribution, number: int) -> int:

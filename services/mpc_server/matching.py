@@ -13,12 +13,13 @@ would move everybody's rows. Who learns what is in docs/joining.md.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row
 
 from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
 from caps.service import logs
@@ -26,7 +27,8 @@ from caps.service.identity import Caller, machine
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site, confirm
 from caps.study import Holder, Manifest
-from services.mpc_server import tables
+from services.mpc_server.rows import matching as rows
+from services.mpc_server.rows import studies as study_rows
 from services.mpc_server.store import KEY_BYTES, ShareStore, new_key
 from services.mpc_server.studies import Studies
 
@@ -85,19 +87,16 @@ class Matching:
         with self._database.begin() as connection:
             self._studies.require_open(connection, study)
             if self._new(connection, study, holder, batch, count):
-                row = {"study": study, "holder": holder.name, "batch": batch, "elements": count}
-                connection.execute(insert(tables.evaluations).values(**row))
+                rows.count(connection, study, holder.name, batch, count)
         logs.say(log, "evaluated", study=study, holder=holder.name, elements=count)
         return evaluated
 
     def _new(self, connection: Connection, study: str, holder: Holder, batch: str, count: int) -> bool:
         """Whether a batch is a new one. Raises a problem if the holder may have no more of them."""
-        table = tables.evaluations
-        own = (table.c.study == study) & (table.c.holder == holder.name)
-        if connection.execute(select(table.c.batch).where(own, table.c.batch == batch)).first() is not None:
+        if rows.is_counted(connection, study, holder.name, batch):
             return False
         assert holder.capacity is not None
-        left = holder.capacity - int(connection.execute(select(func.sum(table.c.elements)).where(own)).scalar() or 0)
+        left = holder.capacity - rows.evaluated(connection, study, holder.name)
         if count > left:
             logs.say(log, "refused to evaluate", study=study, holder=holder.name, elements=count, left=left)
             detail = (
@@ -132,22 +131,19 @@ class Matching:
             if known == digest:
                 return
             self._store.put(_tags_name(study, digest), secrets.data, data)
-            table = tables.tags
             with self._database.begin() as connection:
                 self._studies.require_open(connection, study)
-                connection.execute(delete(table).where(table.c.study == study, table.c.holder == holder.name))
-                row = {"study": study, "holder": holder.name, "sha256": digest, "given": False}
-                connection.execute(insert(table).values(**row))
+                rows.replace_tags(connection, study, holder.name, digest)
             if known is not None:
                 self._store.erase(_tags_name(study, known))
         logs.say(log, "tags received", study=study, holder=holder.name)
 
     def _replaceable(self, connection: Connection, study: str, holder: str, digest: str) -> str | None:
         """The digest of a holder's tags that are here. Raises a problem if others come too late."""
-        rows = self._tags(connection, study)
-        known = next((row.sha256 for row in rows if row.holder == holder), None)
-        if known != digest and any(row.given for row in rows):
-            raise Problem(Kind.CONFLICT, "positions were given for the tags that came before", study=study)
+        here = rows.tags_of(connection, study)
+        known = next((row.sha256 for row in here if row.holder == holder), None)
+        if known != digest and any(row.given for row in here):
+            raise Problem(Kind.CONFLICT, "positions were already given out for the tags sent before", study=study)
         return known
 
     def positions(self, study: str, caller: Caller) -> bytes:
@@ -156,20 +152,20 @@ class Matching:
         with self._store.guard(_folder(study)):
             with self._database.begin() as connection:
                 secrets = self._secrets(connection, study)
-                rows = self._tags(connection, study)
-            present = {row.holder for row in rows}
+                here = rows.tags_of(connection, study)
+            present = {row.holder for row in here}
             absent = [one.name for one in manifest.holders if one.capacity is not None and one.name not in present]
             if absent:
                 raise Problem(Kind.NOT_READY, "tags of some holders are not here yet", study=study, holders=absent)
-            if not all(row.given for row in rows):
-                self._match(manifest, rows, secrets)
+            if not all(row.given for row in here):
+                self._match(manifest, here, secrets)
                 with self._database.begin() as connection:
                     self._studies.require_open(connection, study)
-                    connection.execute(update(tables.tags).where(tables.tags.c.study == study).values(given=True))
-                logs.say(log, "matched", study=study, holders=len(rows))
+                    rows.give(connection, study)
+                logs.say(log, "matched", study=study, holders=len(here))
             return self._store.get(_positions_name(study, holder.name), secrets.data)
 
-    def _match(self, manifest: Manifest, rows: list[Row[Any]], secrets: _Secrets) -> None:
+    def _match(self, manifest: Manifest, here: Sequence[Row[Any]], secrets: _Secrets) -> None:
         from caps.data.oprf import positions
 
         study, size = manifest.study_id, manifest.slots
@@ -178,7 +174,7 @@ class Matching:
             row.holder: np.frombuffer(self._store.get(_tags_name(study, row.sha256), secrets.data), np.uint8).reshape(
                 -1, TAG_BYTES
             )
-            for row in rows
+            for row in here
         }
         match = positions(tags, secrets.order, size=size)
         for name, found in match.positions.items():
@@ -203,17 +199,12 @@ class Matching:
     def _secrets(self, connection: Connection, study: str) -> _Secrets:
         """Within a transaction: the keys of a study that is open, made at their first use."""
         self._studies.require_open(connection, study)
-        table, vault = tables.studies, self._store.vault
-        wrapped = connection.execute(select(table.c.join_key).where(table.c.study == study)).scalar()
-        if wrapped is not None:
-            return _Secrets.from_bytes(vault.unwrap(_folder(study), wrapped))
+        row, vault = study_rows.find(connection, study), self._store.vault
+        if row is not None and row.join_key is not None:
+            return _Secrets.from_bytes(vault.unwrap(_folder(study), row.join_key))
         secrets = _Secrets.fresh()
-        wrapped = vault.wrap(_folder(study), secrets.to_bytes())
-        connection.execute(update(table).where(table.c.study == study).values(join_key=wrapped))
+        study_rows.set_join_key(connection, study, vault.wrap(_folder(study), secrets.to_bytes()))
         return secrets
-
-    def _tags(self, connection: Connection, study: str) -> list[Row[Any]]:
-        return list(connection.execute(select(tables.tags).where(tables.tags.c.study == study)).all())
 
 
 def _folder(study: str) -> str:

@@ -1,4 +1,4 @@
-"""What a server shares with each of its two peers in a study, and how they come to it.
+"""What a server shares with each of its peers in a study, and how they come to it.
 
 Every session of a run begins with two short rounds (`agree`): public keys, which must be those whose digests servers
 signed, and a secret that each draws for the other. What a server draws is written down before it is sent, and what it
@@ -12,15 +12,15 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 
-from sqlalchemy import ColumnElement, Connection, Engine, insert, select, update
+from sqlalchemy import Connection, Engine
 
 from caps.errors import DomainError, PeerDisagrees, PeerViolation
 from caps.trust import exchange
 from caps.trust.exchange import SECRET_BYTES, Drawn, Received
 from services.mpc_server.channel import Channel, swap, trade
+from services.mpc_server.rows import pairs as rows
 from services.mpc_server.store import Vault
 from services.mpc_server.studies import Studies
-from services.mpc_server.tables import pairs
 
 
 def scope_of(study: str, inputs: str, run: str, build: str) -> bytes:
@@ -45,7 +45,7 @@ class Pairs:
 
     @property
     def public(self) -> bytes:
-        """What both peers are sent first."""
+        """What every peer is sent first."""
         return self._studies.exchange_key(self._study).public
 
     def drawn(self, publics: Mapping[int, bytes]) -> dict[int, Drawn]:
@@ -59,7 +59,7 @@ class Pairs:
             return {peer: self._drawn(connection, peer, public) for peer, public in publics.items()}
 
     def _drawn(self, connection: Connection, peer: int, public: bytes) -> Drawn:
-        row = connection.execute(select(pairs.c.drawn).where(*self._place(peer))).first()
+        row = rows.find(connection, self._study, self._names[peer])
         if row is not None:
             both = self._vault.unwrap(self._name(peer, "drawn"), row.drawn)
             return Drawn(both[:SECRET_BYTES], both[SECRET_BYTES:])
@@ -68,7 +68,7 @@ class Pairs:
         except DomainError as error:
             raise PeerViolation(peer, f"what it sent is {error}") from None
         wrapped = self._vault.wrap(self._name(peer, "drawn"), drawn.secret + drawn.ciphertext)
-        connection.execute(insert(pairs).values(study=self._study, peer=self._names[peer], drawn=wrapped))
+        rows.add(connection, self._study, self._names[peer], wrapped)
         return drawn
 
     def secret(self, peer: int, drawn: Drawn, received: Received, scope: bytes) -> bytes:
@@ -88,22 +88,19 @@ class Pairs:
             self._studies.require_secrets(connection, self._study)
             for peer, one in received.items():
                 both, name = one.public + one.ciphertext, self._name(peer, "received")
-                kept = connection.execute(select(pairs.c.received).where(*self._place(peer))).scalar_one()
-                if kept is None:
-                    changed = update(pairs).where(*self._place(peer))
-                    connection.execute(changed.values(received=self._vault.wrap(name, both)))
-                elif not hmac.compare_digest(self._vault.unwrap(name, kept), both):
+                kept = rows.find(connection, self._study, self._names[peer])
+                assert kept is not None
+                if kept.received is None:
+                    rows.set_received(connection, self._study, self._names[peer], self._vault.wrap(name, both))
+                elif not hmac.compare_digest(self._vault.unwrap(name, kept.received), both):
                     raise PeerDisagrees(peer, "what it drew for this study", "what it sent first", "another")
-
-    def _place(self, peer: int) -> tuple[ColumnElement[bool], ...]:
-        return pairs.c.study == self._study, pairs.c.peer == self._names[peer]
 
     def _name(self, peer: int, what: str) -> str:
         return f"pair/{self._study}/{self._names[peer]}/{what}"
 
 
 async def agree(channel: Channel, pairs: Pairs, scope: bytes) -> dict[int, bytes]:
-    """The secrets with both peers. Costs two rounds; raises a PeerError with the peer that does not agree."""
+    """The secrets with all peers. Costs two rounds; raises a PeerError with the peer that does not agree."""
     publics = await swap(channel, "pair/keys", pairs.public)
     drawn = pairs.drawn(publics)
     ciphertexts = await trade(channel, "pair/secrets", {peer: one.ciphertext for peer, one in drawn.items()})

@@ -23,6 +23,7 @@ from services.mpc_server.figures import ledger_figures, mesh_figures
 from services.mpc_server.ledger import Ledger
 from services.mpc_server.matching import Matching
 from services.mpc_server.runs import api as runs_api
+from services.mpc_server.runs.alive import AliveRuns
 from services.mpc_server.runs.runs import Runs
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.settings import ServerSettings
@@ -58,9 +59,8 @@ class MpcServer:
         self._engine = EngineThread()
         self._engine.start()
         self._keeper = self._engine.submit(self._make_keeper()).result()
-        self._runs = Runs(
+        alive = AliveRuns(
             self._site,
-            policy,
             database,
             self._ledger,
             self._studies,
@@ -71,6 +71,7 @@ class MpcServer:
             build=build_digest(),
             patience=settings.patience,
         )
+        self._runs = Runs(self._site, policy, database, self._ledger, self._studies, self._engine, alive)
         for source in (mesh_figures(self._keeper), ledger_figures(self._ledger, policy), self._runs.figures):
             self._site.metrics.read(source)
 

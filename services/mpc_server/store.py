@@ -1,7 +1,7 @@
 """Shares at rest: encrypted, checksummed, written so that a crash leaves all or nothing, and erased by forgetting keys.
 
     CAPS_HOME/storage-key              32 bytes that wrap every other key; a copy of the data without it is worthless
-    DIRECTORY/contributions/ID/N       chunk N of a contribution's component 2
+    DIRECTORY/contributions/ID/N       chunk N of a contribution's vector
     DIRECTORY/blobs/NAME               small things of runs
     DIRECTORY/temporary/               what a crash may leave half written; emptied at start
 

@@ -1,11 +1,8 @@
 """The studies a server takes part in: judged by its own policy, approved by its signature, sealed, and erased in time.
 
-    judged --operator--> approved --seal--> sealed
-    any of them --retention, operator--> erased
-
-A study's secrets (its exchange key, and the key of what runs store) are born with the approval, wrapped by the vault;
-what its pairs draw (`pairs`) when servers first meet for a run; those of a join by tags (`matching`) at their first
-use, and they are forgotten when the inputs are sealed.
+What may follow on what is in `states`. A study's secrets (its exchange key, and the key of what runs store) are born
+with the approval, wrapped by the vault; what its pairs draw (`pairs`) when servers first meet for a run; those of a
+join by tags (`matching`) at their first use, and they are forgotten when the inputs are sealed.
 Every change is one transaction; files are unlinked only after the keys they were encrypted with are forgotten.
 """
 
@@ -18,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
+from sqlalchemy import Connection, Engine, Row
 
 from caps.basics import canonical
 from caps.basics.document import Document
@@ -31,7 +28,12 @@ from caps.service.tokens import Scope
 from caps.study import Coordinator, Holder, Manifest, Policy, Server
 from caps.trust.exchange import PRIVATE_BYTES, ExchangeKey, public_digest
 from caps.wire import Approval, Contribution, Receipt, Seal, SealRequest, Signed, inputs_digest
-from services.mpc_server import tables
+from services.mpc_server import states
+from services.mpc_server.rows import contributions as contribution_rows
+from services.mpc_server.rows import matching as matching_rows
+from services.mpc_server.rows import pairs as pair_rows
+from services.mpc_server.rows import runs as run_rows
+from services.mpc_server.rows import studies as rows
 from services.mpc_server.store import ShareStore, forgotten, new_key
 
 _APPROVALS = TypeAdapter(tuple[Signed[Approval], ...])
@@ -75,7 +77,7 @@ class Studies:
         An approval given before is returned as it is, whatever the policy says today.
         """
         if manifest.study_id != study:
-            raise Problem(Kind.INVALID, "the manifest is that of another study than the address names")
+            raise Problem(Kind.INVALID, "the id in the address is not that of the manifest")
         confirm(caller, manifest.coordinator)
         if not any(map(self._site.is_me, manifest.servers)):
             raise Problem(Kind.INVALID, f"the study's servers do not include {self._site.name} with the keys it has")
@@ -85,10 +87,8 @@ class Studies:
         self._judge(manifest)
         automatic = self._policy.approval == "automatic"
         with self._database.begin() as connection:
-            if self._lock(connection, study) is None:
-                row = {"study": study, "state": "judged", "created_at": self._site.instant()}
-                text = manifest.canonical_bytes().decode()
-                connection.execute(insert(tables.studies).values(**row, manifest=text))
+            if rows.lock(connection, study) is None:
+                rows.add(connection, study, manifest.canonical_bytes().decode(), self._site.instant())
             if automatic:
                 self._approve(connection, study)
         return self.status(study), known is None
@@ -108,7 +108,7 @@ class Studies:
         row = self._locked(connection, study)
         if row.approval is not None:
             return Signed[Approval].model_validate_json(row.approval)
-        if row.state != "judged":
+        if row.state != states.Study.JUDGED:
             raise _gone(study)
         key = ExchangeKey.generate()
         approval = Signed[Approval].by(
@@ -122,7 +122,7 @@ class Studies:
             self._site.signing_key,
         )
         wrapped = self._store.vault.wrap(_secrets_name(study), key.to_bytes() + new_key())
-        self._set(connection, study, state="approved", approval=text_of(approval), wrapped_key=wrapped)
+        rows.change(connection, study, states.StudyEvent.APPROVE, approval=text_of(approval), wrapped_key=wrapped)
         return approval
 
     def manifest(self, study: str) -> Manifest:
@@ -132,7 +132,7 @@ class Studies:
         return self._manifests[study]
 
     def party(self, study: str) -> int:
-        """This server's place among the study's servers: 0, 1 or 2."""
+        """This server's place among the study's servers, counted from 0."""
         return [server.name for server in self.manifest(study).servers].index(self._site.name)
 
     def exchange_key(self, study: str) -> ExchangeKey:
@@ -150,8 +150,8 @@ class Studies:
     def listed(self, caller: Caller) -> list[StudyState]:
         """All studies that a caller may see."""
         with reading(self._database) as connection:
-            rows = connection.execute(select(tables.studies).order_by(tables.studies.c.created_at)).all()
-        return [_state(row) for row in rows if _sees(caller, self.manifest(row.study))]
+            found = rows.listed(connection)
+        return [_state(row) for row in found if _sees(caller, self.manifest(row.study))]
 
     def show_to(self, study: str, caller: Caller) -> Manifest:
         """The manifest, for a caller who has a part in the study or watches over this server."""
@@ -163,22 +163,22 @@ class Studies:
     def require_open(self, connection: Connection, study: str) -> None:
         """Within a transaction that changes contributions: the study takes them. Raises a problem otherwise."""
         state = self._locked(connection, study).state
-        if state == "judged":
+        if state == states.Study.JUDGED:
             raise Problem(Kind.NOT_READY, "this server has not approved the study yet", study=study)
-        if state == "sealed":
+        if state == states.Study.SEALED:
             raise Problem(Kind.CONFLICT, "the study's inputs are sealed", study=study)
-        if state == "erased":
+        if state == states.Study.ERASED:
             raise _gone(study)
 
     def require_sealed(self, connection: Connection, study: str, inputs: str) -> None:
         """Within the transaction that begins a run: these are the inputs sealed here, and they are not erased."""
         row = self._locked(connection, study)
-        if row.state == "erased":
+        if row.state == states.Study.ERASED:
             raise _gone(study)
-        if row.state != "sealed":
+        if row.state != states.Study.SEALED:
             raise Problem(Kind.NOT_READY, "the study's inputs are not sealed here", study=study)
         if Signed[Seal].model_validate_json(row.seal).document.inputs != inputs:
-            raise Problem(Kind.CONFLICT, "the inputs sealed here are others", study=study)
+            raise Problem(Kind.CONFLICT, "other inputs are sealed here", study=study)
 
     def require_secrets(self, connection: Connection, study: str) -> None:
         """Within a transaction that writes more of them: the study's secrets are there. Raises LocalError otherwise."""
@@ -193,9 +193,11 @@ class Studies:
         manifest = self.manifest(study)
         confirm(caller, manifest.coordinator)
         inputs = inputs_digest(study, request.contributions)
-        known = _state(self._row(study))
-        if known.state == "sealed" and known.seal is not None and known.seal.document.inputs == inputs:
-            return known.seal
+        known = self._row(study)
+        if known.state == states.Study.SEALED:
+            seal = Signed[Seal].model_validate_json(known.seal)
+            if seal.document.inputs == inputs:
+                return seal
         approvals = _approvals(manifest, request.approvals)
         with self._database.begin() as connection:
             row = self._locked(connection, study)
@@ -215,10 +217,10 @@ class Studies:
                 self._site.signing_key,
             )
             # The first seal starts the time of retention: another one must not prolong it.
-            self._set(
+            rows.change(
                 connection,
                 study,
-                state="sealed",
+                states.StudyEvent.SEAL,
                 seal=text_of(seal),
                 approvals=canonical.dump([one.to_json() for one in request.approvals]).decode(),
                 sealed_at=row.sealed_at or at,
@@ -234,9 +236,8 @@ class Studies:
 
         From then on nobody can test a guess of an identifier, and stored tags are unreadable.
         """
-        for table in (tables.evaluations, tables.tags):
-            connection.execute(delete(table).where(table.c.study == row.study))
-        self._set(connection, row.study, join_key=None)
+        matching_rows.forget(connection, row.study)
+        rows.set_join_key(connection, row.study, None)
         return row.join_key is not None
 
     def sealed(self, study: str) -> Sealed | None:
@@ -245,11 +246,8 @@ class Studies:
         if row.seal is None:
             return None
         seal = Signed[Seal].model_validate_json(row.seal).document
-        table = tables.contributions
         with reading(self._database) as connection:
-            found = connection.execute(
-                select(table.c.contribution, table.c.offer).where(table.c.contribution.in_(seal.contributions))
-            ).all()
+            found = contribution_rows.chosen(connection, seal.contributions)
         offers = {one.contribution: Signed[Contribution].model_validate_json(one.offer).document for one in found}
         digests = {
             approval.signer: approval.document.exchange_digest
@@ -259,37 +257,30 @@ class Studies:
         return Sealed(seal.inputs, tuple(offers[one] for one in seal.contributions), digests)
 
     def _may_seal(self, connection: Connection, row: Row[Any], approvals: dict[tuple[str, str], Approval]) -> None:
-        if row.state == "judged":
+        if row.state == states.Study.JUDGED:
             raise Problem(Kind.NOT_READY, "this server has not approved the study yet", study=row.study)
-        if row.state == "erased":
+        if row.state == states.Study.ERASED:
             raise _gone(row.study)
-        runs = select(tables.runs.c.run).where(tables.runs.c.study == row.study).limit(1)
-        if row.state == "sealed" and connection.execute(runs).first() is not None:
-            raise Problem(Kind.CONFLICT, "a run began on the inputs sealed before", study=row.study)
+        if row.state == states.Study.SEALED and run_rows.of_study(connection, row.study):
+            raise Problem(Kind.CONFLICT, "a run has begun on the inputs that are sealed", study=row.study)
         own = Signed[Approval].model_validate_json(row.approval).document
         if approvals["mpc-server", self._site.name].exchange_digest != own.exchange_digest:
             raise Problem(Kind.CONFLICT, "this server's approval has another exchange key", study=row.study)
 
     def _chosen(self, connection: Connection, manifest: Manifest, ids: Sequence[str]) -> dict[str, str]:
         """Contribution by holder, in the manifest's order; all of them complete."""
-        table = tables.contributions
-        found = {
-            row.contribution: row
-            for row in connection.execute(
-                select(table.c.contribution, table.c.holder, table.c.state).where(table.c.study == manifest.study_id)
-            )
-        }
-        gone = [one for one in ids if one in found and found[one].state in ("withdrawn", "erased")]
+        found = {row.contribution: row for row in contribution_rows.of_study(connection, manifest.study_id)}
+        gone = [one for one in ids if one in found and found[one].state in states.GONE]
         if gone:
             raise Problem(Kind.CONFLICT, "a contribution was withdrawn", study=manifest.study_id, contributions=gone)
-        absent = [one for one in ids if one not in found or found[one].state != "complete"]
+        absent = [one for one in ids if one not in found or found[one].state != states.Contribution.COMPLETE]
         if absent:
             raise Problem(
                 Kind.NOT_READY, "a contribution is not complete here", study=manifest.study_id, contributions=absent
             )
         by_holder = {found[one].holder: one for one in ids}
         if len(by_holder) != len(ids):
-            raise Problem(Kind.INVALID, "a holder takes part with one contribution", study=manifest.study_id)
+            raise Problem(Kind.INVALID, "a holder can take part with only one contribution", study=manifest.study_id)
         return {holder.name: by_holder[holder.name] for holder in manifest.holders if holder.name in by_holder}
 
     def _suffices(
@@ -312,7 +303,7 @@ class Studies:
             }
             absent = [name for name in manifest.domain.names if name not in there]
             if absent:
-                raise Problem(Kind.NOT_READY, "nobody has contributed some columns", study=study, columns=absent)
+                raise Problem(Kind.NOT_READY, "some columns were contributed by nobody", study=study, columns=absent)
 
     def erase(self, study: str) -> list[Signed[Receipt]]:
         """Forget the keys of all shares of a study and what its pairs share, now; a receipt for every contribution.
@@ -327,11 +318,8 @@ class Studies:
         A run that still goes on then is no reason to keep shares: the time is what holders were promised. What a crash
         kept from being unlinked is unlinked as well.
         """
-        table = tables.studies
         with reading(self._database) as connection:
-            kept = connection.execute(
-                select(table.c.study, table.c.created_at, table.c.sealed_at).where(table.c.state != "erased")
-            ).all()
+            kept = rows.kept(connection)
         due = [
             row.study
             for row in kept
@@ -359,31 +347,26 @@ class Studies:
 
     def _forget(self, connection: Connection, study: str, spare_runs: bool) -> list[Signed[Receipt]]:
         self._forget_join(connection, self._locked(connection, study))
-        going = select(tables.runs.c.run).where(tables.runs.c.study == study, tables.runs.c.state == "going")
-        if spare_runs and connection.execute(going.limit(1)).first() is not None:
-            raise Problem(Kind.CONFLICT, "a run of this study goes on", study=study)
-        table = tables.contributions
+        going = [run for run in run_rows.of_study(connection, study) if run.state == states.Run.GOING]
+        if spare_runs and going:
+            raise Problem(Kind.CONFLICT, "a run of this study is under way", study=study)
         receipts = []
-        for row in connection.execute(select(table).where(table.c.study == study).order_by(table.c.contribution)).all():
-            if row.state in ("offered", "complete"):
-                receipts.append(forget(connection, self._site, row, "erased"))
-            elif row.state == "erased":
+        for row in contribution_rows.of_study(connection, study):
+            if row.state in states.PRESENT:
+                receipts.append(forget(connection, self._site, row, states.ContributionEvent.ERASE))
+            elif row.state == states.Contribution.ERASED:
                 receipts.append(Signed[Receipt].model_validate_json(row.receipt))
-        connection.execute(delete(tables.pairs).where(tables.pairs.c.study == study))
-        self._set(connection, study, state="erased", wrapped_key=None)
+        pair_rows.forget(connection, study)
+        rows.change(connection, study, states.StudyEvent.ERASE, wrapped_key=None)
         return receipts
 
     def _unlink_forgotten(self) -> None:
         """Only what the database says was forgotten: a file it does not know may belong to another database."""
-        contributions, studies = tables.contributions, tables.studies
         present = set(self._store.contributions())
         with reading(self._database) as connection:
-            gone = connection.execute(
-                select(contributions.c.contribution).where(contributions.c.state.in_(("withdrawn", "erased")))
-            ).scalars()
-            unneeded = sorted(present.intersection(gone))
-            erased = list(connection.execute(select(studies.c.study).where(studies.c.state == "erased")).scalars())
-            sealed = list(connection.execute(select(studies.c.study).where(studies.c.state == "sealed")).scalars())
+            unneeded = sorted(present.intersection(contribution_rows.gone(connection)))
+            erased = rows.names(connection, states.Study.ERASED)
+            sealed = rows.names(connection, states.Study.SEALED)
         for contribution in unneeded:
             with self._store.guard(contribution):
                 self._store.erase_chunks(contribution)
@@ -394,59 +377,53 @@ class Studies:
         forgotten(self._database)
 
     def _contributions(self, study: str) -> list[str]:
-        table = tables.contributions
         with reading(self._database) as connection:
-            found = select(table.c.contribution).where(table.c.study == study).order_by(table.c.contribution)
-            return list(connection.execute(found).scalars())
+            return [row.contribution for row in contribution_rows.of_study(connection, study)]
 
     def _secrets(self, study: str) -> bytes:
         return self._unwrapped(self._row(study))
 
     def _unwrapped(self, row: Row[Any]) -> bytes:
         if row.wrapped_key is None:
-            what = "are erased" if row.state == "erased" else "are not made yet"
+            what = "are erased" if row.state == states.Study.ERASED else "are not made yet"
             raise LocalError(f"the keys of study {row.study} {what}")
         return self._store.vault.unwrap(_secrets_name(row.study), row.wrapped_key)
 
     def _find(self, study: str) -> Row[Any] | None:
         with reading(self._database) as connection:
-            return connection.execute(select(tables.studies).where(tables.studies.c.study == study)).first()
+            return rows.find(connection, study)
 
     def _row(self, study: str) -> Row[Any]:
         return _known(self._find(study))
 
-    def _lock(self, connection: Connection, study: str) -> Row[Any] | None:
-        table = tables.studies
-        return connection.execute(select(table).where(table.c.study == study).with_for_update()).first()
-
     def _locked(self, connection: Connection, study: str) -> Row[Any]:
-        return _known(self._lock(connection, study))
-
-    def _set(self, connection: Connection, study: str, **values: object) -> None:
-        connection.execute(update(tables.studies).where(tables.studies.c.study == study).values(**values))
+        return _known(rows.lock(connection, study))
 
 
-def forget(connection: Connection, site: Site, row: Row[Any], event: Literal["withdrawn", "erased"]) -> Signed[Receipt]:
+def forget(connection: Connection, site: Site, row: Row[Any], event: states.ContributionEvent) -> Signed[Receipt]:
     """Within a transaction: drop the key of a contribution, its openings and its list of chunks; sign for it."""
     receipt = receipt_of(site, row, event)
-    table = tables.contributions
-    connection.execute(delete(tables.chunks).where(tables.chunks.c.contribution == row.contribution))
-    connection.execute(
-        update(table)
-        .where(table.c.contribution == row.contribution)
-        .values(state=event, wrapped_key=None, openings=None, receipt=text_of(receipt))
-    )
+    contribution_rows.drop_chunks(connection, row.contribution)
+    forgotten_now = {"wrapped_key": None, "openings": None, "receipt": text_of(receipt)}
+    contribution_rows.change(connection, row.contribution, event, **forgotten_now)
     return receipt
 
 
-def receipt_of(site: Site, row: Row[Any], event: Literal["accepted", "withdrawn", "erased"]) -> Signed[Receipt]:
-    """A receipt, signed."""
+_RECEIPTS: dict[states.ContributionEvent, Literal["accepted", "withdrawn", "erased"]] = {
+    states.ContributionEvent.COMPLETE: "accepted",
+    states.ContributionEvent.WITHDRAW: "withdrawn",
+    states.ContributionEvent.ERASE: "erased",
+}
+
+
+def receipt_of(site: Site, row: Row[Any], event: states.ContributionEvent) -> Signed[Receipt]:
+    """A receipt for what is done with a contribution, signed."""
     receipt = Receipt(
         study=row.study,
         contribution=row.contribution,
         holder=row.holder,
         server=site.name,
-        event=event,
+        event=_RECEIPTS[event],
         at=site.instant(),
     )
     return Signed[Receipt].by(receipt, site.name, site.signing_key)
@@ -468,7 +445,11 @@ def _approvals(manifest: Manifest, given: Sequence[Signed[Approval]]) -> dict[tu
     for signed in given:
         place = (signed.document.role, signed.signer)
         if place not in parties or place in found:
-            raise Problem(Kind.INVALID, "approvals are those of the study's servers and holders, one each", study=study)
+            raise Problem(
+                Kind.INVALID,
+                "each server and each holder of the study gives one approval, and nobody else does",
+                study=study,
+            )
         approval = signed.verify(parties[place])
         if approval.study != study:
             raise Problem(Kind.INVALID, f"{signed.signer} approves another study", study=study)
@@ -479,7 +460,7 @@ def _approvals(manifest: Manifest, given: Sequence[Signed[Approval]]) -> dict[tu
         raise Problem(Kind.NOT_READY, "the approval of a server is missing", study=study, servers=absent)
     digests = {found["mpc-server", name].exchange_digest for name in servers}
     if None in digests or len(digests) != len(servers):
-        raise Problem(Kind.INVALID, "every server has an exchange key of its own", study=study)
+        raise Problem(Kind.INVALID, "every server must have an exchange key of its own", study=study)
     return found
 
 

@@ -172,7 +172,7 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
 
         def kept() -> None:
             if not hmac.compare_digest(sha256(data).digest(), expected):
-                raise Problem(Kind.INVALID, "the body is not the one that Content-Digest names", study=study)
+                raise Problem(Kind.INVALID, "the body does not match Content-Digest", study=study)
             contributions.put_chunk(study, contribution, number, data, caller)
 
         await run_in_threadpool(kept)
@@ -200,7 +200,7 @@ def _manifest(body: bytes) -> Manifest:
     except DomainError as error:
         raise Problem(Kind.MALFORMED, str(error)) from None
     if not isinstance(value, dict):
-        raise Problem(Kind.INVALID, "a manifest is an object")
+        raise Problem(Kind.INVALID, "a manifest must be a JSON object")
     try:
         return Manifest.from_json(value)
     except ValidationError as error:
@@ -211,5 +211,5 @@ def _content_digest(request: Request) -> bytes:
     """The SHA-256 of the body as RFC 9530 spells it: `Content-Digest: sha-256=:BASE64:`."""
     digest = digest_of_header(",".join(request.headers.getlist("content-digest")))
     if digest is None:
-        raise Problem(Kind.MALFORMED, "a chunk comes with the header Content-Digest: sha-256=:...:")
+        raise Problem(Kind.MALFORMED, "a chunk needs the header Content-Digest: sha-256=:...:")
     return digest

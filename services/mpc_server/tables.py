@@ -27,7 +27,7 @@ studies = Table(
     metadata,
     Column("study", String(64), primary_key=True),
     Column("manifest", Text, nullable=False),
-    Column("state", String(16), nullable=False),  # judged, approved, sealed, erased
+    Column("state", String(16), nullable=False),  # `states.Study`
     Column("approval", Text),  # Signed[Approval]
     Column("wrapped_key", LargeBinary),  # the exchange key and the data key, encrypted; NULL once erased
     Column("join_key", LargeBinary),  # of a join by tags, encrypted; NULL before its first use and once sealed
@@ -44,7 +44,7 @@ contributions = Table(
     Column("study", String(64), ForeignKey("studies.study"), nullable=False, index=True),
     Column("holder", String(63), nullable=False),
     Column("offer", Text, nullable=False),  # Signed[Contribution], without the openings
-    Column("state", String(16), nullable=False),  # offered, complete, withdrawn, erased
+    Column("state", String(16), nullable=False),  # `states.Contribution`
     Column("wrapped_key", LargeBinary),  # of its files and openings; NULL once withdrawn or erased
     Column("openings", LargeBinary),  # nonces and seeds, encrypted under that key
     Column("receipt", Text),  # the latest Signed[Receipt]
@@ -92,7 +92,7 @@ runs = Table(
     Column("study", String(64), ForeignKey("studies.study"), nullable=False),
     Column("inputs", String(64), nullable=False),
     Column("build", String(64), nullable=False),  # that began it; no other takes it up
-    Column("state", String(16), nullable=False),  # going, ended, failed
+    Column("state", String(16), nullable=False),  # `states.Run`
     Column("reason", Text),
     Column("attestation", Text),
 )

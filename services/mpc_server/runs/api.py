@@ -53,7 +53,7 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
     )
     def step(run: RunPath, step: StepPath, asked: Annotated[dict[str, Any], Body()], caller: Coordinator) -> Any:
         """Do a step of the schedule, once; asked again, the same request gets the recorded answer."""
-        answer = runs.step(run, step, asked, caller)
+        answer = runs.answer_to(run, step, asked, caller)
         if answer is not None:
             return answer
         return JSONResponse(
@@ -63,7 +63,7 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
     @routes.get("/runs/{run}/steps/{step}")
     def answer(run: RunPath, step: StepPath, caller: Checker) -> Signed[Answer]:
         """The recorded answer of a step."""
-        return runs.answer(run, step)
+        return runs.recorded_answer(run, step)
 
     @routes.put("/runs/{run}/attestation")
     def attest(run: RunPath, caller: Coordinator) -> Signed[Attestation]:

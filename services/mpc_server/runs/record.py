@@ -20,7 +20,9 @@ from caps.service.database import reading
 from caps.study import Manifest
 from caps.study.account import Account
 from caps.wire import Answer, Signed, transcript_digest
+from services.mpc_server import states
 from services.mpc_server.ledger import FREE, Ledger
+from services.mpc_server.rows.runs import change as change_run
 from services.mpc_server.tables import runs, steps
 
 
@@ -97,7 +99,7 @@ class Record:
         text = FREE if admission.entry is None else canonical.dump(asked).decode()
         with self._database.begin() as transaction:
             # Here, not before: a run given up meanwhile may have had its reservation released.
-            if transaction.execute(select(runs.c.state).where(runs.c.run == self.run)).scalar_one() != "going":
+            if transaction.execute(select(runs.c.state).where(runs.c.run == self.run)).scalar_one() != states.Run.GOING:
                 raise LocalError("the run has ended")
             transaction.execute(steps.insert().values(run=self.run, step=number, request=text, digest=digest))
             if admission.entry is not None:
@@ -123,7 +125,7 @@ class Record:
         step = self.steps[number]
         if step.answer is not None:
             if step.answer.document != answer.document:
-                raise LocalError(f"step {number} was answered otherwise before")
+                raise LocalError(f"step {number} was given another answer before")
             return step
         signatures = canonical.dump(dict(acknowledgements)).decode()
         changed = update(steps).where(steps.c.run == self.run, steps.c.step == number)
@@ -135,10 +137,9 @@ class Record:
 
     def end(self, attestation: str, at: str) -> None:
         """Close the run."""
-        ended = update(runs).where(runs.c.run == self.run, runs.c.state == "going")
         with self._database.begin() as transaction:
             self._ledger.close(transaction, self.run, self.manifest.study_id, self.account.filter.spent, at)
-            transaction.execute(ended.values(state="ended", attestation=attestation))
+            change_run(transaction, self.run, states.RunEvent.END, attestation=attestation)
 
 
 def value_of(opened: int | np.ndarray) -> int | tuple[int, ...]:

@@ -22,7 +22,6 @@ from caps.errors import DomainError
 from caps.study.account import Account
 from caps.study.manifest import MAX_DEGREE, PROBLEMS, Manifest
 from services.mpc_server.engine import compute
-from services.mpc_server.runs import live
 from tests.kit.study import COLUMNS, MIXED, ROWS, SCHEMA, Edit, example_json, example_manifest, put
 
 
@@ -372,7 +371,7 @@ def test_every_choice_is_refused_or_can_be_run_to_its_end(
                 assert lightest.plan(manifest.task.neighbouring).distance <= LIMIT
             elif noise != "joint":
                 assert isinstance(step.mechanism, Gaussian)
-                assert step.mechanism.sigma_squared <= WIDEST**2 < (2.0 ** (62 - 2 * live._FRAC) / live._FRAC) ** 2
+                assert step.mechanism.sigma_squared <= WIDEST**2 < (2.0 ** (62 - 2 * steps._FRAC) / steps._FRAC) ** 2
         Account(manifest).statement()
 
 

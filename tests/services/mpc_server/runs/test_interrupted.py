@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from caps.errors import LocalError
-from services.mpc_server.runs import runs
-from services.mpc_server.runs.runs import Runs
+from services.mpc_server.runs import alive as alive_runs
+from services.mpc_server.runs.alive import AliveRuns
 
 
 def test_an_interrupted_run_is_taken_up_again_and_the_log_says_where(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(runs, "AGAIN", 0.0)
+    monkeypatch.setattr(alive_runs, "AGAIN", 0.0)
     errors: list[Exception] = [OSError("no space for row 4711"), RuntimeError("4711"), LocalError("shares are gone")]
     failed: list[tuple[str, str]] = []
 
@@ -27,7 +27,7 @@ def test_an_interrupted_run_is_taken_up_again_and_the_log_says_where(
     alive: Any = SimpleNamespace(record=SimpleNamespace(manifest=SimpleNamespace(study_id="s")), live=live)
     server: Any = SimpleNamespace(_fail=lambda run, reason: failed.append((run, reason)))
     with caplog.at_level(logging.ERROR, "caps.runs"):
-        asyncio.run(Runs._keep_alive(server, alive, "a run"))
+        asyncio.run(AliveRuns._keep_alive(server, alive, "a run"))
     assert failed == [("a run", "shares are gone")]
     said = [record.getMessage() for record in caplog.records]
     assert ["OSError" in said[0], "RuntimeError" in said[1], len(said)] == [True, True, 2]

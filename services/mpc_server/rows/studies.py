@@ -1,0 +1,53 @@
+"""Rows of studies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from services.mpc_server import states
+from services.mpc_server.rows.changing import change as change_state
+from services.mpc_server.tables import studies
+
+
+def find(within: Connection, study: str) -> Row[Any] | None:
+    """A study."""
+    return within.execute(select(studies).where(studies.c.study == study)).first()
+
+
+def lock(within: Connection, study: str) -> Row[Any] | None:
+    """A study that nobody else changes until the transaction ends."""
+    return within.execute(select(studies).where(studies.c.study == study).with_for_update()).first()
+
+
+def listed(within: Connection) -> Sequence[Row[Any]]:
+    """All studies, the oldest first."""
+    return within.execute(select(studies).order_by(studies.c.created_at)).all()
+
+
+def kept(within: Connection) -> Sequence[Row[Any]]:
+    """Those whose shares are not erased."""
+    return within.execute(select(studies).where(studies.c.state != states.Study.ERASED)).all()
+
+
+def names(within: Connection, state: states.Study) -> list[str]:
+    """The ids of those in a state."""
+    return list(within.execute(select(studies.c.study).where(studies.c.state == state)).scalars())
+
+
+def add(within: Connection, study: str, manifest: str, at: str) -> None:
+    """A new one."""
+    first = {"study": study, "state": states.STUDY.first, "created_at": at}
+    within.execute(insert(studies).values(**first, manifest=manifest))
+
+
+def change(within: Connection, study: str, event: states.StudyEvent, **values: object) -> None:
+    """What an event makes of a study. Raises LocalError where it cannot happen."""
+    change_state(within, studies, studies.c.study == study, states.STUDY, event, values)
+
+
+def set_join_key(within: Connection, study: str, wrapped: bytes | None) -> None:
+    """Keep the key of a join by tags, or forget it."""
+    within.execute(update(studies).where(studies.c.study == study).values(join_key=wrapped))

@@ -1,0 +1,196 @@
+"""The runs that live in this process: brought to life when first asked for, kept alive until they are over.
+
+A run goes on only in the `build` that began it, for another could send other messages under the same masks. In any
+other it waits, untouched: its steps are refused, and nothing of it is read but what can be told of every run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from sqlalchemy import Engine, Row
+
+from caps.errors import LocalError
+from caps.service import logs
+from caps.service.database import reading
+from caps.service.problems import Kind, Problem
+from caps.service.site import Site
+from services.mpc_server import states
+from services.mpc_server.build import brief
+from services.mpc_server.contributions import Contributions
+from services.mpc_server.ledger import Ledger
+from services.mpc_server.pairs import Pairs
+from services.mpc_server.rows import runs as rows
+from services.mpc_server.runs.live import LiveRun
+from services.mpc_server.runs.material import Material, counts_name
+from services.mpc_server.runs.record import Record
+from services.mpc_server.runs.session import Seat
+from services.mpc_server.runs.thread import EngineThread
+from services.mpc_server.store import ShareStore
+from services.mpc_server.studies import Sealed, Studies
+from services.mpc_server.transport.keeper import MeshKeeper
+
+AGAIN = 3.0
+"""Seconds until a run is taken up again that an error of this server interrupted."""
+
+log = logging.getLogger("caps.runs")
+
+
+@dataclass
+class Alive:
+    """A run in this process."""
+
+    record: Record
+    live: LiveRun
+    task: Future[None] | None = field(default=None)
+
+    @property
+    def keeps_a_session(self) -> bool:
+        """If not, the run may have ended, or this server may be ending."""
+        return self.task is not None and not self.task.done()
+
+
+class AliveRuns:
+    """All of them. Methods are called from the threads of the REST interface."""
+
+    def __init__(
+        self,
+        site: Site,
+        database: Engine,
+        ledger: Ledger,
+        studies: Studies,
+        contributions: Contributions,
+        store: ShareStore,
+        engine: EngineThread,
+        keeper: MeshKeeper,
+        *,
+        build: str,
+        patience: float,
+    ) -> None:
+        self._site = site
+        self._database = database
+        self._ledger = ledger
+        self._studies = studies
+        self._contributions = contributions
+        self._store = store
+        self._engine = engine
+        self._keeper = keeper
+        self.build = build
+        self._patience = patience
+        self._alive: dict[str, Alive] = {}
+        self._lock = Lock()
+
+    def resume(self) -> None:
+        """Bring every run that has not ended back to life."""
+        with reading(self._database) as connection:
+            going = rows.going(connection)
+        for row in going:
+            if self.is_foreign(row):
+                reason = self.why_foreign(row)
+                logs.say(log, "waiting", run=row.run, study=row.study, party=self._site.name, reason=reason)
+                continue
+            try:
+                self._studies.exchange_key(row.study)  # is gone if the shares were erased meanwhile: their time was up
+                self.get(row.run)
+            except LocalError as error:
+                self._fail(row.run, str(error))
+
+    def get(self, run: str) -> Alive:
+        """A run that this build began, alive if it is going."""
+        with self._lock:
+            if run not in self._alive:
+                self._alive[run] = self._bring_to_life(run)
+            return self._alive[run]
+
+    def all(self) -> Mapping[str, Alive]:
+        """Those that were brought to life here, by id."""
+        with self._lock:
+            return dict(self._alive)
+
+    def let_go(self, run: str, study: str) -> None:
+        """Of a run that is over: end its session, and forget the counts."""
+        with self._lock:  # one that is being brought to life may have read that it is going
+            found = self._alive.get(run)
+        if found is not None and found.task is not None:
+            found.task.cancel()
+        self._store.erase(counts_name(study, run))
+
+    def is_foreign(self, row: Row[Any]) -> bool:
+        """Whether another build began a run."""
+        return bool(row.build != self.build)
+
+    def why_foreign(self, row: Row[Any]) -> str:
+        """Why a run that another build began does not go on, and what to do."""
+        return (
+            f"begun by build {brief(row.build)}, and this is {brief(self.build)}: go back to that build or give the "
+            "run up"
+        )
+
+    def require_own(self, row: Row[Any]) -> None:
+        """Raises a problem if another build began the run."""
+        if self.is_foreign(row):
+            if row.state != states.Run.GOING:
+                raise Problem(Kind.CONFLICT, "the run has ended")
+            raise Problem(Kind.NOT_READY, self.why_foreign(row), party=self._site.name)
+
+    def row(self, run: str) -> Row[Any]:
+        """What the database has of a run. Raises a problem if there is no such run."""
+        with reading(self._database) as connection:
+            row = rows.find(connection, run)
+        if row is None:
+            raise Problem(Kind.NOT_FOUND, f"there is no run {run} here")
+        return row
+
+    def sealed(self, study: str) -> Sealed:
+        """The inputs of a study. Raises a problem if they are not sealed."""
+        sealed = self._studies.sealed(study)
+        if sealed is None:
+            raise Problem(Kind.NOT_READY, "the inputs of this study are not sealed here")
+        return sealed
+
+    def _bring_to_life(self, run: str) -> Alive:
+        row = self.row(run)
+        manifest = self._studies.manifest(row.study)
+        sealed = self.sealed(row.study)
+        record = Record(self._database, self._ledger, manifest, run, row.inputs)
+        material = Material(manifest, run, sealed, self._studies, self._contributions, self._store)
+        seat = Seat(
+            self._studies.party(row.study),
+            self._site.name,
+            self._site.signing_key,
+            Pairs(self._studies, self._database, self._store.vault, row.study, sealed.exchange_digests),
+            self._site.instant,
+            bytes.fromhex(self.build),
+        )
+        live = LiveRun(record, seat, material, self._keeper, patience=self._patience, metrics=self._site.metrics)
+        found = Alive(record, live)
+        if row.state == states.Run.GOING:
+            found.task = self._engine.submit(self._keep_alive(live, run))
+        return found
+
+    async def _keep_alive(self, live: LiveRun, run: str) -> None:
+        with logs.bound(run=run, study=live.record.manifest.study_id, request_id=logs.new_id(run)):
+            while True:
+                try:
+                    await live.live()
+                except LocalError as error:
+                    return self._fail(run, str(error))
+                except Exception as error:  # noqa: BLE001
+                    # A disk that is full, say: nothing of the run is wrong, and nobody else would ever hear of it.
+                    where = logs.frames(error)
+                    logs.say(log, "interrupted", level=logging.ERROR, error=type(error).__name__, where=where)
+                    await asyncio.sleep(AGAIN)
+
+    def _fail(self, run: str, reason: str) -> None:
+        """This server cannot go on with a run; one that is over meanwhile stays as it is."""
+        logs.say(log, "failed", level=logging.ERROR, run=run, reason=reason)
+        with self._database.begin() as transaction:
+            row = rows.find(transaction, run)
+            if row is not None and row.state == states.Run.GOING:
+                rows.change(transaction, run, states.RunEvent.FAIL, reason=reason)

@@ -1,0 +1,72 @@
+"""What a run computes on: this server's shares of the sealed inputs, and the counts that it keeps between sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from caps.errors import LocalError
+from caps.shares.ring import Z64, Words
+from caps.study import Manifest
+from services.mpc_server.contributions import Contributions
+from services.mpc_server.store import ShareStore
+from services.mpc_server.studies import Sealed, Studies
+
+Share: TypeAlias = tuple[Words, ...]
+"""The components that a server holds, in the scheme's order."""
+Verdicts: TypeAlias = tuple[int, ...]
+"""Of each sealed contribution, in order: 1 if it was accepted, 0 if it was found invalid."""
+
+
+class Material:
+    """The stores, as one live run sees them."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        run: str,
+        sealed: Sealed,
+        studies: Studies,
+        contributions: Contributions,
+        store: ShareStore,
+    ) -> None:
+        self._manifest = manifest
+        self._sealed = sealed
+        self._studies = studies
+        self._contributions = contributions
+        self._store = store
+        self._name = counts_name(manifest.study_id, run)
+
+    def inputs(self) -> Sequence[tuple[str, str, tuple[str, ...], Share]]:
+        """For each sealed contribution, in order: holder, form, attributes, this server's share."""
+        found = []
+        for contribution in self._sealed.contributions:
+            attributes = self._manifest.columns_of(self._manifest.holder(contribution.holder)).domain().names
+            share = self._contributions.load(contribution.digest())
+            found.append((contribution.holder, contribution.form, attributes, share))
+        return found
+
+    def counts(self) -> tuple[Share, Verdicts] | None:
+        """The counts that an earlier session computed, and which contributions it accepted, if they were kept."""
+        study = self._manifest.study_id
+        try:
+            data = self._store.get(self._name, self._studies.data_key(study))
+        except LocalError:  # never written, or damaged: they are computed again, and come out the same
+            return None
+        cells, flags = self._manifest.layout.cells, len(self._sealed.contributions)
+        words = len(self._manifest.sharing.held[self._studies.party(study)]) * cells
+        share = np.frombuffer(data, Z64.dtype, words).reshape(-1, cells)
+        start = words * Z64.dtype.itemsize
+        return tuple(share), tuple(data[start : start + flags])
+
+    def keep_counts(self, counts: Share, verdicts: Verdicts) -> None:
+        """Keep them for a later session."""
+        data = b"".join(part.tobytes() for part in counts) + bytes(verdicts)
+        self._store.put(self._name, self._studies.data_key(self._manifest.study_id), data)
+
+
+def counts_name(study: str, run: str) -> str:
+    """What the blob of a run's counts is called."""
+    return f"{study}/{run}/counts"

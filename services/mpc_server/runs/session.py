@@ -1,0 +1,206 @@
+"""One session of a run with its peers: agreeing on secrets, comparing records, and doing steps together.
+
+A step, on every server: compare the digest of the request with the peers' (nothing is charged if they differ); write
+it down and charge; exchange signed acknowledgements of the charge; compute; write them and the answer down.
+
+A session begins by agreeing on the secrets of the pairs (`services.mpc_server.pairs`) and by comparing records. Servers
+may have stopped one step apart: what all have charged and not all have answered is computed again there and then.
+Randomness follows from these secrets, the run, the build and the request, so the second computation repeats the first,
+message by message, and opens the same value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from struct import Struct
+from typing import TypeAlias
+
+from caps.basics import canonical
+from caps.dp.oracle import Request
+from caps.errors import LocalError, PeerDisagrees, PeerError, PeerRefused, SessionClosed, party_name
+from caps.trust import signing
+from caps.wire import Answer, Signed
+from services.mpc_server.channel import swap
+from services.mpc_server.engine.context import Party
+from services.mpc_server.pairs import Pairs, agree, scope_of
+from services.mpc_server.runs.material import Material
+from services.mpc_server.runs.record import Record, Recorded
+from services.mpc_server.runs.steps import Computation
+from services.mpc_server.transport.hello import Agreement
+from services.mpc_server.transport.session import Session
+from services.mpc_server.transport.tls import Mesh
+
+_SYNC = Struct("<BII32s32s")
+
+View: TypeAlias = tuple[int, int, int, bytes, bytes]
+"""Of a record: whether counts are kept, steps charged, steps answered, the head of the record and the one before."""
+
+
+class RequestsDiffer(LocalError):
+    """The servers were sent different requests for one step. Nothing was charged."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Who this server is in the run: its number and name, its signing key, its pairs with the peers, the time."""
+
+    party: int
+    name: str
+    key: signing.SigningKey
+    pairs: Pairs
+    instant: Callable[[], str]
+    build: bytes
+    """Digest of the software: servers of different builds do not compute together."""
+
+
+async def open_channel(mesh: Mesh, record: Record, seat: Seat) -> Session:
+    """A channel for a run with the study's servers, who must agree on study, inputs, build and budget."""
+    manifest = record.manifest
+    for peer in manifest.sharing.peers_of(seat.party):
+        if mesh.pin(peer).hex() != manifest.servers[peer].pin:
+            raise PeerRefused(peer, "has another key than the study's")
+    agreement = Agreement(
+        bytes.fromhex(manifest.study_id),
+        bytes.fromhex(record.inputs),
+        seat.build,
+        canonical.digest("budget", {"privacy": manifest.privacy.to_json()}),
+    )
+    return await mesh.open(f"run/{record.run}", agreement)
+
+
+class RunSession:
+    """What is done on one channel. One thing at a time: peers do the same things in the same order."""
+
+    def __init__(
+        self, channel: Session, record: Record, seat: Seat, material: Material, secrets: Mapping[int, bytes]
+    ) -> None:
+        self.channel = channel
+        self._record = record
+        self._seat = seat
+        self._material = material
+        manifest = record.manifest
+        scope = b"run/" + bytes.fromhex(record.run)
+        party = Party(channel, study=bytes.fromhex(manifest.study_id), scope=scope, secrets=secrets)
+        self._computation = Computation(party, manifest, record.account, material)
+        self._turn = asyncio.Lock()
+        self._idle = False
+        """Whether noise may be drawn ahead: nothing is asked for that has no answer, here or at the peers."""
+
+    @classmethod
+    async def begin(cls, channel: Session, record: Record, seat: Seat, material: Material) -> RunSession:
+        """Agree with the peers on secrets and on what is written down."""
+        scope = scope_of(record.manifest.study_id, record.inputs, record.run, seat.build.hex())
+        session = cls(channel, record, seat, material, await agree(channel, seat.pairs, scope))
+        await session.compare_records()
+        return session
+
+    async def compare_records(self) -> None:
+        """Compare what is written down with the peers, and catch up with what all have charged."""
+        async with self._turn:
+            charged, counts = len(self._record.steps), self._material.counts()
+            heads = self._record.head(charged), self._record.head(max(charged - 1, 0))
+            mine: View = (int(counts is not None), charged, self._record.answered, *heads)
+            got = await swap(self.channel, "sync", _SYNC.pack(*mine))
+            theirs: dict[int, View] = {peer: _SYNC.unpack(payload) for peer, payload in got.items()}
+            for peer, their in theirs.items():
+                _compare(peer, mine, their)
+            everybody = [mine, *theirs.values()]
+            common = min(view[1] for view in everybody)
+            if not common:
+                return
+            if counts is not None and all(view[0] for view in everybody):
+                await self._computation.resume(*counts)
+            else:
+                await self._computation.compute()
+            if min(view[2] for view in everybody) < common:
+                await self._answer_charged(self._record.steps[common - 1])
+            self._idle = all(view[1] == common for view in everybody)
+        self._draw_soon()
+
+    async def perform(self, number: int, request: Request | None, digest: str) -> Recorded:
+        """Do a step that the record has no answer for, when it is its turn; then draw noise for the next."""
+        try:
+            async with self._turn:
+                await self._draw_ahead()
+                done = await self._agree_and_charge(number, request, digest)
+        except (PeerError, RequestsDiffer, SessionClosed):
+            raise
+        except BaseException as error:
+            await self.channel.abort(type(error).__name__)
+            raise
+        self._draw_soon()
+        return done
+
+    async def _agree_and_charge(self, number: int, request: Request | None, digest: str) -> Recorded:
+        """Make sure that all servers were asked the same, write it down with its charge, and answer it."""
+        recorded = self._record.find(number, digest)
+        if recorded is not None and recorded.answer is not None:
+            return recorded
+        got = await swap(self.channel, f"step{number}/request", bytes.fromhex(digest))
+        different = [party_name(peer) for peer, other in got.items() if other.hex() != digest]
+        if different:
+            raise RequestsDiffer(f"step {number}: {' and '.join(different)} got another request; nothing is charged")
+        if recorded is None:
+            recorded = self._record.write(number, request, digest, self._seat.instant())
+        if number == 0:
+            await self._computation.compute()
+        done = await self._answer_charged(recorded)
+        self._idle = True
+        return done
+
+    async def _answer_charged(self, step: Recorded) -> Recorded:
+        """Acknowledge, compute and write the answer of a step that every server has written down.
+
+        None has written down more than this step: for that, all would have had to answer it. So all agree on what may
+        come next.
+        """
+        acknowledgements = await self._acknowledged(step)
+        value = self._computation.verdicts if step.request is None else await self._computation.open(step.request)
+        manifest = self._record.manifest
+        answer = Answer(
+            study=manifest.study_id, run=self._record.run, step=step.number, request=step.digest, value=value
+        )
+        signed = Signed[Answer].by(answer, self._seat.name, self._seat.key)
+        return self._record.answer(step.number, signed, acknowledgements)
+
+    async def _acknowledged(self, step: Recorded) -> dict[str, str]:
+        """The peers' signatures on the charge of a step."""
+        document = {"run": self._record.run, "step": step.number, "request": step.digest}
+        signature = signing.sign(self._seat.key, "charge", document)
+        got = await swap(self.channel, f"step{step.number}/charged", bytes.fromhex(signature))
+        servers = self._record.manifest.servers
+        for peer, other in got.items():
+            try:
+                signing.verify(servers[peer].signing_key, "charge", document, other.hex())
+            except signing.SignatureRefused:
+                raise PeerDisagrees(peer, f"the charge of step {step.number}", "signed", "signed otherwise") from None
+        return {servers[peer].name: other.hex() for peer, other in got.items()}
+
+    def _draw_soon(self) -> None:
+        if self._idle:
+            self._drawing = asyncio.create_task(self._draw_in_turn())
+
+    async def _draw_in_turn(self) -> None:
+        with suppress(PeerError, SessionClosed):  # whoever waits for the session learns of it from the channel
+            async with self._turn:
+                await self._draw_ahead()
+
+    async def _draw_ahead(self) -> None:
+        """Draw noise while the coordinator fits its model.
+
+        It is done between two steps, once, on all servers: if the next step comes first, it waits for it here.
+        """
+        idle, self._idle = self._idle, False
+        if idle:
+            await self._computation.draw_ahead()
+
+
+def _compare(peer: int, mine: View, theirs: View) -> None:
+    """Refuse a peer whose record is not ours, as far as both go: they may be one step apart."""
+    heads = [{charged: head, max(charged - 1, 0): before} for _, charged, _, head, before in (mine, theirs)]
+    common = min(mine[1], theirs[1])
+    if any(common not in one for one in heads) or heads[0][common] != heads[1][common]:
+        raise PeerDisagrees(peer, "ledger", f"{mine[1]} steps", f"{theirs[1]} other steps")
