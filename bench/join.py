@@ -31,7 +31,7 @@ def measure(*, repeats: int, peers: bool, large: bool = False) -> dict[str, Any]
         entry["peak_memory"] = max(one["peak_memory"] for one in entries)
         entry["phases"] = {name: max(one["phases"][name] for one in entries) for name in entries[0]["phases"]}
         report[f"join_n{rows}"] = entry
-    return report | {"light": oprf_join.measure(repeats=repeats, peers=peers, large=large)}
+    return report | {"light": oprf_join.measure(repeats=repeats, large=large)}
 
 
 def table(report: Mapping[str, Any]) -> str:

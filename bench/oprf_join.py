@@ -28,7 +28,7 @@ _ANSWERED = 3 * 32 + 4
 """Bytes that a holder receives for each row."""
 
 
-def measure(*, repeats: int, peers: bool, large: bool = False) -> dict[str, Any]:
+def measure(*, repeats: int, large: bool = False) -> dict[str, Any]:
     """One key per number of rows at each holder; every repetition is a study of its own."""
     report = {}
     with TemporaryDirectory() as directory, Federation(Path(directory), list(_COLUMNS)) as federation:
@@ -36,14 +36,14 @@ def measure(*, repeats: int, peers: bool, large: bool = False) -> dict[str, Any]
         federation.wait_ready()
         for rows in (*ROWS, LARGE_ROWS) if large else ROWS:
             times = min(repeats, max(1, 20_000 // rows))
-            found = [_once(federation, Path(directory), rows, number) for number in range(times)]
+            found = [_once(federation, rows, number) for number in range(times)]
             entry = {key: median(one[key] for one in found) for key in found[0]}
             entry["rows_per_second"] = 2 * rows / entry["matching"]
             report[f"oprf_join_n{rows}"] = entry
     return report
 
 
-def _once(federation: Federation, directory: Path, rows: int, number: int) -> dict[str, float]:
+def _once(federation: Federation, rows: int, number: int) -> dict[str, float]:
     manifest = _manifest(federation, rows, number)
     approve_everywhere(federation, manifest)
     path = f"/v1/studies/{manifest.study_id}"

@@ -84,11 +84,10 @@ def _add_files(study: typer.Typer) -> None:
     @command(study, "plan")
     def plan(out: Output, file: File) -> None:
         """Say what a study will do and cost before anybody agrees: steps, noise, accuracy, traffic, time."""
-        from caps.study.planning import declared_costs
-        from caps.study.planning import plan as forecast
+        from caps.study.planning import declared_costs, plan_study
 
         manifest = read_manifest(file)
-        document = forecast(manifest, declared_costs(manifest)).to_json()
+        document = plan_study(manifest, declared_costs(manifest)).to_json()
         out.show(document, *views(document))
 
 

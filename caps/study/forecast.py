@@ -18,7 +18,7 @@ from caps.dp.programs import Program, Task
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Spend:
     """All releases of a run that one mechanism makes in one role.
 
     draws: noise values of all of them together, at most. cells: of the largest marginal measured, or of all candidates
@@ -40,9 +40,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The stages of a run, in the order in which each begins."""
+    """The spends of a run, in the order in which each begins."""
 
-    stages: tuple[Stage, ...]
+    spends: tuple[Spend, ...]
     neighbouring: Neighbouring
     weight: int
     """The largest that a candidate has; 0 if nothing is selected."""
@@ -52,12 +52,12 @@ class Forecast:
     @property
     def draws(self) -> int:
         """Noise values of the whole run, at most."""
-        return sum(stage.draws for stage in self.stages)
+        return sum(spend.draws for spend in self.spends)
 
     @property
     def rounds(self) -> int:
         """Rounds of select and measure, at most: as many as there are selections."""
-        return sum(stage.releases for stage in self.stages if stage.role is Role.SELECT)
+        return sum(spend.releases for spend in self.spends if spend.role is Role.SELECT)
 
     def eta(self) -> Fraction:
         """A bound on the statistical distance of all noise together from its ideal law.
@@ -65,20 +65,20 @@ class Forecast:
         One draw is within 2^-80. If that is not enough, the tables are built and their own distances taken.
         """
         simple = self.draws * LIMIT
-        return simple if simple <= ETA_MAX else sum((self._strays(stage) for stage in self.stages), Fraction(0))
+        return simple if simple <= ETA_MAX else sum((self._strays(spend) for spend in self.spends), Fraction(0))
 
-    def _strays(self, stage: Stage) -> Fraction:
-        if stage.last or stage.role is Role.INITIAL or not self.dearest:
-            return stage.draws * (LIMIT if stage.last else self._distance(stage.mechanism))
+    def _strays(self, spend: Spend) -> Fraction:
+        if spend.last or spend.role is Role.INITIAL or not self.dearest:
+            return spend.draws * (LIMIT if spend.last else self._distance(spend.mechanism))
         # A round annealed i times costs as much as 4^i rounds; so n_i of them, at distance d_i, add up to no more than
         # all rounds at the largest d_i / 4^i. One round more, since the last may cost as much as two. Rounds that
         # annealing made as dear as it may are others: each costs at least as much as 5/4 of the first ones.
-        once = _annealed(stage.mechanism)
-        worst = max(self._distance(stage.mechanism), self._distance(once) / 4, LIMIT / 16)
-        rounds = stage.releases + 1
+        once = _annealed(spend.mechanism)
+        worst = max(self._distance(spend.mechanism), self._distance(once) / 4, LIMIT / 16)
+        rounds = spend.releases + 1
         dearest = min(Fraction(self.dearest), rounds / LEAST_RISE)
         strays = rounds * worst + dearest * max(LIMIT - LEAST_RISE * worst, Fraction(0))
-        return Fraction(stage.draws, stage.releases) * strays
+        return Fraction(spend.draws, spend.releases) * strays
 
     def _distance(self, mechanism: AnyMechanism) -> Fraction:
         if isinstance(mechanism, Gaussian | Laplace):
@@ -107,21 +107,21 @@ def forecast(program: Program, task: Task) -> Forecast:
         key = step.role, step.mechanism, isinstance(schedule, AimSchedule) and schedule.last
         counts[key] = counts.get(key, 0) + step.count
         schedule = schedule.after()
-    stages = []
+    spends = []
     for (role, mechanism, last), releases in counts.items():
         match role:
             case Role.INITIAL:
                 each = [cells(clique) for clique in initial]
-                stages.append(Stage(role, mechanism, releases, sum(each), max(each)))
+                spends.append(Spend(role, mechanism, releases, sum(each), max(each)))
             case Role.SELECT:
                 draws = releases * len(candidates)
-                stages.append(Stage(role, mechanism, releases, draws, sum(sizes), len(candidates), last))
+                spends.append(Spend(role, mechanism, releases, draws, sum(sizes), len(candidates), last))
             case Role.MEASURE:
                 draws = releases * (max(sizes) if pooled is None else pooled)
-                stages.append(Stage(role, mechanism, releases, draws, max(sizes), last=last))
+                spends.append(Spend(role, mechanism, releases, draws, max(sizes), last=last))
     weight = max(candidates.values(), default=0)
     return Forecast(
-        tuple(stages), task.neighbouring, weight, start.least_rounds if isinstance(start, AimSchedule) else 0
+        tuple(spends), task.neighbouring, weight, start.least_rounds if isinstance(start, AimSchedule) else 0
     )
 
 

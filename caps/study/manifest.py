@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -646,6 +646,12 @@ class Manifest(Document):
         """By column, how many holders of columns bring it."""
         lists = (holder.columns or self.domain.names for holder in self.holders if holder.brings == "columns")
         return Counter(name for columns in lists for name in columns)
+
+    def columns_lacking(self, holders: Collection[str]) -> list[str]:
+        """Columns that none of these holders brings, in the schema's order; none if all holders bring whole rows."""
+        taking = [holder for holder in self.holders if holder.brings == "columns"]
+        there = {name for holder in taking if holder.name in holders for name in holder.columns or self.domain.names}
+        return [name for name in self.domain.names if name not in there] if taking else []
 
     @property
     def shared_columns(self) -> tuple[str, ...]:

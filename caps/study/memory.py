@@ -34,8 +34,8 @@ class Memory:
 
 def memory_of(manifest: Manifest) -> Memory:
     """What came; the rows that are worked on at once, some of them as floats; counts and their bits; noise."""
-    stages = manifest.forecast.stages
-    draws = max((stage.draws // stage.releases for stage in stages), default=0)
+    spends = manifest.forecast.spends
+    draws = max((spend.draws // spend.releases for spend in spends), default=0)
     return Memory(
         sum(_PARTS * manifest.form_of(holder).held_bytes for holder in manifest.holders),
         _working(manifest),

@@ -15,13 +15,13 @@ from math import exp, pi, sqrt
 from caps.data.domain import Clique
 from caps.dp.privacy import ETA_MAX, AnyMechanism, Charged, Gaussian, GaussianOverlaps, Laplace, LaplaceOverlaps, Role
 from caps.dp.privacy.statement import shown
-from caps.study.forecast import Stage
+from caps.study.forecast import Spend
 from caps.study.manifest import Manifest
 from caps.study.memory import Memory, memory_of, size_shown
 
 COSTS = "caps.costs"
 """Group of entry points: functions from a manifest to `Costs`, by the name of the scheme."""
-COMPUTE_STAGE = "compute"
+COMPUTE_ROLE = "compute"
 """The role of what COMPUTE ANSWERS shows servers of a join."""
 OFFER_BYTES = 2048
 """Of an `Offer` as JSON, about: the signed contribution, two openings."""
@@ -45,8 +45,8 @@ class StepCost:
 
 
 @dataclass(frozen=True, slots=True)
-class StageCost:
-    """Of all releases of one stage together: while the coordinator waits, and for noise that may be drawn before."""
+class SpendCost:
+    """Of all releases of one spend together: while the coordinator waits, and for noise that may be drawn before."""
 
     online: StepCost
     noise: StepCost
@@ -54,23 +54,23 @@ class StageCost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the engine declares for a manifest. `stages` are those of `Manifest.forecast`, in order; all at most."""
+    """What the engine declares for a manifest. `spends` are those of `Manifest.forecast`, in order; all at most."""
 
     compute: StepCost
     prepare: StepCost
-    stages: tuple[StageCost, ...]
+    spends: tuple[SpendCost, ...]
 
     @property
     def total(self) -> StepCost:
         """Of a whole run."""
         total = self.compute + self.prepare
-        for stage in self.stages:
-            total += stage.online + stage.noise
+        for spend in self.spends:
+            total += spend.online + spend.noise
         return total
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedStage:
+class PlannedSpend:
     """A sub-spend: so many releases in one role by one mechanism. `scale` is sigma, the Laplace scale, or epsilon."""
 
     role: str
@@ -109,7 +109,7 @@ class PlannedUpload:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StudyPlan:
     """What a run of a study costs, at most."""
 
     study: str
@@ -119,7 +119,7 @@ class Plan:
     delta: str
     rho: float
     rounds: int
-    stages: tuple[PlannedStage, ...]
+    spends: tuple[PlannedSpend, ...]
     marginals: tuple[PlannedMarginal, ...]
     draws: int
     eta: Fraction
@@ -151,18 +151,18 @@ class Plan:
             f"The guarantee is epsilon = {self.epsilon} at delta = {self.delta}. It allows a budget of "
             f"rho = {self.rho:.4g}, of which {self.algorithm} spends, at most:"
         )
-        for stage in self.stages:
+        for spend in self.spends:
             what = {
-                COMPUTE_STAGE: "look of the servers at what holders have in common",
+                COMPUTE_ROLE: "look of the servers at what holders have in common",
                 "initial": "first measurement",
                 "select": "selection",
                 "measure": "measurement",
-            }[stage.role]
-            gaussian = stage.mechanism in (Gaussian.kind, GaussianOverlaps.kind)
-            scale = "epsilon" if stage.role == Role.SELECT else "sigma" if gaussian else "scale"
+            }[spend.role]
+            gaussian = spend.mechanism in (Gaussian.kind, GaussianOverlaps.kind)
+            scale = "epsilon" if spend.role == Role.SELECT else "sigma" if gaussian else "scale"
             yield (
-                f"{stage.share:.0%} for {stage.releases} {what}{'s'[: stage.releases > 1]} by {stage.mechanism}, "
-                f"{scale} = {stage.scale:.4g} each."
+                f"{spend.share:.0%} for {spend.releases} {what}{'s'[: spend.releases > 1]} by {spend.mechanism}, "
+                f"{scale} = {spend.scale:.4g} each."
             )
         if self.rounds and self.algorithm == "aim":
             yield f"{self.rounds} rounds are planned at most; annealing makes them fewer and their noise smaller."
@@ -221,24 +221,24 @@ def declared_costs(manifest: Manifest) -> Costs | None:
     return costs
 
 
-def plan(manifest: Manifest, costs: Costs | None = None) -> Plan:
+def plan_study(manifest: Manifest, costs: Costs | None = None) -> StudyPlan:
     """What a run of this study costs, at most. Nothing is spent or asked for."""
     forecast, task = manifest.forecast, manifest.task
-    charges = [stage.rho(task.neighbouring) for stage in forecast.stages]
-    stages, draws, eta = [], forecast.draws, forecast.eta()
+    charges = [spend.rho(task.neighbouring) for spend in forecast.spends]
+    spends, draws, eta = [], forecast.draws, forecast.eta()
     if (entry := manifest.overlaps_entry) is not None:
         charge, draws, eta = entry.rho(manifest.neighbouring), draws + entry.draws, eta + entry.eta
-        stages.append((COMPUTE_STAGE, entry.mechanism, 1, charge, entry.draws))
-    stages += [
-        (stage.role.value, stage.mechanism, stage.releases, charge, stage.draws)
-        for stage, charge in zip(forecast.stages, charges, strict=True)
+        spends.append((COMPUTE_ROLE, entry.mechanism, 1, charge, entry.draws))
+    spends += [
+        (spend.role.value, spend.mechanism, spend.releases, charge, spend.draws)
+        for spend, charge in zip(forecast.spends, charges, strict=True)
     ]
-    total = sum((charge for _, _, _, charge, _ in stages), Fraction(0))
+    total = sum((charge for _, _, _, charge, _ in spends), Fraction(0))
     planned = [
-        PlannedStage(role, mechanism.kind, _scale(mechanism), releases, float(charge), float(charge / total), drawn)
-        for role, mechanism, releases, charge, drawn in stages
+        PlannedSpend(role, mechanism.kind, _scale(mechanism), releases, float(charge), float(charge / total), drawn)
+        for role, mechanism, releases, charge, drawn in spends
     ]
-    return Plan(
+    return StudyPlan(
         study=manifest.study_id,
         title=manifest.title,
         algorithm=manifest.algorithm.name,
@@ -246,8 +246,8 @@ def plan(manifest: Manifest, costs: Costs | None = None) -> Plan:
         delta=manifest.privacy.delta,
         rho=float(manifest.budget),
         rounds=forecast.rounds,
-        stages=tuple(planned),
-        marginals=tuple(_marginals(manifest, forecast.stages)),
+        spends=tuple(planned),
+        marginals=tuple(_marginals(manifest, forecast.spends)),
         draws=draws,
         eta=eta,
         eta_max=ETA_MAX,
@@ -277,8 +277,8 @@ def _cell_errors(mechanism: AnyMechanism) -> tuple[float, float]:
     return sigma, sigma * sqrt(2 / pi)
 
 
-def _marginals(manifest: Manifest, stages: Sequence[Stage]) -> Iterator[PlannedMarginal]:
-    by_role = {stage.role: stage.mechanism for stage in reversed(stages)}  # of several in a role, the first
+def _marginals(manifest: Manifest, spends: Sequence[Spend]) -> Iterator[PlannedMarginal]:
+    by_role = {spend.role: spend.mechanism for spend in reversed(spends)}  # of several in a role, the first
     initial = set(manifest.program.initial(manifest.task))
     for clique, cells in zip(manifest.layout.cliques, manifest.layout.sizes, strict=True):
         role = Role.INITIAL if clique in initial else Role.MEASURE

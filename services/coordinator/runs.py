@@ -206,11 +206,10 @@ class Runs:
                 f"{', '.join(absent)} must approve and contribute first" if absent else "nobody has contributed yet"
             )
             raise Problem(Kind.NOT_READY, detail, missing=absent or [holder.name for holder in manifest.holders])
-        brought = [manifest.holder(name) for name in wanted if manifest.holder(name).brings == "columns"]
-        covered = {column for holder in brought for column in holder.columns or manifest.domain.names}
-        if brought and covered != set(manifest.domain.names):
-            gone = sorted(set(manifest.domain.names) - covered)
-            raise Problem(Kind.NOT_READY, f"nobody has contributed the columns {', '.join(gone)} yet", columns=gone)
+        lacking = manifest.columns_lacking(wanted)
+        if lacking:
+            detail = f"nobody has contributed the columns {', '.join(lacking)} yet"
+            raise Problem(Kind.NOT_READY, detail, columns=lacking)
         approvals = self._store.approvals(study)
         signers = [(SERVER, server.name) for server in manifest.servers] + [(HOLDER, name) for name in wanted]
         contributions = {complete[name]: name for name in wanted}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from email.message import Message
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -35,6 +35,7 @@ OWNER = [Depends(Allow(scopes=[Scope.OWNER]))]
 OPERATOR = [Depends(Allow(scopes=[Scope.OPERATOR]))]
 BOTH = [Depends(Allow(scopes=[Scope.OWNER, Scope.OPERATOR]))]
 _BUFFER = 1 << 20
+T = TypeVar("T")
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -174,12 +175,12 @@ def router(service: HolderService) -> APIRouter:
             response.headers["location"] = f"/v1/studies/{record.study}/contribution"
         return view(record)
 
-    async def receive(study: str, request: Request) -> TableReport:
+    async def receive(study: str, request: Request, then: Callable[[str, Path, str, str], T]) -> T:
         media_type = media_type_of(request)
         path = await to_thread.run_sync(service.upload_path, study)
         try:
             digest = await save(request, path)
-            return await to_thread.run_sync(service.load, study, path, media_type, digest)
+            return await to_thread.run_sync(then, study, path, media_type, digest)
         finally:
             erase(path)
 
@@ -209,7 +210,7 @@ def router(service: HolderService) -> APIRouter:
     @routes.put("/{study}/table", dependencies=OWNER, openapi_extra=_BODY)
     async def load(study: Hex32, request: Request) -> TableReport:
         """The table, as CSV or Parquet. It is checked against the schema, and kept if it is sound."""
-        return await receive(study, request)
+        return await receive(study, request, service.load)
 
     @routes.get("/{study}/table", dependencies=OWNER)
     def table(study: Hex32) -> TableReport:
@@ -236,8 +237,7 @@ def router(service: HolderService) -> APIRouter:
     )
     async def load_and_contribute(study: Hex32, request: Request, response: Response) -> ContributionView:
         """The same with the table as body."""
-        await receive(study, request)
-        return reply(await to_thread.run_sync(service.contribute, study), response)
+        return reply(await receive(study, request, service.load_and_contribute), response)
 
     @routes.get("/{study}/contribution", dependencies=BOTH)
     def contribution(study: Hex32) -> ContributionView:

@@ -167,10 +167,6 @@ class Matcher:
         path = folder / f"evaluated-{server}"
         return path.stat().st_size if path.exists() else 0
 
-    def finished(self, folder: Path) -> bool:
-        """Whether the positions are here."""
-        return (folder / _POSITIONS).exists()
-
     def positions(self, manifest: Manifest, holder: Holder, folder: Path) -> npt.NDArray[np.int64]:
         """The position of every shuffled id. Raises Unmatched, to be repeated if that is retryable."""
         assert holder.capacity is not None

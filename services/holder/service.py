@@ -148,27 +148,35 @@ class HolderService:
 
     def load(self, study: str, upload: Path, media_type: str, digest: str) -> TableReport:
         """Check an uploaded file and keep it as the study's table; it is erased if it is refused."""
+        with self._heavy:
+            return self._load(study, upload, media_type, digest)[0]
+
+    def load_and_contribute(self, study: str, upload: Path, media_type: str, digest: str) -> Progress:
+        """As `load` and then `contribute`, but the table is read only once."""
+        with self._heavy:
+            _, rows = self._load(study, upload, media_type, digest)
+            record, found = self._contribute(study, rows)
+        return self._pursue(record, found)
+
+    def _load(self, study: str, upload: Path, media_type: str, digest: str) -> tuple[TableReport, Rows | None]:
+        """The report, and the rows that were read for it: none if the same table is here already."""
         try:
-            with self._heavy:
-                record, old = self.store.study(study), self.store.table(study)
-                if record.state is State.CONTRIBUTED:
-                    if old is not None and old.digest == digest:
-                        return old.report
-                    raise Problem(Kind.CONFLICT, "another table was contributed: withdraw it before you load again")
-                asked = self.store.matching(study)
-                if asked is not None and asked.wanted:
-                    if old is not None and old.digest == digest:
-                        return old.report
-                    raise Problem(Kind.CONFLICT, "another table is being matched: withdraw it before you load again")
-                _, report = read_table(upload, media_type, record.manifest, self.me(record.manifest), self._limits)
-                table = TableRecord(f"table-{secrets.token_hex(8)}", media_type, digest, upload.stat().st_size, report)
-                kept = upload.with_name(table.file)
-                upload.rename(kept)
-                sync_path(kept.parent)
-                old = self.store.load(study, table)
-                if old is not None:
-                    erase(kept.with_name(old.file))
-                return report
+            record, old = self.store.study(study), self.store.table(study)
+            asked = self.store.matching(study)
+            if record.state is State.CONTRIBUTED or (asked is not None and asked.wanted):
+                if old is not None and old.digest == digest:
+                    return old.report, None
+                what = "was contributed" if record.state is State.CONTRIBUTED else "is being matched"
+                raise Problem(Kind.CONFLICT, f"another table {what}: withdraw it before you load again")
+            rows, report = read_table(upload, media_type, record.manifest, self.me(record.manifest), self._limits)
+            table = TableRecord(f"table-{secrets.token_hex(8)}", media_type, digest, upload.stat().st_size, report)
+            kept = upload.with_name(table.file)
+            upload.rename(kept)
+            sync_path(kept.parent)
+            old = self.store.load(study, table)
+            if old is not None:
+                erase(kept.with_name(old.file))
+            return report, rows
         finally:
             erase(upload)
 
@@ -203,37 +211,43 @@ class HolderService:
 
     def contribute(self, study: str) -> Progress:
         """Share the table and push it, after a matching if rows are joined by tags; go on with that if it was begun."""
-        found: Progress | None
         with self._heavy:
-            record = self.store.study(study)
-            found = self.store.contribution(study)
-            if record.state is State.CONTRIBUTED:
-                assert found is not None
-                if found.goal is Goal.WITHDRAWING:
-                    raise Problem(Kind.CONFLICT, "the contribution is being withdrawn")
-                if found.goal is Goal.PUSHING:
-                    found = self.store.aim(study, Goal.PUSHING)
-            else:
-                after(record.state, Event.CONTRIBUTE)
-                if matching.joins_by_tags(record.manifest, self.me(record.manifest)):
-                    found = self._begin_matching(record)
-                else:
-                    found = self._prepare(record)
+            record, found = self._contribute(study, None)
+        return self._pursue(record, found)
+
+    def _contribute(self, study: str, rows: Rows | None) -> tuple[StudyRecord, Progress]:
+        """Write down what is to be pursued. `rows`, of the study's table, spare reading it again."""
+        record, found = self.store.study(study), self.store.contribution(study)
+        if record.state is State.CONTRIBUTED:
+            assert found is not None
+            if found.goal is Goal.WITHDRAWING:
+                raise Problem(Kind.CONFLICT, "the contribution is being withdrawn")
+            if found.goal is Goal.PUSHING:
+                found = self.store.aim(study, Goal.PUSHING)
+            return record, found
+        after(record.state, Event.CONTRIBUTE)
+        table = self.store.table(study)
+        assert table is not None
+        if matching.joins_by_tags(record.manifest, self.me(record.manifest)):
+            return record, self._begin_matching(record, table, rows)
+        return record, self._share(record, table, rows or self._read(record, table))
+
+    def _pursue(self, record: StudyRecord, found: Progress) -> Progress:
         if isinstance(found, MatchingRecord):
             self._match_soon(record)
         else:
             self.uploader.start(record.manifest)
         return found
 
-    def _begin_matching(self, record: StudyRecord) -> MatchingRecord:
+    def _begin_matching(self, record: StudyRecord, table: TableRecord, rows: Rows | None) -> MatchingRecord:
         study, found = record.study, self.store.matching(record.study)
-        table, rows = self._rows(record)
         if found is not None:
-            matching.places(self._root / study / found.folder, rows, same_table=found.digest == table.digest)
+            if found.digest != table.digest:  # then it may have persons whose positions were never asked for
+                matching.places(self._root / study / found.folder, rows or self._read(record, table), same_table=False)
             return self.store.want_matching(study, True)
         folder = self._root / study / f"matching-{secrets.token_hex(8)}"
         try:
-            matching.begin(self.me(record.manifest), rows, folder, self._entropy)
+            matching.begin(self.me(record.manifest), rows or self._read(record, table), folder, self._entropy)
             return self.store.begin_matching(study, table, folder.name)
         except Exception:
             erase(folder)
@@ -261,7 +275,9 @@ class HolderService:
             record, found = self.store.study(study), self.store.matching(study)
             if found is None or not found.wanted:
                 return
-            table, rows = self._rows(record)
+            table = self.store.table(study)
+            assert table is not None
+            rows = self._read(record, table)
             places = matching.places(folder, rows, same_table=found.digest == table.digest)
             self._share(record, table, replace(rows, slots=positions[places]))
         self.uploader.start(record.manifest)
@@ -271,14 +287,9 @@ class HolderService:
         manifest, folder = self.store.study(record.study).manifest, self._root / record.study / record.folder
         return {server.name: self.matcher.evaluated(folder, server.name) for server in manifest.servers}
 
-    def _rows(self, record: StudyRecord) -> tuple[TableRecord, Rows]:
-        table = self.store.table(record.study)
-        assert table is not None
-        path = self._root / record.study / table.file
-        return table, read_table(path, table.media_type, record.manifest, self.me(record.manifest), self._limits)[0]
-
-    def _prepare(self, record: StudyRecord) -> ContributionRecord:
-        return self._share(record, *self._rows(record))
+    def _read(self, record: StudyRecord, table: TableRecord) -> Rows:
+        path, manifest = self._root / record.study / table.file, record.manifest
+        return read_table(path, table.media_type, manifest, self.me(manifest), self._limits)[0]
 
     def _share(self, record: StudyRecord, table: TableRecord, rows: Rows) -> ContributionRecord:
         holder = self.me(record.manifest)

@@ -1,85 +1,21 @@
-"""What the holder knows, durably. No row of a table, no seed and no share is in here: those are files."""
+"""The holder's record of studies, tables and contributions. Every writing method is one transaction, synced to disk."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Connection,
-    Engine,
-    ForeignKey,
-    Integer,
-    MetaData,
-    RowMapping,
-    String,
-    Table,
-    Text,
-)
+from sqlalchemy import Connection, Engine, RowMapping
 
 from caps.service.database import open_database, reading
 from caps.service.problems import Kind, Problem
 from caps.study import Manifest
 from caps.wire import Approval, Contribution, Receipt, Signed
+from services.holder import tables
 from services.holder.state import Delivery, Event, Goal, State, after, settled
 from services.holder.table import TableReport
-
-METADATA = MetaData()
-STUDIES = Table(
-    "holder_studies",
-    METADATA,
-    Column("study", String(64), primary_key=True),
-    Column("manifest", Text, nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("approval", Text),
-    Column("approval_sent", Boolean, nullable=False, default=False),
-    Column("approval_problem", Text),
-)
-TABLES = Table(
-    "holder_tables",
-    METADATA,
-    Column("study", ForeignKey(STUDIES.c.study), primary_key=True),
-    Column("file", String(64), nullable=False),
-    Column("media_type", String(64), nullable=False),
-    Column("digest", String(64), nullable=False),
-    Column("size", BigInteger, nullable=False),
-    Column("report", Text, nullable=False),
-)
-CONTRIBUTIONS = Table(
-    "holder_contributions",
-    METADATA,
-    Column("number", Integer, primary_key=True),
-    Column("contribution", String(64), unique=True, nullable=False),
-    Column("study", ForeignKey(STUDIES.c.study), nullable=False),
-    Column("folder", String(64), nullable=False),
-    Column("document", Text, nullable=False),
-    Column("goal", String(16), nullable=False),
-)
-MATCHINGS = Table(
-    "holder_matchings",
-    METADATA,
-    Column("study", ForeignKey(STUDIES.c.study), primary_key=True),
-    Column("folder", String(64), nullable=False),
-    Column("digest", String(64), nullable=False),
-    Column("wanted", Boolean, nullable=False),
-    Column("problems", Text, nullable=False),
-)
-DELIVERIES = Table(
-    "holder_deliveries",
-    METADATA,
-    Column("contribution", ForeignKey(CONTRIBUTIONS.c.contribution), primary_key=True),
-    Column("server", String(64), primary_key=True),
-    Column("state", String(16), nullable=False),
-    Column("accepted", Text),
-    Column("withdrawn", Text),
-    Column("problem", Text),
-)
 
 
 @dataclass(frozen=True)
@@ -153,7 +89,8 @@ class Store:
     """The records, each change one transaction."""
 
     def __init__(self, url: str) -> None:
-        self._engine: Engine = open_database(url, METADATA, migrations="services.holder.migrations")
+        self._engine: Engine = open_database(url, tables.metadata, migrations="services.holder.migrations")
+        self._manifests: dict[str, Manifest] = {}
 
     def close(self) -> None:
         """Let go of the file."""
@@ -165,33 +102,36 @@ class Store:
             if _study_row(db, manifest.study_id) is not None:
                 return False
             text = manifest.canonical_bytes().decode()
-            db.execute(STUDIES.insert().values(study=manifest.study_id, manifest=text, state=State.KNOWN))
+            db.execute(tables.studies.insert().values(study=manifest.study_id, manifest=text, state=State.KNOWN))
             return True
 
     def studies(self) -> list[StudyRecord]:
         """All studies."""
         with reading(self._engine) as db:
-            return [_study(row) for row in db.execute(STUDIES.select().order_by(STUDIES.c.study)).mappings()]
+            return [
+                self._study(row)
+                for row in db.execute(tables.studies.select().order_by(tables.studies.c.study)).mappings()
+            ]
 
     def study(self, study: str) -> StudyRecord:
         """One study. Raises a problem, 404, if it is not known here."""
         with reading(self._engine) as db:
-            return _known(db, study)
+            return self._known(db, study)
 
     def approve(self, study: str, approval: Signed[Approval]) -> StudyRecord:
         """Keep the owner's approval; the first one counts."""
         with self._engine.begin() as db:
-            record = _known(db, study)
+            record = self._known(db, study)
             if record.approval is None:
                 values = {"approval": approval.model_dump_json(), "state": after(record.state, Event.APPROVE)}
-                db.execute(STUDIES.update().where(STUDIES.c.study == study).values(values))
-            return _known(db, study)
+                db.execute(tables.studies.update().where(tables.studies.c.study == study).values(values))
+            return self._known(db, study)
 
     def approval_told(self, study: str, problem: Mapping[str, Any] | None, *, sent: bool) -> None:
         """What the coordinator said to the approval."""
         with self._engine.begin() as db:
             values = {"approval_sent": sent, "approval_problem": _json(problem)}
-            db.execute(STUDIES.update().where(STUDIES.c.study == study).values(values))
+            db.execute(tables.studies.update().where(tables.studies.c.study == study).values(values))
 
     def table(self, study: str) -> TableRecord | None:
         """The study's table, if there is one here."""
@@ -201,20 +141,22 @@ class Store:
     def load(self, study: str, table: TableRecord) -> TableRecord | None:
         """Keep a table that was checked; the one whose place it takes. Raises a problem where none may come."""
         with self._engine.begin() as db:
-            record, old = _known(db, study), _table(db, study)
+            record, old = self._known(db, study), _table(db, study)
             _move(db, record, Event.LOAD)
-            db.execute(TABLES.delete().where(TABLES.c.study == study))
+            db.execute(tables.owner_tables.delete().where(tables.owner_tables.c.study == study))
             values = {"file": table.file, "media_type": table.media_type, "digest": table.digest, "size": table.size}
-            db.execute(TABLES.insert().values(study=study, report=table.report.model_dump_json(), **values))
+            db.execute(
+                tables.owner_tables.insert().values(study=study, report=table.report.model_dump_json(), **values)
+            )
             return old
 
     def forget_table(self, study: str) -> TableRecord | None:
         """Let go of a table; it is returned, for its file is to be erased next."""
         with self._engine.begin() as db:
-            record, table = _known(db, study), _table(db, study)
+            record, table = self._known(db, study), _table(db, study)
             if table is not None:
                 _move(db, record, Event.ERASE)
-                db.execute(TABLES.delete().where(TABLES.c.study == study))
+                db.execute(tables.owner_tables.delete().where(tables.owner_tables.c.study == study))
             return table
 
     def contribute(
@@ -222,17 +164,17 @@ class Store:
     ) -> ContributionRecord:
         """From here on the study has this contribution of this table, whose files are complete in `folder`."""
         with self._engine.begin() as db:
-            record = _known(db, study)
+            record = self._known(db, study)
             _move(db, record, Event.CONTRIBUTE)
             if _table(db, study) != table:
                 raise Problem(Kind.CONFLICT, "the table was replaced in the meantime")
-            db.execute(MATCHINGS.update().where(MATCHINGS.c.study == study).values(wanted=False))
+            db.execute(tables.matchings.update().where(tables.matchings.c.study == study).values(wanted=False))
             name = document.document.digest()
             values = {"contribution": name, "study": study, "folder": folder, "goal": Goal.PUSHING}
-            db.execute(CONTRIBUTIONS.insert().values(document=document.model_dump_json(), **values))
+            db.execute(tables.contributions.insert().values(document=document.model_dump_json(), **values))
             for server in record.manifest.servers:
                 state = {"contribution": name, "server": server.name, "state": Delivery.PENDING}
-                db.execute(DELIVERIES.insert().values(state))
+                db.execute(tables.deliveries.insert().values(state))
             found = _contribution(db, study)
             assert found is not None
             return found
@@ -245,9 +187,9 @@ class Store:
     def begin_matching(self, study: str, table: TableRecord, folder: str) -> MatchingRecord:
         """From here on positions are asked for this table, whose ids are in `folder`, so as to contribute it."""
         with self._engine.begin() as db:
-            after(_known(db, study).state, Event.CONTRIBUTE)
+            after(self._known(db, study).state, Event.CONTRIBUTE)
             values = {"study": study, "folder": folder, "digest": table.digest, "wanted": True, "problems": "{}"}
-            db.execute(MATCHINGS.insert().values(values))
+            db.execute(tables.matchings.insert().values(values))
             found = _matching(db, study)
             assert found is not None
             return found
@@ -255,7 +197,9 @@ class Store:
     def want_matching(self, study: str, wanted: bool) -> MatchingRecord:
         """Whether a contribution is to follow; what servers objected to before is forgotten."""
         with self._engine.begin() as db:
-            db.execute(MATCHINGS.update().where(MATCHINGS.c.study == study).values(wanted=wanted, problems="{}"))
+            db.execute(
+                tables.matchings.update().where(tables.matchings.c.study == study).values(wanted=wanted, problems="{}")
+            )
             found = _matching(db, study)
             assert found is not None
             return found
@@ -263,19 +207,21 @@ class Store:
     def matching_told(self, study: str, problems: Mapping[str, Mapping[str, Any]]) -> None:
         """What servers objected to."""
         with self._engine.begin() as db:
-            db.execute(MATCHINGS.update().where(MATCHINGS.c.study == study).values(problems=json.dumps(problems)))
+            db.execute(
+                tables.matchings.update().where(tables.matchings.c.study == study).values(problems=json.dumps(problems))
+            )
 
     def forget_matching(self, study: str) -> MatchingRecord | None:
         """Let go of a matching; it is returned, for its folder is to be erased next."""
         with self._engine.begin() as db:
             found = _matching(db, study)
-            db.execute(MATCHINGS.delete().where(MATCHINGS.c.study == study))
+            db.execute(tables.matchings.delete().where(tables.matchings.c.study == study))
             return found
 
     def contribution(self, study: str) -> ContributionRecord | None:
         """The latest contribution to a study."""
         with reading(self._engine) as db:
-            _known(db, study)
+            self._known(db, study)
             return _contribution(db, study)
 
     def aim(self, study: str, goal: Goal) -> ContributionRecord:
@@ -283,9 +229,13 @@ class Store:
         with self._engine.begin() as db:
             found = _contribution(db, study)
             assert found is not None
-            of = CONTRIBUTIONS.c.contribution == found.contribution
-            db.execute(CONTRIBUTIONS.update().where(of).values(goal=goal))
-            db.execute(DELIVERIES.update().where(DELIVERIES.c.contribution == found.contribution).values(problem=None))
+            of = tables.contributions.c.contribution == found.contribution
+            db.execute(tables.contributions.update().where(of).values(goal=goal))
+            db.execute(
+                tables.deliveries.update()
+                .where(tables.deliveries.c.contribution == found.contribution)
+                .values(problem=None)
+            )
             again = _contribution(db, study)
             assert again is not None
             return again
@@ -308,18 +258,40 @@ class Store:
                 values["state"] = state
             if receipt is not None:
                 values[receipt.document.event] = receipt.model_dump_json()
-            where = (DELIVERIES.c.contribution == found.contribution) & (DELIVERIES.c.server == server)
-            db.execute(DELIVERIES.update().where(where).values(values))
+            where = (tables.deliveries.c.contribution == found.contribution) & (tables.deliveries.c.server == server)
+            db.execute(tables.deliveries.update().where(where).values(values))
             found = _contribution(db, study)
             assert found is not None
             refused = [one.problem is not None and not one.problem["retryable"] for one in found.deliveries]
             goal = settled(found.goal, [one.state for one in found.deliveries], refused)
             if goal is not found.goal:
-                of = CONTRIBUTIONS.c.contribution == found.contribution
-                db.execute(CONTRIBUTIONS.update().where(of).values(goal=goal))
+                of = tables.contributions.c.contribution == found.contribution
+                db.execute(tables.contributions.update().where(of).values(goal=goal))
                 if goal is Goal.WITHDRAWN:
-                    _move(db, _known(db, study), Event.WITHDRAW)
+                    _move(db, self._known(db, study), Event.WITHDRAW)
             return goal
+
+    def _known(self, db: Connection, study: str) -> StudyRecord:
+        row = _study_row(db, study)
+        if row is None:
+            raise Problem(Kind.NOT_FOUND, "this holder does not know the study", study=study)
+        return self._study(row)
+
+    def _study(self, row: RowMapping) -> StudyRecord:
+        return StudyRecord(
+            self._manifest(row),
+            State(row["state"]),
+            None if row["approval"] is None else Signed[Approval].model_validate_json(row["approval"]),
+            bool(row["approval_sent"]),
+            None if row["approval_problem"] is None else json.loads(row["approval_problem"]),
+        )
+
+    def _manifest(self, row: RowMapping) -> Manifest:
+        """The manifest of a study. It never changes, and checking it is slow, so it is read once."""
+        study = row["study"]
+        if study not in self._manifests:
+            self._manifests[study] = Manifest.model_validate_json(row["manifest"])
+        return self._manifests[study]
 
 
 def _json(value: Mapping[str, Any] | None) -> str | None:
@@ -327,39 +299,16 @@ def _json(value: Mapping[str, Any] | None) -> str | None:
 
 
 def _study_row(db: Connection, study: str) -> RowMapping | None:
-    return db.execute(STUDIES.select().where(STUDIES.c.study == study)).mappings().one_or_none()
-
-
-def _known(db: Connection, study: str) -> StudyRecord:
-    row = _study_row(db, study)
-    if row is None:
-        raise Problem(Kind.NOT_FOUND, "this holder does not know the study", study=study)
-    return _study(row)
-
-
-def _study(row: RowMapping) -> StudyRecord:
-    return StudyRecord(
-        _manifest(row["manifest"]),
-        State(row["state"]),
-        None if row["approval"] is None else Signed[Approval].model_validate_json(row["approval"]),
-        bool(row["approval_sent"]),
-        None if row["approval_problem"] is None else json.loads(row["approval_problem"]),
-    )
-
-
-@lru_cache(maxsize=256)
-def _manifest(text: str) -> Manifest:
-    """Read once: a manifest never changes, and to check it costs more than all else here."""
-    return Manifest.model_validate_json(text)
+    return db.execute(tables.studies.select().where(tables.studies.c.study == study)).mappings().one_or_none()
 
 
 def _move(db: Connection, record: StudyRecord, event: Event) -> None:
     state = after(record.state, event)
-    db.execute(STUDIES.update().where(STUDIES.c.study == record.study).values(state=state))
+    db.execute(tables.studies.update().where(tables.studies.c.study == record.study).values(state=state))
 
 
 def _table(db: Connection, study: str) -> TableRecord | None:
-    row = db.execute(TABLES.select().where(TABLES.c.study == study)).mappings().one_or_none()
+    row = db.execute(tables.owner_tables.select().where(tables.owner_tables.c.study == study)).mappings().one_or_none()
     if row is None:
         return None
     report = TableReport.model_validate_json(row["report"])
@@ -367,19 +316,19 @@ def _table(db: Connection, study: str) -> TableRecord | None:
 
 
 def _matching(db: Connection, study: str) -> MatchingRecord | None:
-    row = db.execute(MATCHINGS.select().where(MATCHINGS.c.study == study)).mappings().one_or_none()
+    row = db.execute(tables.matchings.select().where(tables.matchings.c.study == study)).mappings().one_or_none()
     if row is None:
         return None
     return MatchingRecord(study, row["folder"], row["digest"], bool(row["wanted"]), json.loads(row["problems"]))
 
 
 def _contribution(db: Connection, study: str) -> ContributionRecord | None:
-    ours = CONTRIBUTIONS.select().where(CONTRIBUTIONS.c.study == study)
-    row = db.execute(ours.order_by(CONTRIBUTIONS.c.number.desc()).limit(1)).mappings().one_or_none()
+    ours = tables.contributions.select().where(tables.contributions.c.study == study)
+    row = db.execute(ours.order_by(tables.contributions.c.number.desc()).limit(1)).mappings().one_or_none()
     if row is None:
         return None
-    of = DELIVERIES.c.contribution == row["contribution"]
-    deliveries = db.execute(DELIVERIES.select().where(of).order_by(DELIVERIES.c.server)).mappings()
+    of = tables.deliveries.c.contribution == row["contribution"]
+    deliveries = db.execute(tables.deliveries.select().where(of).order_by(tables.deliveries.c.server)).mappings()
     return ContributionRecord(
         row["contribution"],
         study,

@@ -16,10 +16,10 @@ from caps.data.domain import Codes
 from caps.data.joinkey import Ids, KeyRefused, KeyReport
 from caps.data.schema import ColumnReport, Limits, Numeric, Report, Schema, TableRefused
 from caps.data.schema.columns import Fault
-from caps.data.schema.tables import collected, is_parquet, lazy_frame
+from caps.data.schema.tables import collected, is_parquet
 from caps.errors import DomainError
 from caps.service.problems import Kind, Problem
-from caps.study import Alignment, Holder, Manifest
+from caps.study import Holder, Manifest
 
 
 class SlotCounts(BaseModel):
@@ -56,18 +56,22 @@ class Rows:
 def read_table(
     path: Path, media_type: str, manifest: Manifest, holder: Holder, limits: Limits
 ) -> tuple[Rows, TableReport]:
-    """The table of a file. Raises DomainError, or a Problem with a report, unless the study admits it."""
+    """The table of a file, which is read once. Raises DomainError, or a Problem with a report, unless the study admits
+    it."""
     _check_format(path, media_type)
     schema = manifest.columns_of(holder)
     if holder.brings == "columns" and manifest.join is not None:
         return _joined(path, schema, manifest, holder, limits)
     alignment = manifest.alignment if holder.brings == "columns" else None
-    slots, found = None, None
+    names = [] if alignment is None or alignment.column is None else [alignment.column]
+    codes, found, beside = schema.encode_with(path, names, limits=limits)
+    report, slots = TableReport(rows=found.rows, columns=list(found.columns)), None
     if alignment is not None and alignment.column is not None:
-        slots, found = _slots(path, schema, alignment, limits)
-    codes, report = _encoded(path, schema, "refuse" if found is None else "ignore", limits, found)
-    if found is not None and found.refused:
-        raise _refusal(f"slot numbers that the study does not admit: {found.refused} in column {found.name}", report)
+        slots, report.alignment = _slots(beside[alignment.column], alignment.column, alignment.slots)
+    _check_values(found, report)
+    if report.alignment is not None and report.alignment.refused:
+        refused, name = report.alignment.refused, report.alignment.name
+        raise _refusal(f"slot numbers that the study does not admit: {refused} in column {name}", report)
     if alignment is not None and len(codes) > alignment.slots:
         raise _refusal(f"the table has more rows than the {alignment.slots} slots of the study", report)
     if holder.brings == "rows" and len(codes) > manifest.most_persons:
@@ -82,21 +86,14 @@ def _joined(path: Path, schema: Schema, manifest: Manifest, holder: Holder, limi
     assert manifest.join is not None
     assert holder.capacity is not None
     key = manifest.join.key
-    names = [column.name for column in schema.columns]
-    extra = [column.name for column in key.columns if column.name not in names]
-    # Only the names count here: the key reads its columns as they stand in the file.
-    asked = [*schema.columns, *(Numeric(name=name, bin_edges=(0, 1)) for name in extra)]
-    lazy, rows = lazy_frame(path, asked, extra="refuse", separator=",", limits=limits, days=extra)
-    codes, report = _encoded(path, schema, "ignore", limits)
-    numbers = {name: str(number) for number, name in enumerate([*names, *extra])}
-    places = {column.name: numbers[column.name] for column in key.columns}
-    frame = collected(lazy.select(list(places.values())), rows)
+    codes, found, beside = schema.encode_with(path, [column.name for column in key.columns], days=True, limits=limits)
+    report = TableReport(rows=found.rows, columns=list(found.columns))
+    _check_values(found, report)
     try:
-        keys, found = key.normalise({name: frame[place] for name, place in places.items()})
+        keys, report.join = key.normalise(beside)
     except KeyRefused as error:
         report.join = error.report
         raise _refusal(str(error), report) from None
-    report.join = found
     if len(keys) > holder.capacity:
         raise _refusal(f"the table has more rows than the {holder.capacity} that the study has room for", report)
     if not len(keys):
@@ -104,19 +101,9 @@ def _joined(path: Path, schema: Schema, manifest: Manifest, holder: Holder, limi
     return Rows(codes[keys.rows], ids=keys.ids(manifest.study_id, key.digest)), report
 
 
-def _encoded(
-    path: Path, schema: Schema, extra: str, limits: Limits, slots: SlotCounts | None = None
-) -> tuple[Codes, TableReport]:
-    """The codes of the rows, and a report; `slots` goes into it. Raises a Problem with the report."""
-
-    def told(report: Report) -> TableReport:
-        return TableReport(rows=report.rows, columns=list(report.columns), alignment=slots)
-
-    try:
-        codes, report = schema.encode(path, extra=extra, limits=limits)
-    except TableRefused as error:
-        raise _refusal(str(error), told(error.report)) from None
-    return codes, told(report)
+def _check_values(found: Report, report: TableReport) -> None:
+    if found.refused:
+        raise _refusal(str(TableRefused(found)), report)
 
 
 def _refusal(detail: str, report: TableReport) -> Problem:
@@ -130,27 +117,22 @@ def _check_format(path: Path, media_type: str) -> None:
         raise DomainError(f"the table is not what its media type says, {media_type}")
 
 
-def _slots(
-    path: Path, schema: Schema, alignment: Alignment, limits: Limits
-) -> tuple[npt.NDArray[np.int64], SlotCounts]:
+def _slots(given: pl.Series, name: str, slots: int) -> tuple[npt.NDArray[np.int64], SlotCounts]:
     """The slot of each row, and counts of those that cannot be."""
-    assert alignment.column is not None
-    column = Numeric(name=alignment.column, bin_edges=(0, alignment.slots), integer=True, outside="refuse")
-    lazy, rows = lazy_frame(path, [*schema.columns, column], extra="refuse", separator=",", limits=limits)
-    place = str(len(schema.columns))
-    prepared = lazy.select(column.prepare(pl.col(place), lazy.collect_schema()[place]))
-    values = collected(prepared, rows).to_series().cast(pl.Float64)
+    column = Numeric(name=name, bin_edges=(0, slots), integer=True, outside="refuse")
+    prepared = given.to_frame("slot").lazy().select(column.prepare(pl.col("slot"), given.dtype))
+    values = collected(prepared, len(given)).to_series().cast(pl.Float64)
     kinds = column.classify(values)
     fit = kinds >= 0
-    numbers = np.zeros(rows, np.int64)
+    numbers = np.zeros(len(values), np.int64)
     numbers[fit] = values.to_numpy()[fit].astype(np.int64)
     count: dict[Any, int] = {fault: int((kinds == fault).sum()) for fault in Fault}
     duplicate = int(fit.sum()) - len(np.unique(numbers[fit]))
     return numbers, SlotCounts(
-        name=column.name,
+        name=name,
         missing=count[Fault.MISSING],
         out_of_range=count[Fault.LOW] + count[Fault.HIGH],
         unparsable=count[Fault.UNPARSABLE],
         duplicate=duplicate,
-        refused=rows - int(fit.sum()) + duplicate,
+        refused=len(values) - int(fit.sum()) + duplicate,
     )

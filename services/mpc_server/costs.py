@@ -9,9 +9,9 @@ from caps.dp.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, Laplace
 from caps.dp.oracle import Plan, measurement_plan, overlaps_plan, selection_plan
 from caps.dp.privacy import Gaussian, Laplace, Neighbouring, Role
 from caps.errors import DomainError
-from caps.study.forecast import Stage
+from caps.study.forecast import Spend
 from caps.study.manifest import Manifest, columns_bits, held_bytes
-from caps.study.planning import Costs, StageCost, StepCost
+from caps.study.planning import Costs, SpendCost, StepCost
 from services.mpc_server.engine import compute, conversion, join, release, sampling, steps
 from services.mpc_server.engine.registry import REGISTRY
 
@@ -23,11 +23,11 @@ def costs_of(manifest: Manifest) -> Costs:
     if not manifest.algorithm.certified:
         raise DomainError(f"the costs of {manifest.algorithm.noise} noise are not declared; only those of joint noise")
     forecast = manifest.forecast
-    selects = any(stage.role is Role.SELECT for stage in forecast.stages)
+    selects = any(spend.role is Role.SELECT for spend in forecast.spends)
     return Costs(
         compute=_compute(manifest),
         prepare=_declared("count_bits", n=manifest.layout.cells) if selects else StepCost(),
-        stages=tuple(_stage(manifest, stage, forecast.weight) for stage in forecast.stages),
+        spends=tuple(_spend(manifest, spend, forecast.weight) for spend in forecast.spends),
     )
 
 
@@ -77,28 +77,28 @@ def answers_sizes_of(manifest: Manifest) -> dict[str, int]:
     return sizes
 
 
-def _stage(manifest: Manifest, stage: Stage, weight: int) -> StageCost:
+def _spend(manifest: Manifest, spend: Spend, weight: int) -> SpendCost:
     neighbouring = manifest.task.neighbouring
-    if stage.role is Role.INITIAL:
+    if spend.role is Role.INITIAL:
         sizes = [manifest.domain.cells(clique) for clique in manifest.program.initial(manifest.task)]
         online, noise = StepCost(), StepCost()
         for size in sizes:
             online += _declared("noisy_counts", n=size)
-            noise += _noise(_plan(stage, weight, neighbouring), size)
-        return StageCost(online, noise)
-    if stage.role is Role.SELECT:
-        online = _declared("error_scores", n=stage.cells, m=stage.candidates)
-        online += _declared("noisy_argmax", n=stage.candidates)
+            noise += _noise(_plan(spend, weight, neighbouring), size)
+        return SpendCost(online, noise)
+    if spend.role is Role.SELECT:
+        online = _declared("error_scores", n=spend.cells, m=spend.candidates)
+        online += _declared("noisy_argmax", n=spend.candidates)
     else:
-        online = _declared("noisy_counts", n=stage.cells)
-    noise = _noise(_plan(stage, weight, neighbouring), stage.draws // stage.releases)
-    return StageCost(online.times(stage.releases), noise.times(stage.releases))
+        online = _declared("noisy_counts", n=spend.cells)
+    noise = _noise(_plan(spend, weight, neighbouring), spend.draws // spend.releases)
+    return SpendCost(online.times(spend.releases), noise.times(spend.releases))
 
 
-def _plan(stage: Stage, weight: int, neighbouring: Neighbouring) -> Plan:
-    if isinstance(stage.mechanism, Gaussian | Laplace):
-        return measurement_plan(stage.mechanism)
-    return selection_plan(stage.mechanism, weight, neighbouring)
+def _plan(spend: Spend, weight: int, neighbouring: Neighbouring) -> Plan:
+    if isinstance(spend.mechanism, Gaussian | Laplace):
+        return measurement_plan(spend.mechanism)
+    return selection_plan(spend.mechanism, weight, neighbouring)
 
 
 def _noise(plan: Plan, draws: int) -> StepCost:

@@ -294,16 +294,8 @@ class Studies:
         if len(holders) < least:
             objection = f"{len(holders)} contributing holders are fewer than the {least} demanded here"
             raise Problem(Kind.POLICY_REFUSED, objection, study=study, objections=[objection])
-        if any(holder.brings == "columns" for holder in manifest.holders):
-            there = {
-                name
-                for holder in manifest.holders
-                if holder.name in holders and holder.brings == "columns"
-                for name in manifest.columns_of(holder).domain().names
-            }
-            absent = [name for name in manifest.domain.names if name not in there]
-            if absent:
-                raise Problem(Kind.NOT_READY, "some columns were contributed by nobody", study=study, columns=absent)
+        if lacking := manifest.columns_lacking(holders):
+            raise Problem(Kind.NOT_READY, "nobody has contributed some columns", study=study, columns=lacking)
 
     def erase(self, study: str) -> list[Signed[Receipt]]:
         """Forget the keys of all shares of a study and what its pairs share, now; a receipt for every contribution.

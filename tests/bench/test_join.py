@@ -32,7 +32,7 @@ def measured(monkeypatch):
         one = {"walls": [1.0], "cpus": [1.0], "sent": 1, "rounds": 1, "peak_memory": 1, "phases": {"shuffle": 1.0}}
         return [{str(rows): one}] * 3
 
-    def once(_, __, rows, ___):
+    def once(_, rows, __):
         found["light"].append(rows)
         return {"matching": 1.0, "seconds": 2.0, "sent_per_row": 3.0, "received_per_row": 4.0}
 

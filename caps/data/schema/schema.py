@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from os import PathLike
@@ -15,7 +15,7 @@ import polars as pl
 
 from caps.basics import canonical
 from caps.data.domain import MISSING, Codes, Domain
-from caps.data.schema.columns import Column, Draws, Fault, check_fields, fail
+from caps.data.schema.columns import Column, Draws, Fault, Numeric, check_fields, fail
 from caps.data.schema.tables import Limits, Table, collected, lazy_frame
 from caps.errors import DomainError
 
@@ -156,7 +156,7 @@ class Schema:
 
         The columns of the table may stand in any order; those the schema does not know are to "ignore" or "refuse".
         """
-        codes, report = self._encode(table, extra, separator, limits or Limits())
+        codes, report, _ = self.encode_with(table, (), extra=extra, separator=separator, limits=limits)
         if report.refused:
             raise TableRefused(report)
         return codes, report
@@ -165,19 +165,46 @@ class Schema:
         self, table: Table, *, extra: str = "refuse", separator: str = ",", limits: Limits | None = None
     ) -> Report:
         """The report that encode() would give or refuse with."""
-        return self._encode(table, extra, separator, limits or Limits())[1]
+        return self.encode_with(table, (), extra=extra, separator=separator, limits=limits)[1]
 
-    def _encode(self, table: Table, extra: str, separator: str, limits: Limits) -> tuple[Codes, Report]:
-        lazy, rows = lazy_frame(table, self.columns, extra=extra, separator=separator, limits=limits)
-        given = zip(self.columns, lazy.collect_schema().items(), strict=True)
-        chosen = lazy.select(column.prepare(pl.col(name), dtype).alias(name) for column, (name, dtype) in given)
-        prepared = collected(chosen, rows)
-        codes = np.empty((prepared.height, len(self.columns)), np.int64, order="F")
+    def encode_with(
+        self,
+        table: Table,
+        beside: Sequence[str],
+        *,
+        days: bool = False,
+        extra: str = "refuse",
+        separator: str = ",",
+        limits: Limits | None = None,
+    ) -> tuple[Codes, Report, dict[str, pl.Series]]:
+        """Codes, a report, and the columns named in `beside` as they stand in the table, which is read once for all.
+
+        Nothing is refused over a value: `report.refused` says how many the schema does not admit. Columns beside may be
+        the schema's own; with `days`, others may be days, or times, of Parquet.
+        """
+        own = {column.name for column in self.columns}
+        # Of columns that the schema does not have, only the names count: they are returned as they stand.
+        others = [Numeric(name=name, bin_edges=(0, 1)) for name in beside if name not in own]
+        asked, unknown = [*self.columns, *others], [column.name for column in others]
+        lazy, rows = lazy_frame(
+            table, asked, extra=extra, separator=separator, limits=limits or Limits(), days=unknown if days else ()
+        )
+        types, places = lazy.collect_schema(), {column.name: str(place) for place, column in enumerate(asked)}
+        coded = [(column, places[column.name]) for column in self.columns]
+        frame = collected(
+            lazy.select(
+                *(column.prepare(pl.col(place), types[place]).alias(place) for column, place in coded),
+                *(pl.col(places[name]).alias(f"beside {number}") for number, name in enumerate(beside)),
+            ),
+            rows,
+        )
+        codes = np.empty((frame.height, len(coded)), np.int64, order="F")
         reports = []
-        for position, column in enumerate(self.columns):
-            codes[:, position], report = _coded(column, prepared[str(position)])
+        for position, (column, place) in enumerate(coded):
+            codes[:, position], report = _coded(column, frame[place])
             reports.append(report)
-        return codes, Report(len(codes), tuple(reports))
+        kept = {name: frame[f"beside {number}"] for number, name in enumerate(beside)}
+        return codes, Report(len(codes), tuple(reports)), kept
 
     def frame(self, codes: npt.ArrayLike, *, uniform: Draws | None = None) -> pl.DataFrame:
         """Rows of codes as a typed frame, fit for Parquet or Arrow; missing values are null, or the number declared.

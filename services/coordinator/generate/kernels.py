@@ -30,7 +30,6 @@ F = TypeVar("F", bound=Callable[..., object])
 LARGE, LARGE_CELLS, SMALL, SMALL_CELLS, BLOCK, ALONG, MAP = range(7)
 """Columns of a link: where the large table begins, its cells, the same of the small one; how many consecutive cells of
 the large table map to consecutive cells (ALONG = 1) or to one cell (0) of the small one; where its map begins."""
-LINK_COLUMNS = 7
 
 _CHUNK = 512
 _WINDOW = 25

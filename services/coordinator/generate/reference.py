@@ -5,33 +5,20 @@ It fits; everything that is asked of the model afterwards is answered as for the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from caps.data.domain import Clique, Domain
 from services.coordinator.estimation import Measured, Model
-from services.coordinator.generate import junction
 from services.coordinator.generate.fitting import merge_measurements
 from services.coordinator.generate.kernel import KernelEstimator
 from services.coordinator.generate.model import TreeModel
 
 
-@dataclass(frozen=True)
-class MbiEstimator:
-    """See create_estimator."""
-
-    domain: Domain
-    limit: int
-    tolerance: float
-    iterations: int
-
-    def model_bytes(self, cliques: Iterable[Clique]) -> int:
-        """As Estimator.model_bytes."""
-        return junction.model_bytes(self.domain, cliques)
+class MbiEstimator(KernelEstimator):
+    """See create_estimator. What is not fitting is the compiled estimator's."""
 
     def fit(
         self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: Model | None = None
@@ -55,10 +42,6 @@ class MbiEstimator:
             for clique in fitted.potentials.cliques
         }
         return TreeModel.from_potentials(self.domain, merged.total, tables, limit=self.limit)
-
-    def smoothed(self, model: Model, measurements: Sequence[Measured]) -> TreeModel:
-        """As Estimator.smoothed."""
-        return KernelEstimator(self.domain, self.limit, self.tolerance, self.iterations).smoothed(model, measurements)
 
 
 @cache

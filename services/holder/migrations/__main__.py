@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from caps.service.migrate import main
-from services.holder.store import METADATA
+from services.holder.tables import metadata
 
 if __name__ == "__main__":
-    sys.exit(main("services.holder.migrations", METADATA))
+    sys.exit(main("services.holder.migrations", metadata))

@@ -24,7 +24,7 @@ from caps.errors import DomainError
 from caps.shares.ring import Z16, Z32
 from caps.study.authoring import MAX_TEXT, Finding, ManifestRefused, check, load, template
 from caps.study.manifest import Manifest
-from caps.study.planning import Costs, StageCost, StepCost, plan
+from caps.study.planning import Costs, SpendCost, StepCost, plan_study
 from caps.trust import pki
 from caps.trust.cards import Card, read_bundle
 from services.mpc_server.costs import answers_sizes_of, costs_of
@@ -303,24 +303,24 @@ def test_bundles(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algorithm", ["aim", "mwem", "mst", "gaussian"])
 def test_a_plan_spends_the_budget_and_says_so(holders: Any, algorithm: str) -> None:
     manifest, _ = example_manifest(holders=holders, algorithm=algorithm)
-    found = plan(manifest, costs_of(manifest))
-    assert sum(stage.share for stage in found.stages) == pytest.approx(1)
-    assert sum(stage.rho for stage in found.stages) == pytest.approx(found.rho, rel=1e-6)
-    assert sum(stage.draws for stage in found.stages) == found.draws
+    found = plan_study(manifest, costs_of(manifest))
+    assert sum(spend.share for spend in found.spends) == pytest.approx(1)
+    assert sum(spend.rho for spend in found.spends) == pytest.approx(found.rho, rel=1e-6)
+    assert sum(spend.draws for spend in found.spends) == found.draws
     assert found.eta <= found.eta_max == ETA_MAX
     assert [upload.holder for upload in found.uploads] == [holder.name for holder in manifest.holders]
     value = json.loads(json.dumps(found.to_json()))
     assert value["words"] == found.words()
     assert value["costs"]["total"]["rounds"] == found.costs.total.rounds if found.costs else False
-    assert plan(manifest).to_json()["costs"] is None
+    assert plan_study(manifest).to_json()["costs"] is None
 
 
 def test_expected_errors_of_the_gaussian_program() -> None:
     """One stage, so everything can be computed by hand: rho / 6 each, sigma^2 = 3 / rho."""
     manifest, _ = example_manifest(algorithm="gaussian")
-    found = plan(manifest)
+    found = plan_study(manifest)
     sigma = sqrt(3 / found.rho)
-    assert [stage.scale for stage in found.stages] == [pytest.approx(sigma)]
+    assert [spend.scale for spend in found.spends] == [pytest.approx(sigma)]
     pair = next(marginal for marginal in found.marginals if marginal.attributes == ("age", "diagnosis"))
     assert (pair.cells, pair.measured) == (16, "always")
     assert pair.deviation == pytest.approx(sigma)
@@ -331,8 +331,8 @@ def test_expected_errors_of_the_gaussian_program() -> None:
 def test_expected_errors_of_laplace_noise() -> None:
     privacy = {"epsilon": "1", "delta": "1e-6", "accounting": "pure", "population": "p"}
     manifest, _ = example_manifest(algorithm="mwem", privacy=privacy)
-    found = plan(manifest, costs_of(manifest))
-    scale = found.stages[1].scale
+    found = plan_study(manifest, costs_of(manifest))
+    scale = found.spends[1].scale
     assert scale == pytest.approx(8 / 0.9)
     x = np.arange(-2000, 2001)
     law = np.exp(-abs(x) / scale)
@@ -344,7 +344,7 @@ def test_expected_errors_of_laplace_noise() -> None:
 
 def test_uploads_are_those_of_contributions() -> None:
     manifest, _ = example_manifest(holders=MIXED, slots=1000)
-    by_name = {upload.holder: upload for upload in plan(manifest).uploads}
+    by_name = {upload.holder: upload for upload in plan_study(manifest).uploads}
     assert by_name["clinic-a"].shape == (75,)
     assert by_name["lab"].shape == (1000, 7)
     small, large, same = by_name["lab"].sent
@@ -354,7 +354,7 @@ def test_uploads_are_those_of_contributions() -> None:
 
 def test_memory_grows_with_the_slots() -> None:
     few, some, many = (
-        plan(example_manifest(holders=COLUMNS, slots=slots)[0]).memory for slots in (1000, 65_000, 1_000_000)
+        plan_study(example_manifest(holders=COLUMNS, slots=slots)[0]).memory for slots in (1000, 65_000, 1_000_000)
     )
     assert some.inputs == 65 * few.inputs == 2 * 2 * 65_000 * 13
     assert many.inputs == 2 * 4 * 1_000_000 * 13  # words of 24 bits are held in 32
@@ -363,7 +363,7 @@ def test_memory_grows_with_the_slots() -> None:
 
 def test_uploads_of_many_slots_have_three_bytes_an_entry() -> None:
     manifest, _ = example_manifest(holders=COLUMNS, slots=1_000_000)
-    small, large, same = plan(manifest).uploads[1].sent
+    small, large, same = plan_study(manifest).uploads[1].sent
     assert large - small == same - small == 3 * 1_000_000 * 7
 
 
@@ -377,7 +377,7 @@ def test_what_servers_send_to_count_is_the_same_for_any_large_number_of_slots() 
 def test_costs_add_up() -> None:
     one = StepCost(2, (1, 2, 3))
     assert one + one == one.times(2) == StepCost(4, (2, 4, 6))
-    assert Costs(one, one, (StageCost(one, one),)).total == one.times(4)
+    assert Costs(one, one, (SpendCost(one, one),)).total == one.times(4)
 
 
 @pytest.mark.parametrize("slots", [100, 65_536])

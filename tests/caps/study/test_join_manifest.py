@@ -27,7 +27,7 @@ from caps.study import manifest as manifests
 from caps.study import memory
 from caps.study.authoring import check, load, template
 from caps.study.manifest import MAX_SLOTS, MAX_TABLES, PROBLEMS, Form, Join, Manifest
-from caps.study.planning import plan
+from caps.study.planning import plan_study
 from caps.study.policy import Policy
 from services.mpc_server.costs import costs_of
 from services.mpc_server.engine import compute
@@ -315,7 +315,7 @@ def test_policies_limit_the_rows_of_all_tables() -> None:
 
 def test_plans_say_what_rows_cost() -> None:
     manifest = joined_manifest(capacity=1000)
-    found = plan(manifest, costs_of(manifest))
+    found = plan_study(manifest, costs_of(manifest))
     assert [upload.form for upload in found.uploads] == ["records"] * 3
     small, large, same = found.uploads[0].sent
     assert large - small == 1000 * 17
@@ -327,7 +327,7 @@ def test_plans_say_what_rows_cost() -> None:
     )
     assert any("the same persons" in line for line in found.words())
     wider = joined_manifest(capacity=100_000)
-    many = plan(wider, costs_of(wider))
+    many = plan_study(wider, costs_of(wider))
     assert many.memory.inputs == 100 * found.memory.inputs == 2 * 3 * 100_000 * 17
     assert many.memory.working > found.memory.working > 0
     assert many.costs is not None

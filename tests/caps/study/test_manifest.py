@@ -427,7 +427,7 @@ def test_the_forecast_bounds_every_path(rounds: int) -> None:
         Role.SELECT: len(program.candidates(task)),
         Role.MEASURE: program.draws(task),
     }
-    exact = sum((forecast._strays(stage) for stage in forecast.stages), Fraction(0))
+    exact = sum((forecast._strays(spend) for spend in forecast.spends), Fraction(0))
     for annealing in (0, 1, 2, 99):
         schedule, draws, distance, level = program.schedule(task), 0, Fraction(0), 0
         while (step := schedule.step) is not None:

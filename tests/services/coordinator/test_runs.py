@@ -399,7 +399,7 @@ def test_columns_that_nobody_brought(tmp_path):
     coordinator = bench.agreed()
     for held in bench.federation.held.values():
         held.pop("lab")
-    with pytest.raises(Problem, match="columns diagnosis, region"):
+    with pytest.raises(Problem, match="columns region, diagnosis"):
         coordinator.runs.start(bench.manifest.study_id)
 
 
