@@ -16,8 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
+from caps.dp.oracle import STEP_REQUEST
 from caps.service.app import ProblemDocument
 from caps.service.database import sqlite_url
 from caps.service.site import Settings, Site
@@ -49,7 +50,7 @@ from services.mpc_server.service import MpcServer
 from services.mpc_server.settings import ServerSettings
 from services.mpc_server.transport.tls import Endpoint, Limits
 
-SCHEMAS: dict[str, type[BaseModel]] = {
+SCHEMAS: dict[str, type[BaseModel] | TypeAdapter[Any]] = {
     "manifest": Manifest,
     "card": Card,
     "policy": Policy,
@@ -62,6 +63,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "seal": Signed[Seal],
     "run-request": RunRequest,
     "run-status": RunStatus,
+    "step-request": STEP_REQUEST,
     "answer": Signed[Answer],
     "attestation": Signed[Attestation],
     "release": Signed[ReleaseBody],
@@ -132,7 +134,8 @@ def render() -> dict[str, str]:
             files[f"openapi/{name}.json"] = _text(openapi(Path(folder)))
     for name, model in SCHEMAS.items():
         schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:caps:schema:v1:{name}"}
-        files[f"schemas/{name}.json"] = _text(schema | model.model_json_schema())
+        described = model.json_schema() if isinstance(model, TypeAdapter) else model.model_json_schema()
+        files[f"schemas/{name}.json"] = _text(schema | described)
     return files
 
 

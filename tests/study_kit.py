@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from caps.audit.measurements import measurement_to_json, measurements_to_json
 from caps.basics import canonical
-from caps.dp.oracle import COMPUTE, Measurement, Request, Selection, request_from_json, request_to_json
+from caps.dp.oracle import Compute, Measurement, Selection, StepRequest, request_digest
 from caps.dp.privacy import PrivacyStatement, Role
 from caps.study.account import Account
 from caps.study.manifest import Holder, Manifest
@@ -24,7 +24,6 @@ from caps.trust.exchange import ExchangeKey, public_digest
 from caps.wire.documents import (
     MEASUREMENTS,
     TRANSCRIPT,
-    Answer,
     Approval,
     Attestation,
     Certificate,
@@ -32,11 +31,10 @@ from caps.wire.documents import (
     LedgerRange,
     ReleaseBody,
     Signed,
-    TranscriptStep,
     commitment,
     inputs_digest,
-    transcript_digest,
 )
+from caps.wire.steps import Answer, TranscriptStep, transcript_digest
 
 NOW = datetime(2030, 5, 17, 12, 0, 0, tzinfo=UTC)
 AT = "2030-05-17T12:00:00Z"
@@ -233,13 +231,13 @@ DATA = b"age,smoker,region,diagnosis\n13,no,north,A\n"
 """The rows that `example_release` says were released."""
 
 
-def honest_walk(manifest: Manifest) -> tuple[Account, list[tuple[Request | None, int | tuple[int, ...]]]]:
+def honest_walk(manifest: Manifest) -> tuple[Account, list[tuple[StepRequest, int | tuple[int, ...]]]]:
     """The account of a run to its end, and its requests with answers. What they say is of no interest."""
     account, task, program = Account(manifest), manifest.task, manifest.program
-    steps: list[tuple[Request | None, int | tuple[int, ...]]] = []
+    steps: list[tuple[StepRequest, int | tuple[int, ...]]] = []
     offered, selected, initial = program.candidates(task), [], iter(program.initial(task))
     measured = iter(selected)  # each selection is measured after it
-    request: Request | None = None
+    request: StepRequest = Compute()
     value: int | tuple[int, ...] = (1,) * len(manifest.holders)
     while not account.ended:
         if steps:
@@ -262,16 +260,15 @@ def honest_walk(manifest: Manifest) -> tuple[Account, list[tuple[Request | None,
 
 
 def transcript_of(
-    manifest: Manifest, keys: Keys, steps: Sequence[tuple[Request | None, int | tuple[int, ...]]], run: str = RUN
+    manifest: Manifest, keys: Keys, steps: Sequence[tuple[StepRequest, int | tuple[int, ...]]], run: str = RUN
 ) -> list[TranscriptStep]:
     """The lines of a transcript, signed by the servers."""
     found = []
     for number, (request, value) in enumerate(steps):
-        asked = dict(COMPUTE) if request is None else request_to_json(request)
-        digest = canonical.digest("request", asked).hex()
+        digest = request_digest(request).hex()
         answer = Answer(study=manifest.study_id, run=run, step=number, request=digest, value=value)
         signatures = tuple(signing.sign(keys[name].signing, answer.kind, answer.to_json()) for name in SERVERS)
-        found.append(TranscriptStep(request=asked, answer=answer, signatures=signatures))
+        found.append(TranscriptStep(request=request, answer=answer, signatures=signatures))
     return found
 
 
@@ -328,9 +325,7 @@ def example_release(
     measured = [
         measurement_to_json(manifest, line.answer.step, request, line.answer.value)
         for line in lines
-        if isinstance(line.answer.value, tuple)
-        and line.answer.step
-        and isinstance(request := request_from_json(line.request), Measurement)
+        if isinstance(line.answer.value, tuple) and isinstance(request := line.request, Measurement)
     ]
     files = {
         "model.caps": b"model",

@@ -268,13 +268,15 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 
 def _place(one: dict[str, Any]) -> str:
     """Where an error is. A member that no model has is named by its sender, so its name is not repeated."""
-    parts = one["loc"][:-1] if one["type"] == "extra_forbidden" else one["loc"]
+    parts = one["loc"][:-1] if one["type"] in _UNKNOWN else one["loc"]
     return ".".join(str(part) if isinstance(part, int) or _MEMBER.fullmatch(part) else "*" for part in parts)
 
 
-_MESSAGES = {
+_UNKNOWN = dict.fromkeys(("extra_forbidden", "unexpected_keyword_argument"), "has a member that is not known here")
+_MESSAGES = _UNKNOWN | {
     "json_invalid": "the body is not JSON",
-    "extra_forbidden": "has a member that is not known here",
+    "model_attributes_type": "is not an object",
+    "union_tag_not_found": "does not say of what kind it is",
     "union_tag_invalid": "is of a kind that is not known here",
     "uuid_parsing": "is not a UUID",
 }

@@ -1,7 +1,6 @@
 """What crosses between parties."""
 
 from caps.wire.documents import (
-    Answer,
     Approval,
     Attestation,
     Certificate,
@@ -13,15 +12,20 @@ from caps.wire.documents import (
     Opening,
     Receipt,
     ReleaseBody,
-    RunRequest,
-    RunStatus,
     Seal,
     SealRequest,
     Signable,
     Signed,
-    TranscriptStep,
     commitment,
     inputs_digest,
+)
+from caps.wire.steps import (
+    Answer,
+    RunRequest,
+    RunStatus,
+    TranscriptStep,
+    request_from_json,
+    request_to_json,
     transcript_digest,
 )
 
@@ -47,5 +51,7 @@ __all__ = [
     "TranscriptStep",
     "commitment",
     "inputs_digest",
+    "request_from_json",
+    "request_to_json",
     "transcript_digest",
 ]

@@ -25,13 +25,13 @@ from caps import __version__
 from caps.audit.measurements import measurement_to_json, measurements_to_json
 from caps.basics import canonical
 from caps.data.schema import Schema
-from caps.dp.oracle import Measurement, request_from_json
+from caps.dp.oracle import Measurement
 from caps.dp.privacy import Laplace, PrivacyStatement
 from caps.errors import LocalError
 from caps.service.problems import Kind, Problem
 from caps.service.site import Site
 from caps.study import Manifest
-from caps.wire import Certificate, ReleaseBody, Signed, TranscriptStep
+from caps.wire import Certificate, ReleaseBody, Signed, TranscriptStep, request_from_json
 from caps.wire.documents import MEASUREMENTS, ROWS, TRANSCRIPT
 from services.coordinator.execution import Attested
 from services.coordinator.formats import appearing, entries, write_all
@@ -118,8 +118,8 @@ class Publisher:
         with path.open("wb") as file:
             for step in self._store.steps(run):
                 answer, signatures = step.answers[0].document, tuple(one.signature for one in step.answers)
-                file.write(TranscriptStep(request=dict(step.request), answer=answer, signatures=signatures).line())
-                asked = request_from_json(step.request) if step.step else None
+                asked = request_from_json(step.request)
+                file.write(TranscriptStep(request=asked, answer=answer, signatures=signatures).line())
                 if isinstance(asked, Measurement):
                     assert isinstance(answer.value, tuple)
                     measured.append(measurement_to_json(manifest, step.step, asked, answer.value))

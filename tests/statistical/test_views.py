@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caps.dp.oracle import Measurement, Selection, request_to_json
+from caps.dp.oracle import Measurement, Selection
 from caps.dp.privacy.schedule import Role, step_name
 from caps.study import Manifest
+from caps.wire.steps import request_to_json
 from deploy.federation import SERVERS, Federation
 from services.mpc_server.channel import swap
 from tests.federation_kit import POPULATIONS, Driver, manifest_of

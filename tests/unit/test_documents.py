@@ -12,7 +12,6 @@ from caps.errors import DomainError
 from caps.shares.ring import SHARED_RINGS
 from caps.trust.signing import SignatureRefused, sign
 from caps.wire.documents import (
-    Answer,
     Approval,
     Commitment,
     Contribution,
@@ -23,8 +22,8 @@ from caps.wire.documents import (
     Signed,
     commitment,
     inputs_digest,
-    transcript_digest,
 )
+from caps.wire.steps import Answer, transcript_digest
 from tests.study_kit import AT, COLUMNS, MIXED, approvals_of, contribution_of, example_manifest
 
 RUN, REQUEST = "0" * 32, "00" * 32

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Path, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from caps.dp.oracle import StepRequest
 from caps.service.identity import Allow, Caller
 from caps.service.tokens import Scope
 from caps.wire import Answer, Attestation, RunRequest, RunStatus, Signed
@@ -50,7 +51,7 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
         response_model=Signed[Answer],
         responses={202: {"description": "It is being computed: ask again", "content": {"application/json": {}}}},
     )
-    def step(run: RunPath, step: StepPath, asked: Annotated[dict[str, Any], Body()], caller: Coordinator) -> Any:
+    def step(run: RunPath, step: StepPath, asked: Annotated[StepRequest, Body()], caller: Coordinator) -> Any:
         """Do a step of the schedule, once; asked again, the same request gets the recorded answer."""
         answer = runs.step(run, step, asked, caller)
         if answer is not None:

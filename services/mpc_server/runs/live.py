@@ -23,7 +23,7 @@ from typing import NoReturn, Protocol, TypeAlias
 import numpy as np
 
 from caps.basics import canonical
-from caps.dp.oracle import Integers, Measurement, Request, Selection, overlaps_plan
+from caps.dp.oracle import Compute, Integers, Measurement, Request, Selection, StepRequest, overlaps_plan
 from caps.dp.privacy import Gaussian
 from caps.errors import (
     LocalError,
@@ -157,7 +157,7 @@ class LiveRun:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_PAUSE)
 
-    async def step(self, number: int, request: Request | None, digest: str) -> Recorded:
+    async def step(self, number: int, request: StepRequest, digest: str) -> Recorded:
         """The step's record, with its answer. Asked again while it is computed, waits for the same computation."""
         recorded = self.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
@@ -174,7 +174,7 @@ class LiveRun:
             task.add_done_callback(lambda _: self._asked.pop(number, None))
         return await asyncio.shield(task)
 
-    async def _step(self, number: int, request: Request | None, digest: str) -> Recorded:
+    async def _step(self, number: int, request: StepRequest, digest: str) -> Recorded:
         try:
             async with asyncio.timeout(self._patience):
                 await self._open.wait()
@@ -183,7 +183,7 @@ class LiveRun:
         session = self._session
         if session is None:
             raise self._trouble
-        started, kind = perf_counter(), _kind(request)
+        started, kind = perf_counter(), request.kind
         try:
             done = await session.step(number, request, digest)
             seconds = perf_counter() - started
@@ -281,7 +281,7 @@ class _RunSession:
             self._idle = all(view[1] == common for view in everybody)
         self._draw_soon()
 
-    async def step(self, number: int, request: Request | None, digest: str) -> Recorded:
+    async def step(self, number: int, request: StepRequest, digest: str) -> Recorded:
         """Do a step that the record has no answer for."""
         try:
             async with self._turn:
@@ -295,7 +295,7 @@ class _RunSession:
         self._draw_soon()
         return done
 
-    async def _do(self, number: int, request: Request | None, digest: str) -> Recorded:
+    async def _do(self, number: int, request: StepRequest, digest: str) -> Recorded:
         recorded = self._record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
             return recorded
@@ -318,7 +318,7 @@ class _RunSession:
         come next.
         """
         acknowledgements = await self._acknowledged(step)
-        value = self._verdicts if step.request is None else await self._opened(step.request)
+        value = self._verdicts if isinstance(step.request, Compute) else await self._opened(step.request)
         manifest = self._record.manifest
         answer = Answer(
             study=manifest.study_id, run=self._record.run, step=step.number, request=step.digest, value=value
@@ -470,12 +470,6 @@ class _RunSession:
                     break
                 wanted.append(noise)
         return wanted
-
-
-def _kind(request: Request | None) -> str:
-    if request is None:
-        return "compute"
-    return "select" if isinstance(request, Selection) else "measure"
 
 
 def _to_blame(error: PeerError, party: int) -> PeerError:

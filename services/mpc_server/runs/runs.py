@@ -16,7 +16,7 @@ import numpy as np
 from sqlalchemy import Connection, Engine, Row, func, select, update
 
 from caps import __version__
-from caps.dp.oracle import COMPUTE, COMPUTE_DIGEST, Request, request_digest, request_from_json
+from caps.dp.oracle import StepRequest, request_digest
 from caps.errors import LocalError, party_name
 from caps.service import logs
 from caps.service.database import reading
@@ -233,13 +233,13 @@ class Runs:
             bytes_sent=traffic[1],
         )
 
-    def step(self, run: str, number: int, asked: dict[str, Any], caller: Caller) -> Signed[Answer] | None:
+    def step(self, run: str, number: int, request: StepRequest, caller: Caller) -> Signed[Answer] | None:
         """The answer of a step; None if it is still being computed."""
         row = self._row(run)
         confirm(caller, self._studies.manifest(row.study).coordinator)
         self._require_own(row)
         found = self._find(run)
-        request, digest = _request(number, asked)
+        digest = request_digest(request).hex()
         recorded = found.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
             return recorded.answer
@@ -411,13 +411,3 @@ def _charged(transaction: Connection, run: str, manifest: Manifest) -> int:
     first = 1 if manifest.overlaps is None else 0
     charged = select(func.count()).select_from(steps).where(steps.c.run == run, steps.c.step >= first)
     return transaction.execute(charged).scalar_one()
-
-
-def _request(number: int, asked: dict[str, Any]) -> tuple[Request | None, str]:
-    """The request of a step and its digest. Raises DomainError for one that is none."""
-    if number == 0:
-        if asked != COMPUTE:
-            raise Problem(Kind.NOT_DUE, "step 0 is to compute the answers")
-        return None, COMPUTE_DIGEST.hex()
-    request = request_from_json(asked)
-    return request, request_digest(request).hex()
