@@ -19,7 +19,6 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 
 from caps.dp.oracle import STEP_REQUEST
-from caps.service.app import ProblemDocument
 from caps.service.database import sqlite_url
 from caps.service.site import Settings, Site
 from caps.study import Manifest, Policy
@@ -42,6 +41,7 @@ from caps.wire import (
     Signed,
     TranscriptStep,
 )
+from caps.wire.problems import ProblemDocument
 from deploy.vectors import document_vectors
 from services.coordinator.service import Coordinator
 from services.holder.api import holder_app

@@ -22,10 +22,11 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from caps.client import Client
 from caps.service.app import create_app
 from caps.service.identity import Allow
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.tokens import Scope, Tokens
 from caps.trust import home as party
 from caps.trust.tls import Credentials, client_context, server_context
+from caps.wire.problems import Kind
 
 RUN = "0123456789abcdef" * 2
 STUDY = "ab" * 32

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from caps.service.app import create_app
 from caps.service.database import sqlite_url
 from caps.service.identity import Allow, Caller
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.serve import CertificateProtocol
 from caps.service.site import Settings, Site, confirm
 from caps.service.tokens import Scope
@@ -30,9 +31,9 @@ from caps.shares.sharing import Explicit, Seeded, reconstruct
 from caps.study import Manifest
 from caps.trust import pki
 from caps.trust.tls import Credentials, client_context, server_context
-from caps.wire import Approval, Commitment, ContributionState, Offer, Receipt, Signed
+from caps.wire import Approval, Commitment, ContributionState, Offer, Receipt, Signed, digests
+from caps.wire.problems import Kind
 from services.holder.api import holder_app
-from services.holder.push import content_digest
 from services.holder.service import HolderService
 from services.holder.settings import Options
 from tests.study_kit import SERVERS, example_json, write_site
@@ -161,7 +162,7 @@ class StandIn:
         async def chunk(study: str, contribution: str, number: int, request: Request) -> None:
             data = await request.body()
             met(request, study, contribution)
-            assert request.headers["content-digest"] == content_digest(data)
+            assert request.headers["content-digest"] == digests.spelled(sha256(data).digest())
             if self.chunks[contribution].setdefault(number, data) != data:
                 raise Problem(Kind.CONFLICT, "another chunk was sent before")
 

@@ -17,9 +17,10 @@ from caps.data.schema import Limits
 from caps.service.site import Settings, Site
 from caps.study import Manifest
 from caps.wire import Contribution, Offer
+from caps.wire.media import CSV
 from deploy.federation import Federation
 from services.holder import sharing
-from services.holder.table import CSV, Rows, read_table
+from services.holder.table import Rows, read_table
 from tests.federation_kit import Driver, DriverOracle
 
 NUMBER, BORN = "insurance_no", "born"

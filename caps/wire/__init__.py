@@ -21,6 +21,7 @@ from caps.wire.documents import (
 )
 from caps.wire.steps import (
     Answer,
+    Computing,
     RunRequest,
     RunStatus,
     TranscriptStep,
@@ -35,6 +36,7 @@ __all__ = [
     "Attestation",
     "Certificate",
     "Commitment",
+    "Computing",
     "Contribution",
     "ContributionState",
     "LedgerRange",

@@ -26,6 +26,7 @@ RunId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Index = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 COMPONENTS = 3
+LARGEST_CHUNK = 1 << 26
 MEASUREMENTS, TRANSCRIPT, ROWS = "measurements.json", "transcript.ndjson", "data."
 """Files of a release; those of the rows begin with ROWS, and their format follows."""
 _COMMITMENT = b"caps/v1/component\0"
@@ -90,7 +91,7 @@ class Contribution(Signable):
     bits: Literal[8, 16, 24, 32]
     shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=2)]
     commitments: Annotated[tuple[Hex32, ...], Field(min_length=COMPONENTS, max_length=COMPONENTS)]
-    chunk_bytes: Annotated[int, Field(ge=1 << 10, le=1 << 26)]
+    chunk_bytes: Annotated[int, Field(ge=1 << 10, le=LARGEST_CHUNK)]
     at: Instant
 
     @property

@@ -67,6 +67,12 @@ class Answer(Signable):
     value: int | tuple[int, ...]
 
 
+class Computing(Document):
+    """A step whose answer is not there yet: ask again."""
+
+    state: Literal["computing"] = "computing"
+
+
 def transcript_digest(previous: str, request: str, answer: str) -> str:
     """The transcript after one more step; it begins with the digest of the inputs."""
     return canonical.digest("transcript", {"previous": previous, "request": request, "answer": answer}).hex()

@@ -4,14 +4,15 @@ Starlette's own file response has another ETag, reads ranges by rules of its own
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
+from caps.wire import digests
+from caps.wire.problems import Kind
 from services.coordinator.store import FileEntry
 
 _CHUNK = 1 << 18
@@ -33,7 +34,7 @@ def send(
         "ETag": etag,
         "Accept-Ranges": "bytes",
         "Cache-Control": "private, no-cache",
-        "Repr-Digest": f"sha-256=:{b64encode(bytes.fromhex(entry.sha256)).decode()}:",
+        "Repr-Digest": digests.spelled(bytes.fromhex(entry.sha256)),
     }
     if varies:
         headers["Vary"] = "Accept"

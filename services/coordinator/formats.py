@@ -15,8 +15,10 @@ from caps.basics.files import digest_of, sync_path
 from caps.basics.uniform import Uniform
 from caps.data.domain import Codes
 from caps.data.schema import Schema
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
+from caps.wire import media
 from caps.wire.documents import ROWS
+from caps.wire.problems import Kind
 from services.coordinator.store import FileEntry
 
 _VALUES_LABEL = "caps/v1/synthetic-values/"
@@ -50,12 +52,12 @@ def _ndjson(frame: pl.DataFrame, path: Path) -> None:
     frame.write_ndjson(path)
 
 
-CSV = "text/csv; charset=utf-8; header=present"
+CSV = f"{media.CSV}; charset=utf-8; header=present"
 FORMATS: tuple[Format, ...] = (
     Format("csv", CSV, None),  # written by the schema, which knows how owners spell values
-    Format("parquet", "application/vnd.apache.parquet", _parquet),
-    Format("arrow", "application/vnd.apache.arrow.stream", _arrow),
-    Format("ndjson", "application/x-ndjson", _ndjson),
+    Format("parquet", media.PARQUET, _parquet),
+    Format("arrow", media.ARROW, _arrow),
+    Format("ndjson", media.NDJSON, _ndjson),
 )
 """In the order of preference."""
 

@@ -28,11 +28,12 @@ from caps.data.schema import Schema
 from caps.dp.oracle import Measurement
 from caps.dp.privacy import Laplace, PrivacyStatement
 from caps.errors import LocalError
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Manifest
 from caps.wire import Certificate, ReleaseBody, Signed, TranscriptStep, request_from_json
 from caps.wire.documents import MEASUREMENTS, ROWS, TRANSCRIPT
+from caps.wire.problems import Kind
 from services.coordinator.execution import Attested
 from services.coordinator.formats import appearing, entries, write_all
 from services.coordinator.generate import load_model

@@ -14,12 +14,14 @@ from typing import Any
 from caps.errors import CapsError
 from caps.service import logs
 from caps.service.metrics import Metrics, Reading
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.wire import SealRequest
+from caps.wire.coordinator import Judged
+from caps.wire.problems import Kind
 from services.coordinator.execution import Attested, Execution, Patience, RunFailed, Stopped
 from services.coordinator.publish import Publisher
 from services.coordinator.servers import ServerError, Servers, Unavailable
-from services.coordinator.store import ENDED, Judged, Run, State, Store
+from services.coordinator.store import ENDED, Run, State, Store
 from services.coordinator.studies import HOLDER, SERVER, Studies
 
 _ATTEND_EVERY = 10.0

@@ -22,6 +22,7 @@ from caps.service.app import instant
 from caps.service.database import reading
 from caps.study import Manifest
 from caps.wire import Answer, Approval, Attestation, Certificate, SealRequest, Signed
+from caps.wire.coordinator import Judged
 from services.coordinator import tables
 from services.coordinator.bell import Bell
 
@@ -49,15 +50,6 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 }
 """A run that waited, even to publish, is running when a restart takes it up: it repeats what came before."""
 ENDED = frozenset({State.RELEASED, State.FAILED})
-
-
-class Judged(StrEnum):
-    """What a server made of a study; pending if it was not reached yet, waiting if its operator decides."""
-
-    PENDING = "pending"
-    WAITING = "waiting"
-    APPROVED = "approved"
-    REFUSED = "refused"
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,11 @@ from caps.basics.files import erase, sync_path, write_private
 from caps.basics.uniform import Uniform
 from caps.data.joinkey import ID_BYTES, Ids, random_ids
 from caps.errors import PeerViolation
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest, Server
+from caps.wire import media
+from caps.wire.problems import Kind
 from services.holder.errands import Errands
 from services.holder.peers import PeerProblem, ask
 from services.holder.sharing import Entropy
@@ -44,7 +46,7 @@ ELEMENT_BYTES, TAG_BYTES, POSITION_BYTES = 32, 16, 4
 BATCH = 4096
 """Elements of one request."""
 _TIMEOUT = 120.0
-_BYTES = {"content-type": "application/octet-stream"}
+_BYTES = {"content-type": media.BYTES}
 _SEED, _IDS, _PLACES, _BLINDED, _TAGS, _TOLD, _POSITIONS = (
     "seed",
     "ids",

@@ -14,10 +14,12 @@ from caps.basics import canonical
 from caps.errors import DomainError
 from caps.service.identity import machine_of
 from caps.service.logs import trace
-from caps.service.problems import MEDIA_TYPE, Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Coordinator, Manifest
 from caps.trust.tls import NotTheParty, client_context
+from caps.wire import media
+from caps.wire.problems import Kind
 
 _MAX_REPLY = 8 << 20
 _MAX_TEXT = 500
@@ -86,7 +88,7 @@ def _refused(response: httpx.Response, party: str) -> PeerProblem:
     """The other party's own problem document, as far as it is one."""
     status = response.status_code
     retryable = status >= 500 or status == 429
-    if response.headers.get("content-type", "").startswith(MEDIA_TYPE):
+    if response.headers.get("content-type", "").startswith(media.PROBLEM):
         try:
             given = response.json()
             document = {key: str(given[key])[:_MAX_TEXT] for key in ("type", "title", "detail")}

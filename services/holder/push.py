@@ -9,7 +9,6 @@ thing the next time. Servers answer repeated requests as they did the first.
 from __future__ import annotations
 
 import logging
-from base64 import b64encode
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
@@ -17,15 +16,16 @@ from hashlib import sha256
 import httpx
 
 from caps.service import logs
-from caps.service.problems import Kind
 from caps.service.site import Site
 from caps.study import Manifest, Server
 from caps.trust.signing import SignatureRefused
-from caps.wire import ContributionState, Receipt, Signed
+from caps.wire import ContributionState, Receipt, Signed, digests, media
+from caps.wire.holder import Delivery, Goal
+from caps.wire.problems import Kind
 from services.holder.errands import Errands, TryLater
 from services.holder.peers import JSON, PeerProblem, ask, read
 from services.holder.sharing import Parcel
-from services.holder.state import GONE, Delivery, Goal
+from services.holder.state import GONE
 from services.holder.store import ContributionRecord, Store
 
 log = logging.getLogger("caps.holder")
@@ -124,7 +124,7 @@ class Courier:
                 if self._record(manifest).goal is not Goal.PUSHING:
                     raise TryLater  # at once: whoever changed the goal has nudged this errand
                 chunk = parcel.chunk(number, statement.chunk_bytes)
-                headers = {"content-type": "application/octet-stream", "content-digest": content_digest(chunk)}
+                headers = {"content-type": media.BYTES, "content-digest": digests.spelled(sha256(chunk).digest())}
                 ask(client, server.name, "PUT", f"{path}/chunks/{number}", content=chunk, headers=headers)
                 self._sent[record.contribution, server.name] += len(chunk)
                 self._site.metrics.count("caps_pushed_bytes", len(chunk), party=server.name)
@@ -145,11 +145,6 @@ class Courier:
                 return None
             raise
         return _verified(read(Signed[Receipt], answer, server.name), "withdrawn", record, server)
-
-
-def content_digest(data: bytes) -> str:
-    """The header of RFC 9530."""
-    return f"sha-256=:{b64encode(sha256(data).digest()).decode()}:"
 
 
 def _path(record: ContributionRecord) -> str:

@@ -24,11 +24,12 @@ from sqlalchemy import (
 )
 
 from caps.service.database import open_database, reading
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.study import Manifest
 from caps.wire import Approval, Contribution, Receipt, Signed
-from services.holder.state import Delivery, Event, Goal, State, after, settled
-from services.holder.table import TableReport
+from caps.wire.holder import Delivery, Goal, State, TableReport
+from caps.wire.problems import Kind
+from services.holder.state import Event, after, settled
 
 METADATA = MetaData()
 STUDIES = Table(

@@ -22,9 +22,10 @@ from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, up
 
 from caps.service import logs
 from caps.service.identity import Caller, machine
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site, confirm
 from caps.study import Holder, Manifest
+from caps.wire.problems import Kind
 from services.mpc_server import tables
 from services.mpc_server.store import KEY_BYTES, ShareStore, new_key
 from services.mpc_server.studies import Studies

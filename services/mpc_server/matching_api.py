@@ -8,8 +8,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from caps.service.identity import Allow, Caller
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.study.manifest import MAX_SLOTS
+from caps.wire import media
+from caps.wire.problems import Kind
 from services.mpc_server.matching import ELEMENT_BYTES, MOST_ELEMENTS, TAG_BYTES, Matching
 from services.mpc_server.studies_api import Id
 
@@ -20,15 +22,14 @@ LIMITS = (
 """For `create_app`; each holder's own number of tags is enforced here."""
 
 ByHolder = Annotated[Caller, Depends(Allow(machines=["holder"]))]
-_BYTES = "application/octet-stream"
-_BINARY: dict[str, Any] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}}
+_BINARY: dict[str, Any] = {media.BYTES: {"schema": {"type": "string", "format": "binary"}}}
 _BODY: dict[str, Any] = {"requestBody": {"required": True, "content": _BINARY}}
 
 
 class Bytes(Response):
     """An answer that is no document."""
 
-    media_type = _BYTES
+    media_type = media.BYTES
 
 
 def router(matching: Matching) -> APIRouter:

@@ -25,27 +25,19 @@ from caps.basics.document import Document
 from caps.errors import LocalError
 from caps.service.database import reading
 from caps.service.identity import Caller
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site, confirm
 from caps.service.tokens import Scope
 from caps.study import Coordinator, Holder, Manifest, Policy, Server
 from caps.trust.exchange import PRIVATE_BYTES, ExchangeKey, public_digest
 from caps.wire import Approval, Contribution, Receipt, Seal, SealRequest, Signed, inputs_digest
+from caps.wire.problems import Kind
+from caps.wire.server import StudyState
 from services.mpc_server import tables
 from services.mpc_server.store import ShareStore, forgotten, new_key
 
 _APPROVALS = TypeAdapter(tuple[Signed[Approval], ...])
 _OBSERVERS = frozenset({Scope.OPERATOR, Scope.AUDITOR})
-
-
-class StudyState(Document):
-    """How far a study is on one server. An approval stands for good; shares are there until the state is `erased`."""
-
-    study: str
-    state: Literal["judged", "approved", "sealed", "erased"]
-    objections: tuple[str, ...] = ()
-    approval: Signed[Approval] | None = None
-    seal: Signed[Seal] | None = None
 
 
 @dataclass(frozen=True)
@@ -498,7 +490,6 @@ def _state(row: Row[Any]) -> StudyState:
     return StudyState(
         study=row.study,
         state=row.state,
-        objections=tuple(canonical.load(row.objections.encode())),  # type: ignore[arg-type]
         approval=row.approval and Signed[Approval].model_validate_json(row.approval),
         seal=row.seal and Signed[Seal].model_validate_json(row.seal),
     )

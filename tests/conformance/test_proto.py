@@ -13,7 +13,6 @@ from caps.basics import canonical
 from caps.basics.document import Document
 from caps.dp.oracle import request_digest
 from caps.errors import DomainError
-from caps.service.problems import Kind
 from caps.study import Manifest
 from caps.trust import exchange, signing
 from caps.trust.exchange import Drawn, ExchangeKey, Received
@@ -26,6 +25,7 @@ from caps.wire import (
     request_to_json,
     transcript_digest,
 )
+from caps.wire.problems import Kind
 from deploy import proto
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def test_a_difference_is_found(tmp_path, capsys):
 
 
 def test_every_document_has_a_schema():
-    described = "".join(path.read_text() for path in (ROOT / "proto/schemas").glob("*.json"))
+    described = "".join(path.read_text() for path in (ROOT / "proto").glob("[os]*/*.json"))
     missing = [cls.__name__ for cls in _all(Document) if not _in(cls, described)]
     assert missing == []
 

@@ -13,11 +13,12 @@ import pytest
 from caps.audit.verification import verify
 from caps.service.problems import Problem
 from caps.wire import Certificate
+from caps.wire.coordinator import Judged
 from services.coordinator import runs
 from services.coordinator.execution import Patience, Stopped
 from services.coordinator.formats import digest_of
 from services.coordinator.service import Coordinator
-from services.coordinator.store import Judged, Judgement, State
+from services.coordinator.store import Judgement, State
 from tests.integration.coordinator_servers import Bench, written
 from tests.study_kit import AT, COLUMNS, NOW, SERVERS, example_json, make_keys
 

@@ -18,9 +18,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.study import Manifest
+from caps.wire.problems import Kind
 from tests.holder_kit import World, until
 from tests.study_kit import COLUMNS
 

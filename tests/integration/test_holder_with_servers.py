@@ -14,9 +14,9 @@ from caps.service.database import open_database
 from caps.service.identity import Caller, Machine
 from caps.service.site import Site
 from caps.study import Policy
+from caps.wire.holder import Goal
+from caps.wire.media import CSV
 from services.holder import sharing
-from services.holder.state import Goal
-from services.holder.table import CSV
 from services.mpc_server import tables
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.store import ShareStore, Vault

@@ -17,7 +17,8 @@ from caps.cli.connection import Given
 from caps.cli.exits import MEANINGS, failure_of
 from caps.client import ProblemError
 from caps.errors import DomainError
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
+from caps.wire.problems import Kind
 from tests.client_kit import ROWS, RUN, STUDY, make_home, serving
 
 ROOT = Path(__file__).parents[2]

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from caps.basics import files
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.wire import Receipt, Signed
+from caps.wire.holder import Delivery, Goal, State
+from caps.wire.media import CSV
+from caps.wire.problems import Kind
 from services.holder import push, service, sharing
 from services.holder.errands import Stopped
 from services.holder.service import HolderService
-from services.holder.state import Delivery, Goal, State
 from services.holder.store import Store
-from services.holder.table import CSV
 from tests.holder_kit import World, until
 from tests.study_kit import COLUMNS, MIXED, ROWS
 

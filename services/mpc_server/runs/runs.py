@@ -16,17 +16,18 @@ import numpy as np
 from sqlalchemy import Connection, Engine, Row, func, select, update
 
 from caps import __version__
-from caps.dp.oracle import StepRequest, request_digest
+from caps.dp.oracle import Compute, StepRequest, request_digest
 from caps.errors import LocalError, party_name
 from caps.service import logs
 from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.metrics import Reading
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site, confirm
 from caps.shares.ring import Z64
 from caps.study import Manifest, Policy
 from caps.wire import Answer, Attestation, RunRequest, RunStatus, Signed
+from caps.wire.problems import Kind
 from services.mpc_server.build import brief
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.ledger import Ledger
@@ -239,6 +240,8 @@ class Runs:
         confirm(caller, self._studies.manifest(row.study).coordinator)
         self._require_own(row)
         found = self._find(run)
+        if isinstance(request, Compute) != (number == 0):
+            raise Problem(Kind.NOT_DUE, "step 0 is to compute the answers, and no other step is")
         digest = request_digest(request).hex()
         recorded = found.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
