@@ -42,6 +42,7 @@ from caps.wire import (
     TranscriptStep,
 )
 from caps.wire.problems import ProblemDocument
+from caps.wire.releases import Measurements, Report
 from deploy.vectors import document_vectors
 from services.coordinator.service import Coordinator
 from services.holder.api import holder_app
@@ -69,6 +70,8 @@ SCHEMAS: dict[str, type[BaseModel] | TypeAdapter[Any]] = {
     "release": Signed[ReleaseBody],
     "certificate": Certificate,
     "transcript-step": TranscriptStep,
+    "measurements": Measurements,
+    "report": Report,
     "problem": ProblemDocument,
 }
 """By name of the file. What a party signs is described as it travels, with its signature."""

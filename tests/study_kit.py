@@ -13,7 +13,7 @@ import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from caps.audit.measurements import measurement_to_json, measurements_to_json
+from caps.audit.measurements import noisy_marginal
 from caps.basics import canonical
 from caps.dp.oracle import Compute, Measurement, Selection, StepRequest, request_digest
 from caps.dp.privacy import PrivacyStatement, Role
@@ -22,8 +22,6 @@ from caps.study.manifest import Holder, Manifest
 from caps.trust import pki, signing
 from caps.trust.exchange import ExchangeKey, public_digest
 from caps.wire.documents import (
-    MEASUREMENTS,
-    TRANSCRIPT,
     Approval,
     Attestation,
     Certificate,
@@ -34,6 +32,7 @@ from caps.wire.documents import (
     commitment,
     inputs_digest,
 )
+from caps.wire.releases import MEASUREMENTS, TRANSCRIPT, Measurements
 from caps.wire.steps import Answer, TranscriptStep, transcript_digest
 
 NOW = datetime(2030, 5, 17, 12, 0, 0, tzinfo=UTC)
@@ -323,7 +322,7 @@ def example_release(
         for name in SERVERS
     )
     measured = [
-        measurement_to_json(manifest, line.answer.step, request, line.answer.value)
+        noisy_marginal(manifest, line.answer.step, request, line.answer.value)
         for line in lines
         if isinstance(line.answer.value, tuple) and isinstance(request := line.request, Measurement)
     ]
@@ -331,7 +330,9 @@ def example_release(
         "model.caps": b"model",
         "data.csv": data,
         "data.ndjson": b"{}\n" + data,
-        MEASUREMENTS: canonical.dump(measurements_to_json(manifest, RUN, measured)),
+        MEASUREMENTS: canonical.dump(
+            Measurements(study=manifest.study_id, run=RUN, measurements=tuple(measured)).to_json()
+        ),
         TRANSCRIPT: b"".join(line.line() for line in lines),
     }
     release = ReleaseBody(

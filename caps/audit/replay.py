@@ -6,15 +6,15 @@ One pass, a step at a time: a transcript may be larger than memory. Whatever is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from caps.audit.measurements import measurement_to_json
+from caps.audit.measurements import noisy_marginal
 from caps.dp.oracle import Compute, Measurement, request_digest
 from caps.errors import DomainError, LocalError
 from caps.study.account import Account
 from caps.study.manifest import Manifest
 from caps.trust import signing
 from caps.wire import Attestation, TranscriptStep, transcript_digest
+from caps.wire.releases import NoisyMarginal
 
 
 class Replay:
@@ -33,7 +33,7 @@ class Replay:
         self.steps = 0
         self.unsigned: str | None = None
         self.undue: str | None = None
-        self.measured: list[dict[str, Any]] = []
+        self.measured: list[NoisyMarginal] = []
         for line in lines:
             self._walk(line)
         if self.undue is None and not self.account.ended:
@@ -78,7 +78,7 @@ class Replay:
             self.account.answered(value)
             if isinstance(request, Measurement):
                 assert isinstance(value, tuple)
-                self.measured.append(measurement_to_json(self._manifest, number, request, value))
+                self.measured.append(noisy_marginal(self._manifest, number, request, value))
         except LocalError as error:
             return f"step {number}: {error}"
         if isinstance(request, Compute) and value != (1,) * len(self._attested.contributions):

@@ -27,8 +27,6 @@ Index = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 COMPONENTS = 3
 LARGEST_CHUNK = 1 << 26
-MEASUREMENTS, TRANSCRIPT, ROWS = "measurements.json", "transcript.ndjson", "data."
-"""Files of a release; those of the rows begin with ROWS, and their format follows."""
 _COMMITMENT = b"caps/v1/component\0"
 
 

@@ -32,11 +32,11 @@ from caps.wire.coordinator import (
     StartBody,
     StudyView,
 )
-from caps.wire.documents import MEASUREMENTS, TRANSCRIPT
 from caps.wire.problems import Kind
+from caps.wire.releases import MEASUREMENTS, REPORT, TRANSCRIPT, Measurements, Report
 from services.coordinator import content, formats
 from services.coordinator.events import is_last, stream
-from services.coordinator.publish import REPORT, Publisher, markdown
+from services.coordinator.publish import Publisher, markdown
 from services.coordinator.runs import Runs
 from services.coordinator.store import ENDED, FileEntry, Release, Run, Sample, Store
 from services.coordinator.studies import HOLDER, Studies
@@ -356,7 +356,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
         dependencies=[Depends(_ANALYSTS)],
         response_class=Response,
         response_model=None,
-        responses={200: {"content": {media.JSON: {}}}},
+        responses={200: {"model": Measurements}},
     )
     def measurements(release: RunId, request: Request) -> Response:
         """The noisy counts, with the standard deviation of their noise and the half width of 95 % intervals."""
@@ -367,7 +367,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
         dependencies=[Depends(_ANALYSTS)],
         response_class=Response,
         response_model=None,
-        responses={200: {"content": {media.JSON: {}, media.MARKDOWN: {}}}},
+        responses={200: {"model": Report, "content": {media.MARKDOWN: {}}}},
     )
     def report(release: RunId, request: Request) -> Response:
         """Privacy in words, and quality as estimated from the noisy answers; JSON or Markdown."""
@@ -376,9 +376,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
         stored = publisher.file(release, REPORT).read_bytes()
         if media_type == media.JSON:
             return content.send(request, stored, found.files[REPORT], media_type=media_type, varies=True)
-        parsed = canonical.parse(stored)
-        assert isinstance(parsed, dict)
-        text = markdown(parsed).encode()
+        text = markdown(Report.model_validate_json(stored)).encode()
         return content.send(request, text, _entry(text), media_type=media_type, varies=True)
 
     @router.get("/v1/releases/{release}/certificate", dependencies=[Depends(_ANALYSTS)], response_model=Certificate)

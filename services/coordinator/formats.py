@@ -17,8 +17,8 @@ from caps.data.domain import Codes
 from caps.data.schema import Schema
 from caps.service.problems import Problem
 from caps.wire import media
-from caps.wire.documents import ROWS
 from caps.wire.problems import Kind
+from caps.wire.releases import ROWS
 from services.coordinator.store import FileEntry
 
 _VALUES_LABEL = "caps/v1/synthetic-values/"

@@ -20,7 +20,8 @@ from caps.dp.oracle import Compute, Measurement, Selection
 from caps.errors import DomainError
 from caps.study.account import Account
 from caps.study.manifest import Manifest
-from caps.wire.documents import MEASUREMENTS, TRANSCRIPT, Attestation, Certificate, ReleaseBody, Signed
+from caps.wire.documents import Attestation, Certificate, ReleaseBody, Signed
+from caps.wire.releases import MEASUREMENTS, TRANSCRIPT
 from caps.wire.steps import TranscriptStep
 from tests.study_kit import (
     NOW,
