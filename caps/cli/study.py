@@ -9,11 +9,12 @@ import typer
 
 from caps.cli.exits import Exit, Stop
 from caps.cli.kit import command, group, matching
-from caps.cli.output import Output, listing, views
+from caps.cli.output import Output, as_document, listing, views
 
 if TYPE_CHECKING:
     from caps.client import Client
     from caps.study import Manifest
+    from caps.wire.coordinator import ParticipationView
 
 File = Annotated[Path, typer.Argument(help="The study's manifest, YAML or JSON.", exists=True, dir_okay=False)]
 StudyId = Annotated[str, typer.Argument(metavar="STUDY", help="The study's id, or the beginning of it.")]
@@ -112,8 +113,7 @@ def _add_services(study: typer.Typer) -> None:
     @command(study, "propose", site="coordinator")
     def propose(out: Output, client: "Client", file: File) -> None:
         """Operator: propose a study to its coordinator, which asks the servers."""
-        found = client.propose(read_manifest(file))
-        out.show(found, *views(found))
+        out.tell(client.propose(read_manifest(file)))
 
     @command(study, "approve", site=lambda asked: "server" if asked["server"] else "holder")
     def approve(
@@ -130,8 +130,7 @@ def _add_services(study: typer.Typer) -> None:
         """Owner: have your holder sign a study. With --server, operator: let your MPC server take part."""
         if coordinator is not None and not server:
             client.fetch(coordinator, study)
-        found = client.approve(matching(study, client.studies, "study"))
-        out.show(found, *views(found))
+        out.tell(client.approve(matching(study, client.studies, "study")))
 
     @command(study, "fetch", site="holder")
     def fetch(
@@ -141,29 +140,28 @@ def _add_services(study: typer.Typer) -> None:
         coordinator: Annotated[str, typer.Option("--coordinator", help="The coordinator's URL.")],
     ) -> None:
         """Operator: have your holder fetch a study from its coordinator."""
-        found = client.fetch(coordinator, study)
-        out.show(found, *views(found))
+        out.tell(client.fetch(coordinator, study))
 
     @command(study, "list", site="coordinator")
     def listed(out: Output, client: "Client") -> None:
         """List the studies that a service knows, with their states."""
-        items = client.studies()
+        items = [as_document(one) for one in client.studies()]
         out.show({"studies": items}, listing(items, ("study", "title", "state")))
 
     @command(study, "status", site="coordinator")
     def status(out: Output, client: "Client", study: StudyId) -> None:
         """Say how far a study is: who has approved, who is missing, who has contributed."""
         identity = matching(study, client.studies, "study")
-        found = client.study(identity)
+        document = as_document(client.study(identity))
         participation = _participation(client, identity)
-        document = found | ({} if participation is None else {"participation": participation})
+        if participation is not None:
+            document["participation"] = as_document(participation)
         out.show(document, *views(document))
 
     @command(study, "refresh", site="coordinator")
     def refresh(out: Output, client: "Client", study: StudyId) -> None:
         """Operator: have the coordinator ask the servers again."""
-        found = client.refresh(matching(study, client.studies, "study"))
-        out.show(found, *views(found))
+        out.tell(client.refresh(matching(study, client.studies, "study")))
 
     @command(study, "show", site="coordinator")
     def show(
@@ -180,7 +178,7 @@ def _add_services(study: typer.Typer) -> None:
         out.show(document, *views(document))
 
 
-def _participation(client: "Client", study: str) -> dict[str, Any] | None:
+def _participation(client: "Client", study: str) -> "ParticipationView | None":
     """Who has contributed; None where the service, or the token, does not tell."""
     from caps.client import ProblemError
 

@@ -94,6 +94,33 @@ class RunView(BaseModel):
     release: str | None
 
 
+class RunChanged(BaseModel):
+    """An event of a run, `state`: where it is since then."""
+
+    at: str | None = None
+    state: str
+    party: str | None
+    reason: str | None
+
+
+class RunProgress(BaseModel):
+    """An event of a run, `progress`: what it does. All of it is public or follows from opened, noisy values.
+
+    error: after a measurement, by how much (L1) the model before it was wrong there, as the noisy answer tells.
+    annealed: the next rounds spend more.
+    """
+
+    at: str
+    round: int
+    stage: str
+    clique: list[str] | None
+    rho: float
+    rho_spent: float
+    model_bytes: int | None
+    error: float | None
+    annealed: bool
+
+
 class FileView(BaseModel):
     """A form of the rows."""
 
