@@ -209,7 +209,7 @@ def how_many_persons_there_are_is_not_told(both: Both) -> None:
         for records in (one, other)
     ]
     assert sizes[0] == sizes[1]
-    assert "released" == first.state()["state"] == second.state()["state"]
+    assert "released" == first.state().state == second.state().state
 
 
 def shape_text(body: str) -> str:

@@ -138,11 +138,11 @@ def test_a_server_that_is_gone_is_named_and_waited_for(frail: Everybody, tmp_pat
     arm(frail.places["S3"].home, "exchange", 9)
     study.start()
     until(lambda: not frail.running("S3"), 60)
-    waiting = until(lambda: study.state() if study.state()["state"] == "waiting" else None, 45)
-    assert waiting["party"] == "S3"
-    assert waiting["reason"]
+    waiting = until(lambda: study.state() if study.state().state == "waiting" else None, 45)
+    assert waiting.party == "S3"
+    assert waiting.reason
     time.sleep(1)
-    assert study.state()["state"] == "waiting"
+    assert study.state().state == "waiting"
     frail.start("S3")
     study.released()
     study.check(tmp_path)
@@ -157,8 +157,8 @@ def test_a_server_that_stands_still_is_named_and_waited_for(frail: Everybody, tm
     study.start()
     frail.send("S2", signal.SIGSTOP)
     try:
-        waiting = until(lambda: study.state() if study.state()["state"] == "waiting" else None, 60)
-        assert waiting["party"] == "S2"
+        waiting = until(lambda: study.state() if study.state().state == "waiting" else None, 60)
+        assert waiting.party == "S2"
     finally:
         frail.send("S2", signal.SIGCONT)
     study.released()
