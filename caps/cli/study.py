@@ -71,14 +71,12 @@ def _add_files(study: typer.Typer) -> None:
         """Say everything that is wrong with a manifest, with lines. Exit code 1 if anything is."""
         from caps.study.authoring import check as examine
 
-        findings = examine(file.read_text(encoding="utf-8", errors="replace"))
-        errors = sum(finding.severity == "error" for finding in findings)
+        remarks = examine(file.read_text(encoding="utf-8", errors="replace"))
+        errors = sum(remark.severity == "error" for remark in remarks)
         identity = None if errors else read_manifest(file).study_id
-        words = [finding.render(str(file)) for finding in findings]
-        words.append(
-            f"{errors} errors, {len(findings) - errors} warnings" + (f"; study {identity}" if identity else "")
-        )
-        out.show({"valid": not errors, "study": identity, "findings": [asdict(one) for one in findings]}, *words)
+        words = [remark.render(str(file)) for remark in remarks]
+        words.append(f"{errors} errors, {len(remarks) - errors} warnings" + (f"; study {identity}" if identity else ""))
+        out.show({"valid": not errors, "study": identity, "findings": [asdict(one) for one in remarks]}, *words)
         if errors:
             raise Stop(Exit.REFUSED)
 

@@ -71,7 +71,7 @@ def survives(federation: Everybody, folder: Path, faults: Sequence[Fault], *, al
     assert sorted(before.values()) == sorted(certificate.attestations[0].document.contributions)
     with client(federation, COORDINATOR, "operator") as operator:
         state = operator.study(study.identity)
-    assert (state["runs"], state["releases"]) == ([study.run], [study.run])
+    assert (state.runs, state.releases) == ([study.run], [study.run])
     if all_die:
         assert Counter(died) == Counter(victim for victim, _, _ in faults)
     nobody_wrote(federation, *CANARIES)
@@ -121,12 +121,12 @@ def test_a_holder_killed_in_the_middle_of_a_push_goes_on_with_the_same_contribut
     until(lambda: not frail.running("north"), 30)
     frail.start("north")
     frail.wait_ready("north")
-    assert study.contributed("north") == told["contribution"]
+    assert study.contributed("north") == told.contribution
     again = study.as_person("north", "owner", lambda it: it.contribute(study.identity))
-    assert again["contribution"] == told["contribution"]
+    assert again.contribution == told.contribution
     for name in SERVERS:
         with client(frail, name, "operator") as operator:
-            assert [one["contribution"] for one in operator.contributions(study.identity)] == [told["contribution"]]
+            assert [one.contribution for one in operator.contributions(study.identity)] == [told.contribution]
 
 
 def test_a_server_that_is_gone_is_named_and_waited_for(frail: Everybody, tmp_path: Path) -> None:

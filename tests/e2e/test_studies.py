@@ -146,7 +146,7 @@ def test_a_run_is_one_run_and_a_release_is_final(federation: Federation, tmp_pat
     first = study.start()
     with client(federation, COORDINATOR, "operator") as operator:
         state = operator.study(study.identity)
-        assert state["runs"] == [first]
+        assert state.runs == [first]
     study.released()
     with client(federation, COORDINATOR, "operator") as operator, pytest.raises(ProblemError) as caught:
         operator.start(study.identity)
