@@ -132,26 +132,25 @@ def perform(
             tables[name].write_csv(path)
         clock = [time.perf_counter()]
         with client(found, COORDINATOR, "operator") as operator:
-            operator.propose(manifest)
-            for server in operator.study(study)["servers"]:
-                if server["state"] == "refused":
-                    raise RuntimeError(f"{server['server']} refused {dataset.name}: {server['reason']}")
+            for server in operator.propose(manifest).servers:
+                if server.state == "refused":
+                    raise RuntimeError(f"{server.server} refused {dataset.name}: {server.reason}")
             for name in files:
                 with client(found, name, "operator") as person:
                     person.fetch(manifest.coordinator.url, study)
                 with client(found, name, "owner") as owner:
                     owner.approve(study)
-            _until(lambda: not operator.study(study)["missing"], timeout)
+            _until(lambda: not operator.refresh(study).missing, timeout)
             clock.append(time.perf_counter())
             with ThreadPoolExecutor(len(files)) as owners:  # each in an organisation of its own
                 list(owners.map(lambda name: _contribute(found, name, study, files[name], timeout), files))
             clock.append(time.perf_counter())
-            run = str(operator.start(study)["run"])
+            run = operator.start(study).run
             for _ in operator.watch(run):  # events, for every question would take the coordinator's time
                 watch(run)
             state = operator.run(run)
-            if state["state"] != "released":
-                raise RuntimeError(f"the study of {dataset.name} is {state['state']}: {state['reason']}")
+            if state.state != "released":
+                raise RuntimeError(f"the study of {dataset.name} is {state.state}: {state.reason}")
             clock.append(time.perf_counter())
         with client(found, COORDINATOR, "analyst") as analyst:
             analyst.download(run, Path(scratch, "data.csv"))
@@ -164,7 +163,7 @@ def _contribute(found: Federation, name: str, study: str, path: Path, timeout: f
     with client(found, name, "owner") as owner:
         owner.put_table(study, path)
         owner.contribute(study)
-        _until(lambda: owner.contribution(study)["state"] == "complete", timeout)
+        _until(lambda: owner.contribution(study).state == "complete", timeout)
 
 
 def split(found: Federation, run: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from caps.audit.verification import verify
 from caps.client import Client
 from caps.study import Manifest
 from caps.wire import Certificate
+from caps.wire.coordinator import RunView
 from deploy import example
 from deploy.ports import free_ports
 
@@ -290,8 +291,7 @@ class Test:
         manifest = manifest or self.study(title, example.HOLDERS, self.cards())
         study = manifest.study_id
         with federation.client("coordinator", "operator") as operator:
-            operator.propose(manifest)
-            refused = [one["reason"] for one in operator.study(study)["servers"] if one["state"] == "refused"]
+            refused = [one.reason for one in operator.propose(manifest).servers if one.state == "refused"]
             if refused:
                 raise Failed(f"a server refuses the study: {refused[0]}")
         for name, file in (files or self.files).items():
@@ -303,7 +303,7 @@ class Test:
                 federation.curl(name, "owner", path, "-X", "POST", "-H", kind, "--data-binary", f"@{file}")
                 self._wait_receipts(owner, study)
         with federation.client("coordinator", "operator") as operator:
-            return str(operator.start(study)["run"])
+            return operator.start(study).run
 
     def progress(self, run: str, *, until: float) -> None:
         """Wait until so many percent of a run's budget are spent. Raises Failed if it has ended."""
@@ -311,25 +311,25 @@ class Test:
         with self.federation.client("coordinator", "operator") as operator:
             while time.monotonic() < deadline:
                 state = operator.run(run)
-                if state["state"] in ("released", "failed"):
-                    raise Failed(f"the run is {state['state']} already: {state.get('reason')}")
-                if state["percent"] >= until:
+                if state.state in ("released", "failed"):
+                    raise Failed(f"the run is {state.state} already: {state.reason}")
+                if state.percent >= until:
                     return
                 time.sleep(0.1)
         raise Failed("the run does not go on")
 
-    def wait_state(self, run: str, *wanted: str) -> dict[str, Any]:
+    def wait_state(self, run: str, *wanted: str) -> RunView:
         """Wait until a run is in one of these states."""
         deadline = time.monotonic() + PATIENCE
         with self.federation.client("coordinator", "operator") as operator:
             while time.monotonic() < deadline:
                 state = operator.run(run)
-                if state["state"] in wanted:
+                if state.state in wanted:
                     return state
-                if state["state"] in ("released", "failed"):
+                if state.state in ("released", "failed"):
                     break
                 time.sleep(0.2)
-        raise Failed(f"the run is {state['state']}, not {' or '.join(wanted)}: {state.get('reason')}")
+        raise Failed(f"the run is {state.state}, not {' or '.join(wanted)}: {state.reason}")
 
     def finish(self, run: str) -> None:
         """Wait for the release, download it by curl, verify its certificate offline."""
@@ -366,7 +366,7 @@ class Test:
         self.progress(run, until=10.0)
         federation.call("docker", "stop", "-t", "20", federation.container("s2"))
         state = self.wait_state(run, "waiting")
-        print(f"    stopped: the run is waiting: {state['reason']}")
+        print(f"    stopped: the run is waiting: {state.reason}")
         federation.call("docker", "start", federation.container("s2"))
         took = federation.wait_ready(*SERVERS)
         print(f"    started: the three servers are ready after {took:.1f} s")
@@ -382,7 +382,7 @@ class Test:
         started = time.perf_counter()
         try:
             state = self.wait_state(run, "waiting")
-            print(f"    cut: {time.perf_counter() - started:.1f} s later the run is waiting: {state['reason']}")
+            print(f"    cut: {time.perf_counter() - started:.1f} s later the run is waiting: {state.reason}")
         finally:
             for link in links:
                 self.federation.call("ip", "link", "set", link, "up")
@@ -410,7 +410,7 @@ class Test:
         during = []
         for service in (*SERVERS, "coordinator", *HOLDERS):
             with self.federation.client("coordinator", "operator") as operator:
-                if operator.run(run)["state"] != "released":
+                if operator.run(run).state != "released":
                     during.append(service)
             self.roll([service])
         print(f"    while the run went on: {', '.join(during)}")
@@ -477,10 +477,10 @@ class Test:
     def _wait_receipts(self, owner: Client, study: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            servers = owner.contribution(study)["servers"]
-            if all(server["receipt"] for server in servers):
+            servers = owner.contribution(study).servers
+            if all(server.receipt for server in servers):
                 return
-            refused = [one["problem"] for one in servers if one["problem"] and not one["problem"].get("retryable")]
+            refused = [one.problem for one in servers if one.problem and not one.problem.get("retryable")]
             if refused:
                 raise Failed(f"a server refused: {refused[0]['detail']}")
             time.sleep(0.1)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -25,6 +24,9 @@ from caps.audit.verification import verify
 from caps.client import Client
 from caps.data.quality import workload_error
 from caps.study import Manifest
+from caps.wire.coordinator import RunProgress
+from caps.wire.holder import ContributionView
+from caps.wire.releases import Quality
 from deploy import example
 from deploy.federation import COORDINATOR, SERVERS, Federation
 
@@ -96,9 +98,9 @@ class Demo:
                     preview = owner.preview(manifest.study_id)
                     owner.contribute(manifest.study_id)
                     state = wait_for_receipts(owner, manifest.study_id)
-                signed = sum(server["receipt"] is not None for server in state["servers"])
-                sent = f"{preview['total_bytes'] / 1e6:.2f} MB of random words"
-                table.add_row(name, path.name, f"{report['rows']:,}", sent, f"{signed} of 3")
+                signed = sum(server.receipt is not None for server in state.servers)
+                sent = f"{preview.total_bytes / 1e6:.2f} MB of random words"
+                table.add_row(name, path.name, f"{report.rows:,}", sent, f"{signed} of 3")
         self.console.print(table)
 
     def compute(self, federation: Federation, manifest: Manifest) -> str:
@@ -106,7 +108,7 @@ class Demo:
         self.console.print("• the servers compute on shares")
         started = time.perf_counter()
         with self.client(federation, COORDINATOR, "operator") as operator:
-            run = str(operator.start(manifest.study_id)["run"])
+            run = operator.start(manifest.study_id).run
             columns = (
                 TextColumn("  budget spent"),
                 BarColumn(),
@@ -116,15 +118,15 @@ class Demo:
             with Progress(*columns, console=self.console, transient=True) as bar:
                 task = bar.add_task("run", total=1.0)
                 for event in operator.watch(run):
-                    if event["event"] == "progress":
-                        bar.update(task, completed=event["rho_spent"] / event["rho"])
-                        if event["stage"] == "measure" and event["clique"]:
-                            bar.console.print(f"    round {event['round']:2d}: measured {' x '.join(event['clique'])}")
-                    elif event.get("state") in ("waiting", "failed"):
-                        bar.console.print(f"    {event['state']}: {event.get('reason')}")
+                    if isinstance(event, RunProgress):
+                        bar.update(task, completed=event.rho_spent / event.rho)
+                        if event.stage == "measure" and event.clique:
+                            bar.console.print(f"    round {event.round:2d}: measured {' x '.join(event.clique)}")
+                    elif event.state in ("waiting", "failed"):
+                        bar.console.print(f"    {event.state}: {event.reason}")
             state = operator.run(run)
-        if state["state"] != "released":
-            raise SystemExit(f"the run ended as {state['state']}: {state['reason']}")
+        if state.state != "released":
+            raise SystemExit(f"the run ended as {state.state}: {state.reason}")
         self.seconds["compute"] = time.perf_counter() - started
         return run
 
@@ -159,14 +161,12 @@ class Demo:
         error = workload_error(manifest.queries.layout(manifest.domain), real, synthetic)
         with self.client(federation, COORDINATOR, "analyst") as analyst:
             release = analyst.release(run)
-            estimated = analyst.report(run)["quality"]
+            estimated = analyst.report(run).quality
         statement = self.certificate.attestations[0].document.statement
         place = federation.places[COORDINATOR]
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column(style="bold")
-        table.add_row(
-            "synthetic data", f"{self.output / 'synthetic.csv'}, {release['rows']:,} rows, no real person in it"
-        )
+        table.add_row("synthetic data", f"{self.output / 'synthetic.csv'}, {release.rows:,} rows, no real person in it")
         table.add_row(
             "privacy",
             f"epsilon {manifest.privacy.epsilon}, delta {float(manifest.privacy.delta):g}; one person = one row",
@@ -208,14 +208,14 @@ class Demo:
     keep = False
 
 
-def wait_for_receipts(owner: Client, study: str) -> dict[str, Any]:
+def wait_for_receipts(owner: Client, study: str) -> ContributionView:
     """Wait until the three servers have signed for a contribution."""
     while True:
         state = owner.contribution(study)
-        problems = [server["problem"] for server in state["servers"] if server["problem"]]
+        problems = [server.problem for server in state.servers if server.problem]
         if problems and not problems[0].get("retryable"):
             raise SystemExit(f"a server refused: {problems[0]['detail']}")
-        if all(server["receipt"] for server in state["servers"]):
+        if all(server.receipt for server in state.servers):
             return state
         time.sleep(0.05)
 
@@ -227,9 +227,9 @@ def quality(error: float) -> str:
     )
 
 
-def fit(estimated: dict[str, Any]) -> str:
+def fit(estimated: Quality) -> str:
     """What a release's report says about its quality, for people."""
-    mean, worst = estimated["mean_ratio"], estimated["worst_ratio"]
+    mean, worst = estimated.mean_ratio, estimated.worst_ratio
     return (
         f"the model is {mean:.2f} times as far from them as noise alone would be, {worst:.2f} times in the worst "
         "table; about 1 is as good as can be seen through noise"

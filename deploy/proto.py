@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
-from caps.service.app import ProblemDocument
+from caps.dp.oracle import STEP_REQUEST
 from caps.service.database import sqlite_url
 from caps.service.site import Settings, Site
 from caps.study import Manifest, Policy
@@ -41,6 +41,8 @@ from caps.wire import (
     Signed,
     TranscriptStep,
 )
+from caps.wire.problems import ProblemDocument
+from caps.wire.releases import Measurements, Report
 from deploy.vectors import document_vectors
 from services.coordinator.service import Coordinator
 from services.holder.api import holder_app
@@ -49,7 +51,7 @@ from services.mpc_server.service import MpcServer
 from services.mpc_server.settings import ServerSettings
 from services.mpc_server.transport.tls import Endpoint, Limits
 
-SCHEMAS: dict[str, type[BaseModel]] = {
+SCHEMAS: dict[str, type[BaseModel] | TypeAdapter[Any]] = {
     "manifest": Manifest,
     "card": Card,
     "policy": Policy,
@@ -62,11 +64,14 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "seal": Signed[Seal],
     "run-request": RunRequest,
     "run-status": RunStatus,
+    "step-request": STEP_REQUEST,
     "answer": Signed[Answer],
     "attestation": Signed[Attestation],
     "release": Signed[ReleaseBody],
     "certificate": Certificate,
     "transcript-step": TranscriptStep,
+    "measurements": Measurements,
+    "report": Report,
     "problem": ProblemDocument,
 }
 """By name of the file. What a party signs is described as it travels, with its signature."""
@@ -132,7 +137,8 @@ def render() -> dict[str, str]:
             files[f"openapi/{name}.json"] = _text(openapi(Path(folder)))
     for name, model in SCHEMAS.items():
         schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:caps:schema:v1:{name}"}
-        files[f"schemas/{name}.json"] = _text(schema | model.model_json_schema())
+        described = model.json_schema() if isinstance(model, TypeAdapter) else model.model_json_schema()
+        files[f"schemas/{name}.json"] = _text(schema | described)
     return files
 
 

@@ -5,12 +5,17 @@ Keys are fixed seeds, so the same bytes come out at every run; Ed25519 signature
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
 from hashlib import sha256, shake_256
 from typing import Any
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from caps.basics import canonical
+from caps.dp.oracle import Compute, Measurement, Selection, StepRequest, request_digest
+from caps.dp.privacy import Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.study import Manifest
 from caps.trust import exchange, signing
 from caps.trust.exchange import Drawn, ExchangeKey, Received
@@ -30,6 +35,7 @@ from caps.wire import (
     TranscriptStep,
     commitment,
     inputs_digest,
+    request_to_json,
     transcript_digest,
 )
 
@@ -37,7 +43,16 @@ _ORDER = 2**252 + 27742317777372353535851937790883648493
 """Of the group of Ed25519 (RFC 8032)."""
 _AT = "2030-05-17T12:00:00Z"
 Json = dict[str, Any]
-_REQUEST: Json = {"kind": "measure"}
+_MEASURE = Measurement("round1-measure", ("age", "smoker"), Gaussian(Fraction(7, 2)), 12)
+_SELECT = Selection(
+    "round1-select",
+    (("age", "smoker"), ("smoker",)),
+    np.array([256, 0, 512, 1, 2, 3, 4, 5, 6, 7], np.int64),
+    np.array([0, 40], np.int64),
+    np.array([1, 2], np.int64),
+    NoisyMax.of_star(Fraction(1, 3)),
+    3,
+)
 
 
 def document_vectors() -> Json:
@@ -55,6 +70,7 @@ def document_vectors() -> Json:
         "documents": _described(documents),
         "inputs": _inputs(manifest),
         "transcripts": _transcripts(documents),
+        "requests": _requests(),
         "exchange": _exchange(),
     }
 
@@ -169,7 +185,7 @@ def _documents(manifest: Manifest) -> list[tuple[Signable, str]]:
         at=_AT,
     )
     inputs = inputs_digest(study, [contribution.digest()])
-    request = canonical.digest("request", _REQUEST).hex()
+    request = canonical.digest("request", {"kind": "measure"}).hex()  # an answer names its request by digest alone
     answer = Answer(study=study, run=run, step=1, request=request, value=(3, -1, 0))
     transcript = transcript_digest(inputs, request, answer.digest())
     signed = exchange.public_digest(_exchange_key("S1").public)
@@ -332,7 +348,7 @@ def _described(documents: list[tuple[Signable, str]]) -> Json:
         for i in range(2)
     ]
     offer = Offer.model_validate({"contribution": contribution, "openings": openings}).to_json()
-    step = _step(_answer(documents)).to_json()
+    step = _step(_answer(documents), _MEASURE).to_json()
     good = [{"schema": kind, "document": value} for kind, value in by_kind.items()]
     changes: list[tuple[str, str, Json]] = [
         ("approval", "a role that does not approve", _changed(by_kind["approval"], role="coordinator")),
@@ -348,6 +364,7 @@ def _described(documents: list[tuple[Signable, str]]) -> Json:
         ("seal", "no signature", {key: value for key, value in by_kind["seal"].items() if key != "signature"}),
         ("release", "a digest in capital letters", _changed(by_kind["release"], files={"data.csv": "A" * 64})),
         ("transcript-step", "a signature less", step | {"signatures": step["signatures"][:2]}),
+        ("transcript-step", "a request of no kind", step | {"request": {"clique": ["age"]}}),
         ("transcript-step", "no request", {key: value for key, value in step.items() if key != "request"}),
         ("offer", "three openings", offer | {"openings": [*openings, openings[0]]}),
         ("offer", "a component that is not there", offer | {"openings": [openings[0], openings[1] | {"component": 3}]}),
@@ -362,10 +379,11 @@ def _answer(documents: list[tuple[Signable, str]]) -> Answer:
     return next(document for document, _ in documents if isinstance(document, Answer))
 
 
-def _step(answer: Answer) -> TranscriptStep:
-    """The line of a transcript for an answer that all servers signed."""
+def _step(like: Answer, request: StepRequest) -> TranscriptStep:
+    """The line of a transcript for a request, with an answer that all servers signed."""
+    answer = like.model_copy(update={"request": request_digest(request).hex()})
     signatures = tuple(signing.sign(_key(name), answer.kind, answer.to_json()) for name in ("S1", "S2", "S3"))
-    return TranscriptStep(request=_REQUEST, answer=answer, signatures=signatures)
+    return TranscriptStep(request=request, answer=answer, signatures=signatures)
 
 
 def _changed(signed: Json, **members: Any) -> Json:
@@ -381,7 +399,7 @@ def _inputs(manifest: Manifest) -> list[Json]:
 
 
 def _transcripts(documents: list[tuple[Signable, str]]) -> Json:
-    line = _step(_answer(documents)).line().decode()
+    line = _step(_answer(documents), _MEASURE).line().decode()
     bad = {
         "no line end": line[:-1],
         "a space": line.replace(",", ", ", 1),
@@ -398,6 +416,54 @@ def _transcripts(documents: list[tuple[Signable, str]]) -> Json:
         "inputs": _seed("inputs").hex(),
         "steps": steps,
         "lines": {"good": [line], "refused": [{"name": name, "line": text} for name, text in bad.items()]},
+    }
+
+
+def _requests() -> Json:
+    """Requests of steps with their canonical forms and digests; and what is refused, each by one change."""
+    select, measure = request_to_json(_SELECT), request_to_json(_MEASURE)
+    laplace = replace(_MEASURE, mechanism=Laplace(Fraction(3)), draws=None)
+    flip = replace(_SELECT, mechanism=PermuteAndFlip(Fraction(1, 2)))
+    good: list[StepRequest] = [Compute(), _SELECT, flip, _MEASURE, laplace]
+    ratio = measure["mechanism"]
+    bad: dict[str, object] = {
+        "a kind that is not known": measure | {"kind": "read"},
+        "no kind": {name: value for name, value in measure.items() if name != "kind"},
+        "a list": [measure],
+        "a member more": measure | {"colour": "red"},
+        "a member more in what has none": {"kind": "compute", "step": "compute"},
+        "a member less": {name: value for name, value in measure.items() if name != "draws"},
+        "a clique that is text": measure | {"clique": "age"},
+        "a clique with a number": measure | {"clique": ["age", 1]},
+        "draws that are a fraction": measure | {"draws": 1.5},
+        "draws that are a boolean": measure | {"draws": True},
+        "draws beyond what JSON carries": measure | {"draws": 2**53},
+        "a flag that is a number": measure | {"distributed": 0},
+        "a mechanism that selects, to measure": measure | {"mechanism": select["mechanism"]},
+        "a mechanism that measures, to select": select | {"mechanism": ratio},
+        "a mechanism that is not known": measure | {"mechanism": ratio | {"kind": "cauchy"}},
+        "a mechanism with a member more": measure | {"mechanism": ratio | {"colour": "red"}},
+        "a rational that is a number": measure | {"mechanism": ratio | {"sigma_squared": 3.5}},
+        "a rational not in lowest terms": measure | {"mechanism": ratio | {"sigma_squared": "14/4"}},
+        "a rational below zero": measure | {"mechanism": ratio | {"sigma_squared": "-7/2"}},
+        "estimates with a fraction": select | {"estimate": [0.5]},
+        "estimates with a boolean": select | {"estimate": [1, True]},
+        "estimates with a number as text": select | {"estimate": ["1"]},
+        "estimates beyond what JSON carries": select | {"estimate": [2**53]},
+        "estimates beyond 64 bits": select | {"estimate": [-(2**64)]},
+        "weights that are no list": select | {"weights": 1},
+        "candidates that are no cliques": select | {"candidates": ["age"]},
+    }
+    return {
+        "good": [
+            {
+                "request": request_to_json(request),
+                "canonical": canonical.dump(request_to_json(request)).decode(),
+                "digest": request_digest(request).hex(),
+            }
+            for request in good
+        ],
+        "refused": [{"name": name, "request": value} for name, value in bad.items()],
     }
 
 

@@ -9,38 +9,33 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil
-from typing import Any
 
 from caps.data.schema import Schema
 from caps.dp.oracle import Measurement
 from caps.dp.privacy import Laplace
 from caps.dp.privacy.rational import ln_up
 from caps.study.manifest import Manifest
+from caps.wire.releases import NoisyMarginal
 
 NORMAL_95 = 1.959963984540054
 
 
-def measurements_to_json(manifest: Manifest, run: str, listed: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The whole file, of what `measurement_to_json` makes of each measurement, in the order of steps."""
-    return {"version": 1, "study": manifest.study_id, "run": run, "measurements": list(listed)}
-
-
-def measurement_to_json(manifest: Manifest, step: int, asked: Measurement, value: Sequence[int]) -> dict[str, Any]:
-    """One noisy marginal, as the answer to this step."""
+def noisy_marginal(manifest: Manifest, step: int, asked: Measurement, value: Sequence[int]) -> NoisyMarginal:
+    """What is published of the answer to this step."""
     sigma = asked.mechanism.deviation
     width = NORMAL_95 * sigma
     if isinstance(asked.mechanism, Laplace):  # P(|X| > t) <= e^(-t / scale)
         width = float(asked.mechanism.scale * ln_up(Fraction(20)))
-    return {
-        "step": step,
-        "attributes": list(asked.clique),
-        "shape": list(manifest.domain.shape(asked.clique)),
-        "categories": [labels(manifest.schema_, name) for name in asked.clique],
-        "values": list(value),
-        "noise": asked.mechanism.kind,
-        "sigma": sigma,
-        "half_width_95": ceil(100 * width) / 100,
-    }
+    return NoisyMarginal(
+        step=step,
+        attributes=asked.clique,
+        shape=manifest.domain.shape(asked.clique),
+        categories=tuple(tuple(labels(manifest.schema_, name)) for name in asked.clique),
+        values=tuple(value),
+        noise=asked.mechanism.kind,
+        sigma=sigma,
+        half_width_95=ceil(100 * width) / 100,
+    )
 
 
 def labels(schema: Schema, name: str) -> list[str]:

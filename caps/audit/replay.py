@@ -6,16 +6,15 @@ One pass, a step at a time: a transcript may be larger than memory. Whatever is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from caps.audit.measurements import measurement_to_json
-from caps.basics import canonical
-from caps.dp.oracle import COMPUTE, Measurement, Request, request_from_json
+from caps.audit.measurements import noisy_marginal
+from caps.dp.oracle import Compute, Measurement, request_digest
 from caps.errors import DomainError, LocalError
 from caps.study.account import Account
 from caps.study.manifest import Manifest
 from caps.trust import signing
-from caps.wire.documents import Attestation, TranscriptStep, transcript_digest
+from caps.wire import Attestation, TranscriptStep, transcript_digest
+from caps.wire.releases import NoisyMarginal
 
 
 class Replay:
@@ -34,7 +33,7 @@ class Replay:
         self.steps = 0
         self.unsigned: str | None = None
         self.undue: str | None = None
-        self.measured: list[dict[str, Any]] = []
+        self.measured: list[NoisyMarginal] = []
         for line in lines:
             self._walk(line)
         if self.undue is None and not self.account.ended:
@@ -66,31 +65,22 @@ class Replay:
             return f"step {answer.step}: the answer does not bear the signature of {' and '.join(strangers)}"
         if (answer.study, answer.run) != (self._attested.study, self._attested.run):
             return f"step {answer.step}: the answer is of another run"
-        if answer.request != canonical.digest("request", step.request).hex():
+        if answer.request != request_digest(step.request).hex():
             return f"step {answer.step}: the servers answered to another request than the one given"
         return None
 
     def _not_due(self, step: TranscriptStep) -> str | None:
         """Why this step could not be asked for, or opened; otherwise it is charged and answered."""
-        number, value = step.answer.step, step.answer.value
+        number, request, value = step.answer.step, step.request, step.answer.value
         try:
-            request = self._request(step)
             admission = self.account.check(request)
             self.account.charge(admission)
             self.account.answered(value)
             if isinstance(request, Measurement):
                 assert isinstance(value, tuple)
-                self.measured.append(measurement_to_json(self._manifest, number, request, value))
+                self.measured.append(noisy_marginal(self._manifest, number, request, value))
         except LocalError as error:
             return f"step {number}: {error}"
-        if request is None and value != (1,) * len(self._attested.contributions):
+        if isinstance(request, Compute) and value != (1,) * len(self._attested.contributions):
             return f"step {number}: the servers did not find every contribution valid"
-        return None
-
-    @staticmethod
-    def _request(step: TranscriptStep) -> Request | None:
-        if step.answer.step:
-            return request_from_json(step.request)
-        if step.request != COMPUTE:
-            raise DomainError("the first step is to compute the answers")
         return None

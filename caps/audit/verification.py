@@ -18,7 +18,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from caps.audit.measurements import measurements_to_json
 from caps.audit.replay import Replay
 from caps.basics import canonical
 from caps.basics.files import digest_of
@@ -28,9 +27,6 @@ from caps.errors import DomainError
 from caps.trust.cards import Party
 from caps.trust.signing import SignatureRefused
 from caps.wire.documents import (
-    MEASUREMENTS,
-    ROWS,
-    TRANSCRIPT,
     Approval,
     Attestation,
     Certificate,
@@ -38,6 +34,7 @@ from caps.wire.documents import (
     Signed,
     inputs_digest,
 )
+from caps.wire.releases import MEASUREMENTS, ROWS, TRANSCRIPT, Measurements
 
 CLOCK_SKEW = timedelta(minutes=10)
 _OWN = ("server", "ledger", "at")
@@ -389,7 +386,8 @@ def _measurements(certificate: Certificate, path: Path, replay: Replay | None) -
     release = certificate.release.document
     if replay is not None and replay.undue is None:
         content = _content(path)
-        expected = measurements_to_json(certificate.manifest, release.run, replay.measured)
+        follows = Measurements(study=release.study, run=release.run, measurements=tuple(replay.measured))
+        expected = follows.to_json()
         if content != canonical.dump(expected):
             raise _Fails(f"{path}: {_difference(content, expected)}")
     return _same(path, MEASUREMENTS, release.files)

@@ -40,6 +40,12 @@ Address = Annotated[
 ]
 
 
+def first_mistake(error: ValidationError) -> str:
+    """The first of the mistakes that a model found: where it is, and what."""
+    first = error.errors(include_input=False)[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+
+
 class Document(BaseModel):
     """A part of the wire contract: immutable, no unknown members, JSON both ways."""
 
@@ -55,8 +61,7 @@ class Document(BaseModel):
         try:
             found = cls.model_validate_json(data)
         except ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            raise DomainError(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))) from None
+            raise DomainError(first_mistake(error)) from None
         spelled = canonical.dump(found.to_json())
         if spelled != data:
             place = next(i for i, (a, b) in enumerate(zip_longest(spelled, data)) if a != b)

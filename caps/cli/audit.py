@@ -12,7 +12,7 @@ from rich.text import Text
 
 from caps.cli.exits import Exit, Stop
 from caps.cli.kit import command, group, matching
-from caps.cli.output import Output, facts, listing, plain
+from caps.cli.output import Output, as_document, facts, listing, plain
 from caps.cli.study import StudyId
 from caps.errors import DomainError
 
@@ -53,15 +53,16 @@ def add_to(app: typer.Typer) -> None:
     @command(app, "ledger", site="server")
     def ledger(out: Output, client: "Client") -> None:
         """Auditor: every record of an MPC server's privacy ledger."""
-        records = list(client.ledger())
+        records = [as_document(one) for one in client.ledger()]
         out.show({"records": records}, listing(map(_entry, records), _LEDGER))
 
     @command(app, "ready", site="coordinator")
     def ready(out: Output, client: "Client") -> None:
         """Say whether a service can do its work now, and if not, why. Exit code 7 if not."""
         found = client.ready()
-        out.show(found, facts(found))
-        if found.get("status") != "ready":
+        document = as_document(found)
+        out.show(document, facts(document))
+        if found.status != "ready":
             raise Stop(Exit.NOT_YET)
 
     shares = group(app, "shares", "Operator: the shares that an MPC server holds.")
@@ -69,15 +70,18 @@ def add_to(app: typer.Typer) -> None:
     @command(shares, "list", site="server")
     def listed(out: Output, client: "Client", study: StudyId) -> None:
         """List the complete contributions of a study."""
-        items = client.contributions(matching(study, client.studies, "study"))
+        items = [as_document(one) for one in client.contributions(matching(study, client.studies, "study"))]
         out.show({"contributions": items}, listing(items, ("contribution", "holder", "state")))
 
     @command(shares, "erase", site="server")
     def erase(out: Output, client: "Client", study: StudyId) -> None:
         """Erase all shares of a study on this server. The receipts say what was erased."""
         receipts = client.erase_shares(matching(study, client.studies, "study"))
-        documents = [one.get("document", one) for one in receipts]
-        out.show({"receipts": receipts}, listing(documents, ("holder", "contribution", "event", "at")))
+        documents = [one.document.to_json() for one in receipts]
+        out.show(
+            {"receipts": [one.to_json() for one in receipts]},
+            listing(documents, ("holder", "contribution", "event", "at")),
+        )
 
 
 def _verified(

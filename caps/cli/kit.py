@@ -1,12 +1,12 @@
 """How commands are made: each states its own parameters; output, client and how to end come from here."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from caps.cli.connection import Given
 from caps.cli.exits import Exit, Stop, failure_of
@@ -134,11 +134,11 @@ def group(app: typer.Typer, name: str, summary: str) -> typer.Typer:
     return found
 
 
-def matching(asked: str, known: Callable[[], list[dict[str, Any]]], member: str, *, digits: int = 64) -> str:
+def matching(asked: str, known: Callable[[], Sequence[BaseModel]], member: str, *, digits: int = 64) -> str:
     """The whole id for the beginning of one. Raises DomainError unless exactly one of those known begins so."""
     if len(asked) == digits:
         return asked
-    found = [str(one[member]) for one in known() if str(one.get(member, "")).startswith(asked)]
+    found = [one for one in (str(getattr(item, member)) for item in known()) if one.startswith(asked)]
     if len(found) != 1:
         raise DomainError(f"{len(found)} {member} ids begin with {asked}; give more digits of exactly one")
     return found[0]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
@@ -35,6 +36,11 @@ def plain(value: object) -> Text:
         words = [" x ".join(map(str, one)) if isinstance(one, list | tuple) else str(plain(one)) for one in value]
         value = ("\n" if any(len(one) > _PHRASE for one in words) else ", ").join(words) or "-"
     return Text("".join(char if char.isprintable() or char == "\n" else "?" for char in str(value)))
+
+
+def as_document(model: BaseModel) -> dict[str, Any]:
+    """A model as an object of JSON."""
+    return model.model_dump(mode="json", by_alias=True)
 
 
 def facts(members: Mapping[str, Any], title: str | None = None) -> Table:
@@ -79,6 +85,11 @@ class Output:
             for view in views:
                 self.screen.print(plain(view) if isinstance(view, str) else view)
         sys.stdout.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+
+    def tell(self, model: BaseModel) -> None:
+        """The result, if it is what a service answered: all of it."""
+        document = as_document(model)
+        self.show(document, *views(document))
 
     def note(self, words: str) -> None:
         """A remark for people, beside the result."""

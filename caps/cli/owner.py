@@ -2,20 +2,20 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from caps.cli.exits import Exit, Stop
 from caps.cli.kit import command, group, matching
-from caps.cli.output import Output, facts, listing, views
+from caps.cli.output import Output, as_document, facts, listing
 from caps.cli.study import StudyId
 
 if TYPE_CHECKING:
     from caps.client import Client
+    from caps.wire.holder import ContributionView
 
 TableFile = Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet.", exists=True, dir_okay=False)]
-Json = dict[str, Any]
 POLL = 0.5
 
 
@@ -29,25 +29,23 @@ def add_to(app: typer.Typer) -> None:
         identity = matching(study, client.studies, "study")
         with out.transfer(f"loading {file.name}") as progress:
             report = client.put_table(identity, file, progress=progress)
-        out.show(report, *views(report))
+        out.tell(report)
 
     @command(table, "report", site="holder")
     def report(out: Output, client: "Client", study: StudyId) -> None:
         """Say what your holder counted when it checked your table: counts, never values."""
-        found = client.table_report(matching(study, client.studies, "study"))
-        out.show(found, *views(found))
+        out.tell(client.table_report(matching(study, client.studies, "study")))
 
     @command(table, "erase", site="holder")
     def erase(out: Output, client: "Client", study: StudyId) -> None:
         """Erase the table at your holder. A contribution that was made stays: see `caps withdraw`."""
-        found = client.erase_table(matching(study, client.studies, "study"))
-        out.show(found, "The table is erased here.", *views(found))
+        client.erase_table(matching(study, client.studies, "study"))
+        out.show({}, "The table is erased here.")
 
     @command(app, "preview", site="holder")
     def preview(out: Output, client: "Client", study: StudyId) -> None:
         """Owner: the dry run. Shows exactly what would leave your site, to whom, and how many bytes."""
-        found = client.preview(matching(study, client.studies, "study"))
-        out.show(found, *views(found))
+        out.tell(client.preview(matching(study, client.studies, "study")))
 
     @command(app, "contribute", site="holder")
     def contribute(
@@ -75,34 +73,34 @@ def add_to(app: typer.Typer) -> None:
         _tell(out, _settled(out, client, identity, client.withdraw(identity), "withdrawing"))
 
 
-def _settled(out: Output, client: "Client", study: str, found: Json, moving: str) -> Json:
+def _settled(out: Output, client: "Client", study: str, found: "ContributionView", moving: str) -> "ContributionView":
     """Wait until all servers have signed, or one refuses for good."""
     before = ("matching",) if moving == "pushing" else ()
     with out.waiting("bytes at the servers" if moving == "pushing" else "withdrawn from servers") as progress:
-        while found.get("state") in (moving, *before) and not _refusals(found):
-            servers = found.get("servers", [])
+        while found.state in (moving, *before) and not _refusals(found):
             if moving == "pushing":
-                progress(sum(one["sent"] for one in servers), max(1, sum(one["of"] for one in servers)))
+                progress(sum(one.sent for one in found.servers), max(1, sum(one.of for one in found.servers)))
             else:
-                progress(sum(one["withdrawal"] is not None for one in servers), len(servers))
+                progress(sum(one.withdrawal is not None for one in found.servers), len(found.servers))
             time.sleep(POLL)
             found = client.contribution(study)
     return found
 
 
-def _refusals(found: Json) -> list[str]:
+def _refusals(found: "ContributionView") -> list[str]:
     """What servers object to that waiting does not change."""
-    problems = [(one["server"], one["problem"] or {}) for one in found.get("servers", [])]
-    return [f"{server}: {one.get('detail')}" for server, one in problems if one and not one.get("retryable", True)]
+    problems = [(one.server, one.problem) for one in found.servers if one.problem]
+    return [f"{server}: {one.get('detail')}" for server, one in problems if not one.get("retryable", True)]
 
 
-def _tell(out: Output, found: Json) -> None:
+def _tell(out: Output, found: "ContributionView") -> None:
     """A contribution and its servers, without the signatures."""
+    document = as_document(found)
     servers = [
         {**one, "receipt": one["receipt"] is not None, "problem": (one["problem"] or {}).get("detail")}
-        for one in found.get("servers", [])
+        for one in document["servers"]
     ]
     view = listing(servers, ("server", "state", "sent", "of", "receipt", "problem"))
-    out.show(found, facts({key: found.get(key) for key in ("contribution", "state")}), view)
+    out.show(document, facts({key: document[key] for key in ("contribution", "state")}), view)
     if _refusals(found):
         raise Stop(Exit.REFUSED)

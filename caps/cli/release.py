@@ -10,7 +10,7 @@ import typer
 from rich.markdown import Markdown
 
 from caps.cli.kit import command, group, matching
-from caps.cli.output import Output, facts, listing, plain, views
+from caps.cli.output import Output, as_document, facts, listing, plain, views
 
 if TYPE_CHECKING:
     from caps.client import Client, Download
@@ -37,14 +37,13 @@ def add_to(app: typer.Typer) -> None:
     @command(release, "list", site="coordinator")
     def listed(out: Output, client: "Client") -> None:
         """List the releases that are published."""
-        items = client.releases()
+        items = [as_document(one) for one in client.releases()]
         out.show({"releases": items}, listing(items, ("release", "title", "rows", "epsilon", "created_at")))
 
     @command(release, "show", site="coordinator")
     def show(out: Output, client: "Client", release: ReleaseId) -> None:
         """Show a release: what it is of, its files and their digests."""
-        found = client.release(_whole(client, release))
-        out.show(found, *views(found))
+        out.tell(client.release(_whole(client, release)))
 
     @command(release, "get", site="coordinator")
     def get(
@@ -73,8 +72,7 @@ def add_to(app: typer.Typer) -> None:
         seed: Annotated[str | None, typer.Option("--seed", help="64 hexadecimal digits; fresh if not given.")] = None,
     ) -> None:
         """Draw another sample of a release's model. It costs no privacy."""
-        found = client.sample(_whole(client, release), rows=rows, seed=seed)
-        out.show(found, *views(found))
+        out.tell(client.sample(_whole(client, release), rows=rows, seed=seed))
 
     @command(release, "report", site="coordinator")
     def report(out: Output, client: "Client", release: ReleaseId, to: To = None) -> None:
@@ -83,7 +81,9 @@ def add_to(app: typer.Typer) -> None:
         if out.as_json or to is not None:
             _document(out, client.document(identity, "report"), to)
         else:
-            text = client.document(identity, "report", accept="text/markdown").decode(errors="replace")
+            from caps.wire.media import MARKDOWN
+
+            text = client.document(identity, "report", accept=MARKDOWN).decode(errors="replace")
             out.show(text, Markdown(str(plain(text))))
 
     @command(release, "measurements", site="coordinator")

@@ -11,11 +11,12 @@ from rich.text import Text
 
 from caps.cli.exits import Exit, Stop
 from caps.cli.kit import command, group, matching
-from caps.cli.output import Output, facts, listing, plain, views
+from caps.cli.output import Output, facts, listing, plain
 from caps.cli.study import StudyId
 
 if TYPE_CHECKING:
     from caps.client import Client
+    from caps.wire.coordinator import RunChanged, RunProgress
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 _SHOWN = 10
@@ -38,9 +39,9 @@ def add_to(app: typer.Typer) -> None:
         """Operator: seal a study's inputs and start its run. While one goes on, that one is meant."""
         found = client.start(matching(study, client.studies, "study"), holders=holder)
         if watch:
-            _follow(out, client, str(found["run"]))
+            _follow(out, client, found.run)
         else:
-            out.show(found, *views(found))
+            out.tell(found)
 
     @command(run, "watch", site="coordinator")
     def watch(out: Output, client: "Client", run: RunId) -> None:
@@ -50,8 +51,7 @@ def add_to(app: typer.Typer) -> None:
     @command(run, "show", site="coordinator")
     def show(out: Output, client: "Client", run: RunId) -> None:
         """Say where a run is, and why it waits or failed."""
-        found = client.run(run)
-        out.show(found, *views(found))
+        out.tell(client.run(run))
 
 
 class _View:
@@ -62,12 +62,11 @@ class _View:
         self._steps: list[dict[str, Any]] = []
         self._part: float | None = None
 
-    def add(self, event: dict[str, Any]) -> str:
+    def add(self, event: "RunChanged | RunProgress") -> str:
         """Take in an event; returns it as a line."""
-        body = {key: value for key, value in event.items() if key not in {"event", "at"} and value is not None}
-        if event["event"] == "state":
-            known = ("state", "party", "reason")
-            self._state = {"run": self._state["run"], **{key: body[key] for key in known if key in body}}
+        body = event.model_dump(mode="json", exclude={"at"}, exclude_none=True)
+        if "state" in body:
+            self._state = {"run": self._state["run"], **body}
             return " ".join(str(plain(value)) for key, value in self._state.items() if key != "run")
         self._steps = [*self._steps[-_SHOWN + 1 :], body]
         if body.get("rho"):
@@ -89,6 +88,6 @@ def _follow(out: Output, client: "Client", run: str) -> None:
             if live is None:
                 out.note(line)
     found = client.run(run)
-    out.show(found, *views(found))
-    if found.get("state") == "failed":
+    out.tell(found)
+    if found.state == "failed":
         raise Stop(Exit.REFUSED)

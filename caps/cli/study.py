@@ -9,11 +9,12 @@ import typer
 
 from caps.cli.exits import Exit, Stop
 from caps.cli.kit import command, group, matching
-from caps.cli.output import Output, listing, views
+from caps.cli.output import Output, as_document, listing, views
 
 if TYPE_CHECKING:
     from caps.client import Client
     from caps.study import Manifest
+    from caps.wire.coordinator import ParticipationView
 
 File = Annotated[Path, typer.Argument(help="The study's manifest, YAML or JSON.", exists=True, dir_okay=False)]
 StudyId = Annotated[str, typer.Argument(metavar="STUDY", help="The study's id, or the beginning of it.")]
@@ -70,14 +71,12 @@ def _add_files(study: typer.Typer) -> None:
         """Say everything that is wrong with a manifest, with lines. Exit code 1 if anything is."""
         from caps.study.authoring import check as examine
 
-        findings = examine(file.read_text(encoding="utf-8", errors="replace"))
-        errors = sum(finding.severity == "error" for finding in findings)
+        remarks = examine(file.read_text(encoding="utf-8", errors="replace"))
+        errors = sum(remark.severity == "error" for remark in remarks)
         identity = None if errors else read_manifest(file).study_id
-        words = [finding.render(str(file)) for finding in findings]
-        words.append(
-            f"{errors} errors, {len(findings) - errors} warnings" + (f"; study {identity}" if identity else "")
-        )
-        out.show({"valid": not errors, "study": identity, "findings": [asdict(one) for one in findings]}, *words)
+        words = [remark.render(str(file)) for remark in remarks]
+        words.append(f"{errors} errors, {len(remarks) - errors} warnings" + (f"; study {identity}" if identity else ""))
+        out.show({"valid": not errors, "study": identity, "findings": [asdict(one) for one in remarks]}, *words)
         if errors:
             raise Stop(Exit.REFUSED)
 
@@ -111,8 +110,7 @@ def _add_services(study: typer.Typer) -> None:
     @command(study, "propose", site="coordinator")
     def propose(out: Output, client: "Client", file: File) -> None:
         """Operator: propose a study to its coordinator, which asks the servers."""
-        found = client.propose(read_manifest(file))
-        out.show(found, *views(found))
+        out.tell(client.propose(read_manifest(file)))
 
     @command(study, "approve", site=lambda asked: "server" if asked["server"] else "holder")
     def approve(
@@ -129,8 +127,7 @@ def _add_services(study: typer.Typer) -> None:
         """Owner: have your holder sign a study. With --server, operator: let your MPC server take part."""
         if coordinator is not None and not server:
             client.fetch(coordinator, study)
-        found = client.approve(matching(study, client.studies, "study"))
-        out.show(found, *views(found))
+        out.tell(client.approve(matching(study, client.studies, "study")))
 
     @command(study, "fetch", site="holder")
     def fetch(
@@ -140,29 +137,28 @@ def _add_services(study: typer.Typer) -> None:
         coordinator: Annotated[str, typer.Option("--coordinator", help="The coordinator's URL.")],
     ) -> None:
         """Operator: have your holder fetch a study from its coordinator."""
-        found = client.fetch(coordinator, study)
-        out.show(found, *views(found))
+        out.tell(client.fetch(coordinator, study))
 
     @command(study, "list", site="coordinator")
     def listed(out: Output, client: "Client") -> None:
         """List the studies that a service knows, with their states."""
-        items = client.studies()
+        items = [as_document(one) for one in client.studies()]
         out.show({"studies": items}, listing(items, ("study", "title", "state")))
 
     @command(study, "status", site="coordinator")
     def status(out: Output, client: "Client", study: StudyId) -> None:
         """Say how far a study is: who has approved, who is missing, who has contributed."""
         identity = matching(study, client.studies, "study")
-        found = client.study(identity)
+        document = as_document(client.study(identity))
         participation = _participation(client, identity)
-        document = found | ({} if participation is None else {"participation": participation})
+        if participation is not None:
+            document["participation"] = as_document(participation)
         out.show(document, *views(document))
 
     @command(study, "refresh", site="coordinator")
     def refresh(out: Output, client: "Client", study: StudyId) -> None:
         """Operator: have the coordinator ask the servers again."""
-        found = client.refresh(matching(study, client.studies, "study"))
-        out.show(found, *views(found))
+        out.tell(client.refresh(matching(study, client.studies, "study")))
 
     @command(study, "show", site="coordinator")
     def show(
@@ -179,7 +175,7 @@ def _add_services(study: typer.Typer) -> None:
         out.show(document, *views(document))
 
 
-def _participation(client: "Client", study: str) -> dict[str, Any] | None:
+def _participation(client: "Client", study: str) -> "ParticipationView | None":
     """Who has contributed; None where the service, or the token, does not tell."""
     from caps.client import ProblemError
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import json
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,30 +21,56 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 
-from caps.basics import canonical, http
+from caps.basics import canonical
+from caps.basics.document import first_mistake
 from caps.basics.files import digest_of
-from caps.basics.http import JSON_BODY
 from caps.basics.retry import Backoff, Retries
 from caps.client import calls
 from caps.client.calls import AnswerRefused, ClientError, NotTrusted, ProblemError, Unreachable
 from caps.errors import DomainError
+from caps.study import Manifest
 from caps.trust.tls import client_context
+from caps.wire import (
+    Approval,
+    Certificate,
+    ContributionState,
+    Receipt,
+    Signed,
+    coordinator,
+    digests,
+    holder,
+    media,
+    server,
+)
+from caps.wire.coordinator import (
+    ParticipationView,
+    ReleaseView,
+    RunChanged,
+    RunProgress,
+    RunView,
+    SampleBody,
+    SampleView,
+    StartBody,
+)
+from caps.wire.health import Health
+from caps.wire.holder import ContributionView, Invitation, Preview, TableReport
+from caps.wire.releases import Measurements, Report
+from caps.wire.server import LedgerRecord
 
-if TYPE_CHECKING:
-    from caps.study import Manifest
-    from caps.wire import Certificate
-
-Json = dict[str, Any]
+Study = coordinator.StudyView | holder.StudyView | server.StudyState
+"""A study, as the service that is asked sees it."""
+_STUDY: TypeAdapter[Study] = TypeAdapter(Study)
+_STUDIES: TypeAdapter[list[Study]] = TypeAdapter(list[Study])
+_APPROVED: TypeAdapter[holder.StudyView | Signed[Approval]] = TypeAdapter(holder.StudyView | Signed[Approval])
+T = TypeVar("T")
 Progress = Callable[[int, int | None], None]
 """Told the bytes moved so far, and how many there are if that is known."""
-
-FORMATS = {"csv": http.CSV, "parquet": http.PARQUET, "arrow": http.ARROW, "ndjson": http.NDJSON}
-"""The media type of each format, both ways."""
 
 CHUNK = 1 << 18
 ATTEMPTS = 5
@@ -64,16 +89,6 @@ class Event:
     id: str
     name: str
     data: str
-
-    def json(self) -> Json:
-        """The data as an object of JSON."""
-        try:
-            value = json.loads(self.data)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise AnswerRefused("an event's data is not an object of JSON")
-        return value
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -165,58 +180,56 @@ class Client:
 
     # Every service.
 
-    def health(self) -> Json:
+    def health(self) -> Health:
         """Whether the service answers."""
-        return self._json("GET", "/healthz")
+        return self._ask(Health, "GET", "/healthz")
 
-    def ready(self) -> Json:
+    def ready(self) -> Health:
         """Whether the service can work now, and if not, why."""
-        return _object(self._send("GET", "/readyz", also=(503,)))
+        return _read(Health, self._send("GET", "/readyz", also=(503,)).content)
 
-    def studies(self) -> list[Json]:
+    def studies(self) -> list[Study]:
         """The studies this service knows."""
-        return _items(self._send("GET", "/v1/studies"), "studies")
+        return self._ask(_STUDIES, "GET", "/v1/studies")
 
-    def study(self, study: str) -> Json:
+    def study(self, study: str) -> Study:
         """A study's state here."""
-        return self._json("GET", _path("studies", study))
+        return self._ask(_STUDY, "GET", _path("studies", study))
 
-    def approve(self, study: str) -> Json:
+    def approve(self, study: str) -> holder.StudyView | Signed[Approval]:
         """At a holder, its owner's signature; at an MPC server, its operator's consent."""
-        return self._json("POST", _path("studies", study, "approval"))
+        return self._ask(_APPROVED, "POST", _path("studies", study, "approval"))
 
     # The coordinator.
 
-    def propose(self, manifest: Manifest | Mapping[str, Any]) -> Json:
+    def propose(self, manifest: Manifest | Mapping[str, Any]) -> coordinator.StudyView:
         """Propose a study. The same manifest again is the same study."""
         value = dict(manifest) if isinstance(manifest, Mapping) else manifest.to_json()
-        return self._json("POST", "/v1/studies", content=canonical.dump(value), headers=JSON_BODY, repeat=True)
+        return self._ask(coordinator.StudyView, "POST", "/v1/studies", body=value, repeat=True)
 
     def manifest(self, study: str) -> Manifest:
         """A study's manifest, whose digest is the study's id."""
-        from caps.study import Manifest
-
-        found = Manifest.from_json(self._json("GET", _path("studies", study, "manifest")))
+        found = Manifest.from_json(self._ask(dict[str, Any], "GET", _path("studies", study, "manifest")))
         if found.study_id != study:
             raise AnswerRefused("the manifest is that of another study")
         return found
 
-    def refresh(self, study: str) -> Json:
+    def refresh(self, study: str) -> coordinator.StudyView:
         """Have the coordinator ask the servers again."""
-        return self._json("POST", _path("studies", study, "refresh"), repeat=True)
+        return self._ask(coordinator.StudyView, "POST", _path("studies", study, "refresh"), repeat=True)
 
-    def participation(self, study: str) -> Json:
+    def participation(self, study: str) -> ParticipationView:
         """Per holder: whether it approved, and which servers hold its contribution."""
-        return self._json("GET", _path("studies", study, "participation"))
+        return self._ask(ParticipationView, "GET", _path("studies", study, "participation"))
 
-    def start(self, study: str, *, holders: Sequence[str] | None = None) -> Json:
+    def start(self, study: str, *, holders: Sequence[str] | None = None) -> RunView:
         """Seal the study and start its run, on what all gave or only these holders; while one goes on, that one."""
-        body = canonical.dump({} if holders is None else {"holders": list(holders)})
-        return self._json("POST", _path("studies", study, "runs"), content=body, headers=JSON_BODY, repeat=True)
+        body = StartBody(holders=None if holders is None else tuple(holders)).model_dump(exclude_none=True)
+        return self._ask(RunView, "POST", _path("studies", study, "runs"), body=body, repeat=True)
 
-    def run(self, run: str) -> Json:
+    def run(self, run: str) -> RunView:
         """A run's state and progress."""
-        return self._json("GET", _path("runs", run))
+        return self._ask(RunView, "GET", _path("runs", run))
 
     def events(self, run: str, *, after: str | None = None) -> Iterator[Event]:
         """A run's events as they happen, after the one with that id, until the service ends the stream.
@@ -226,12 +239,12 @@ class Client:
         retries = BACKOFF.begin()
         while True:
             opened = False
-            headers = {"Accept": "text/event-stream"} | ({} if after is None else {"Last-Event-ID": after})
+            headers = {"Accept": media.EVENTS} | ({} if after is None else {"Last-Event-ID": after})
             try:
                 with self._opened("GET", _path("runs", run, "events"), headers) as response:
                     if response.status_code == 204:
                         return  # all was told before
-                    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                    if not response.headers.get("content-type", "").startswith(media.EVENTS):
                         raise AnswerRefused("the service sends no events")
                     opened = True
                     for event in parse_events(_lines(response.iter_bytes())):
@@ -244,62 +257,64 @@ class Client:
                     continue  # a long step; if the service is gone, connecting again will tell
                 self._pause(retries, error)
 
-    def watch(self, run: str) -> Iterator[Json]:
-        """What happens in a run until it has ended: each event's data with its `event`, the last being the final state.
+    def watch(self, run: str) -> Iterator[RunChanged | RunProgress]:
+        """What happens in a run until it has ended; the last event is the final state.
 
-        By polling where the service sends no events.
+        By polling where the service sends no events. Events of kinds that are not known here are passed over.
         """
         after: str | None = None
         while True:
             try:
                 for event in self.events(run, after=after):
                     after = event.id or after
-                    body = {"event": event.name, **event.json()}
-                    yield body
-                    if event.name == "state" and body.get("state") in ENDED:
+                    told: RunChanged | RunProgress
+                    if event.name == "state":
+                        told = _read(RunChanged, event.data)
+                    elif event.name == "progress":
+                        told = _read(RunProgress, event.data)
+                    else:
+                        continue
+                    yield told
+                    if isinstance(told, RunChanged) and told.state in ENDED:
                         return
             except AnswerRefused:
                 pass
-            state = {"event": "state", **self.run(run)}
-            yield state
-            if state.get("state") in ENDED:
+            found = self.run(run)
+            yield RunChanged(state=found.state, party=found.party, reason=found.reason)
+            if found.state in ENDED:
                 return
             self._sleep(POLL)
 
-    def releases(self) -> list[Json]:
+    def releases(self) -> list[ReleaseView]:
         """The releases that are published."""
-        return _items(self._send("GET", "/v1/releases"), "releases")
+        return self._ask(list[ReleaseView], "GET", "/v1/releases")
 
-    def release(self, release: str) -> Json:
+    def release(self, release: str) -> ReleaseView:
         """One release."""
-        return self._json("GET", _path("releases", release))
+        return self._ask(ReleaseView, "GET", _path("releases", release))
 
-    def sample(self, release: str, *, rows: int | None = None, seed: str | None = None) -> Json:
+    def sample(self, release: str, *, rows: int | None = None, seed: str | None = None) -> SampleView:
         """Another sample of the release's model."""
-        body = {"rows": rows, "seed": seed}
-        asked = {key: value for key, value in body.items() if value is not None}
-        path = _path("releases", release, "samples")
-        return self._json("POST", path, content=canonical.dump(asked), headers=JSON_BODY)
+        body = SampleBody(rows=rows, seed=seed).model_dump(exclude_none=True)
+        return self._ask(SampleView, "POST", _path("releases", release, "samples"), body=body)
 
-    def measurements(self, release: str) -> Json:
+    def measurements(self, release: str) -> Measurements:
         """The noisy counts, with sigma and error bars."""
-        return _parsed(self.document(release, "measurements").decode())
+        return _read(Measurements, self.document(release, "measurements"))
 
-    def report(self, release: str) -> Json:
+    def report(self, release: str) -> Report:
         """Privacy in words, and quality as estimated."""
-        return _parsed(self.document(release, "report").decode())
+        return _read(Report, self.document(release, "report"))
 
     def certificate(self, release: str) -> Certificate:
         """What an auditor checks a release by: `caps verify`."""
-        from caps.wire import Certificate
-
-        return Certificate.model_validate_json(self.document(release, "certificate"))
+        return _read(Certificate, self.document(release, "certificate"))
 
     def transcript(self, release: str, target: Path, *, progress: Progress | None = None) -> Download:
         """Fetch every request and signed answer of a release into a file, as `download` does with the rows."""
-        return _Fetch(self, _path("releases", release, "transcript"), FORMATS["ndjson"], target, progress).run()
+        return _Fetch(self, _path("releases", release, "transcript"), media.NDJSON, target, progress).run()
 
-    def document(self, release: str, name: str, *, accept: str = http.JSON) -> bytes:
+    def document(self, release: str, name: str, *, accept: str = media.JSON) -> bytes:
         """A release's `measurements`, `report` or `certificate`, byte by byte, with the digest stated if one is."""
         headers = {"Accept": accept}
         response = self._send("GET", _path("releases", release, name), headers=headers)
@@ -322,80 +337,86 @@ class Client:
         A partial file `<target>.part` of an earlier attempt is continued. The file appears under its name only when its
         bytes have the digest that the service states.
         """
-        if format not in FORMATS:
-            raise DomainError(f"a format is one of {', '.join(FORMATS)}")
+        if format not in media.TABLES:
+            raise DomainError(f"a format is one of {', '.join(media.TABLES)}")
         parts = ("releases", release, *(() if sample is None else ("samples", sample)), "data")
-        return _Fetch(self, _path(*parts), FORMATS[format], target, progress).run()
+        return _Fetch(self, _path(*parts), media.TABLES[format], target, progress).run()
 
     # A holder.
 
-    def fetch(self, coordinator: str, study: str) -> Json:
+    def fetch(self, coordinator: str, study: str) -> holder.StudyView:
         """Have the holder fetch a study's manifest from its coordinator."""
-        body = canonical.dump({"coordinator": coordinator, "study": study})
-        return self._json("POST", "/v1/studies", content=body, headers=JSON_BODY, repeat=True)
+        body = Invitation(coordinator=coordinator, study=study).to_json()
+        return self._ask(holder.StudyView, "POST", "/v1/studies", body=body, repeat=True)
 
-    def put_table(self, study: str, table: Path, *, progress: Progress | None = None) -> Json:
+    def put_table(self, study: str, table: Path, *, progress: Progress | None = None) -> TableReport:
         """Stream a CSV or Parquet file to the holder, which validates it and keeps it at its site."""
-        return self._upload("PUT", _path("studies", study, "table"), table, progress)
+        return self._upload(TableReport, "PUT", _path("studies", study, "table"), table, progress)
 
-    def table_report(self, study: str) -> Json:
+    def table_report(self, study: str) -> TableReport:
         """What the holder counted when it checked the table: counts, never values."""
-        return self._json("GET", _path("studies", study, "table"))
+        return self._ask(TableReport, "GET", _path("studies", study, "table"))
 
-    def erase_table(self, study: str) -> Json:
+    def erase_table(self, study: str) -> None:
         """Erase the table at the holder."""
-        return self._json("DELETE", _path("studies", study, "table"))
+        self._send("DELETE", _path("studies", study, "table"))
 
-    def preview(self, study: str) -> Json:
+    def preview(self, study: str) -> Preview:
         """The dry run: exactly what would leave the site, to whom, how many bytes."""
-        return self._json("GET", _path("studies", study, "preview"))
+        return self._ask(Preview, "GET", _path("studies", study, "preview"))
 
-    def contribute(self, study: str, table: Path | None = None, *, progress: Progress | None = None) -> Json:
+    def contribute(
+        self, study: str, table: Path | None = None, *, progress: Progress | None = None
+    ) -> ContributionView:
         """Share the holder's table into the study, or this file's; done when three receipts are there."""
         path = _path("studies", study, "contribution")
-        return self._json("PUT", path) if table is None else self._upload("POST", path, table, progress)
+        if table is None:
+            return self._ask(ContributionView, "PUT", path)
+        return self._upload(ContributionView, "POST", path, table, progress)
 
-    def contribution(self, study: str) -> Json:
+    def contribution(self, study: str) -> ContributionView:
         """State of the push, and receipts."""
-        return self._json("GET", _path("studies", study, "contribution"))
+        return self._ask(ContributionView, "GET", _path("studies", study, "contribution"))
 
-    def withdraw(self, study: str) -> Json:
+    def withdraw(self, study: str) -> ContributionView:
         """Take the contribution back, before the study is sealed."""
-        return self._json("DELETE", _path("studies", study, "contribution"))
+        return self._ask(ContributionView, "DELETE", _path("studies", study, "contribution"))
 
     # An MPC server.
 
-    def contributions(self, study: str) -> list[Json]:
+    def contributions(self, study: str) -> list[ContributionState]:
         """Complete contributions of a study."""
-        return _items(self._send("GET", _path("studies", study, "contributions")), "contributions")
+        return self._ask(list[ContributionState], "GET", _path("studies", study, "contributions"))
 
-    def erase_shares(self, study: str) -> list[Json]:
+    def erase_shares(self, study: str) -> list[Signed[Receipt]]:
         """Erase the shares of a study; the server's receipts."""
-        return _items(self._send("DELETE", _path("studies", study, "shares")), "receipts")
+        return self._ask(list[Signed[Receipt]], "DELETE", _path("studies", study, "shares"))
 
-    def ledger(self) -> Iterator[Json]:
+    def ledger(self) -> Iterator[LedgerRecord]:
         """Every record of the server's ledger, in order. Raises Unreachable if the stream breaks."""
-        with self._opened("GET", "/v1/ledger", {"Accept": FORMATS["ndjson"]}) as response:
+        with self._opened("GET", "/v1/ledger", {"Accept": media.NDJSON}) as response:
             for line in _lines(response.iter_bytes()):
                 if line:
-                    yield _parsed(line)
+                    yield _read(LedgerRecord, line)
 
     # How requests are sent.
 
-    def _json(
+    def _ask(
         self,
+        model: type[T] | TypeAdapter[T],
         method: str,
         path: str,
         *,
-        content: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
         repeat: bool = False,
-    ) -> Json:
-        return _object(self._send(method, path, lambda: content, headers, repeat=repeat))
+    ) -> T:
+        """What the service answers, which must be such a model."""
+        content, headers = (None, None) if body is None else (canonical.dump(body), media.JSON_BODY)
+        return _read(model, self._send(method, path, lambda: content, headers, repeat=repeat).content)
 
-    def _upload(self, method: str, path: str, table: Path, progress: Progress | None) -> Json:
+    def _upload(self, model: type[T], method: str, path: str, table: Path, progress: Progress | None) -> T:
         with table.open("rb") as file:
-            kind = FORMATS["parquet" if file.read(len(_PARQUET)) == _PARQUET else "csv"]
+            kind = media.PARQUET if file.read(len(_PARQUET)) == _PARQUET else media.CSV
         size = table.stat().st_size
         headers = {"Content-Type": kind, "Content-Length": str(size)}
 
@@ -409,7 +430,8 @@ class Client:
                         progress(sent, size)
 
         # The holder answers only when it has read and checked the whole table.
-        return _object(self._send(method, path, body, headers, timeout=httpx.Timeout(calls.TIMEOUT, read=600.0)))
+        timeout = httpx.Timeout(calls.TIMEOUT, read=600.0)
+        return _read(model, self._send(method, path, body, headers, timeout=timeout).content)
 
     def _send(
         self,
@@ -533,40 +555,18 @@ def _context(authority: Path) -> ssl.SSLContext:
         raise DomainError(f"{authority}: not a readable PEM file with an authority's certificate") from None
 
 
-def _object(response: httpx.Response) -> Json:
-    """A JSON object; that of an empty body is empty. The Location of a new thing is kept as `location`."""
-    value = _parsed(response.text) if response.content else {}
-    if "location" in response.headers:
-        value.setdefault("location", response.headers["location"])
-    return value
-
-
-def _parsed(text: str) -> Json:
+def _read(model: type[T] | TypeAdapter[T], content: str | bytes) -> T:
+    """What a service sent, which must be such a model. Raises AnswerRefused, saying where it is not."""
     try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise AnswerRefused("the service's answer is not an object of JSON")
-    return value
-
-
-def _items(response: httpx.Response, member: str) -> list[Json]:
-    """A list, which may stand alone or as a member."""
-    try:
-        value = response.json()
-    except ValueError:
-        value = None
-    if isinstance(value, dict):
-        value = value.get(member)
-    if not isinstance(value, list):
-        raise AnswerRefused(f"the service's answer is not a list of {member}")
-    return value
+        return (model if isinstance(model, TypeAdapter) else TypeAdapter(model)).validate_json(content)
+    except (ValidationError, DomainError) as error:
+        where = first_mistake(error) if isinstance(error, ValidationError) else str(error)
+        raise AnswerRefused(f"the service's answer is not what the contract says: {where}") from None
 
 
 def _stated_digest(response: httpx.Response) -> bytes:
-    """The SHA-256 of the whole file, of Repr-Digest (RFC 9530)."""
-    stated = http.digest_of_header(response.headers.get("repr-digest", ""))
+    """The SHA-256 of the whole file, of Repr-Digest."""
+    stated = digests.stated(response.headers.get("repr-digest", ""))
     if stated is None:
         raise AnswerRefused("the service states no SHA-256 of the file")
     return stated

@@ -8,16 +8,26 @@ Scores are integers in units of 2^-UNIT_BITS of a person, so that their sensitiv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from typing import Protocol, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    Strict,
+    TypeAdapter,
+    WithJsonSchema,
+)
 
 from caps.basics import canonical
-from caps.data.domain import Clique, Layout
+from caps.data.domain import Layout
 from caps.dp.bounds import MOST_BIAS, MOST_COUNTED, MOST_ESTIMATED, NOISE_BITS, SCORE_BITS, UNIT_BITS, largest_score
 from caps.dp.noise.plans import (
     DummyPlan,
@@ -37,6 +47,7 @@ from caps.dp.noise.plans import (
 from caps.dp.privacy.filter import Entry
 from caps.dp.privacy.mechanisms import (
     AnyMechanism,
+    Charged,
     Gaussian,
     GaussianOverlaps,
     Laplace,
@@ -47,10 +58,71 @@ from caps.dp.privacy.mechanisms import (
     mechanism_to_json,
 )
 from caps.dp.privacy.neighbouring import Neighbouring
-from caps.dp.privacy.rational import read_count, read_list, read_object, read_text
+from caps.dp.privacy.rational import RATIO_PATTERN
 from caps.errors import DomainError
 
-Integers: TypeAlias = npt.NDArray[np.int64]
+
+def _integers(value: object) -> npt.NDArray[np.int64]:
+    """A list of JSON integers, all at once: there may be 2^24 of them."""
+    if not isinstance(value, list) or not {int}.issuperset(map(type, value)):
+        raise ValueError("a list of integers is expected")
+    try:
+        numbers = np.array(value, np.int64)
+    except OverflowError:
+        raise ValueError(_TOO_LARGE) from None
+    if np.any(numbers > canonical.MAX_INTEGER) or np.any(numbers < -canonical.MAX_INTEGER):
+        raise ValueError(_TOO_LARGE)
+    return numbers
+
+
+def _drawn_by(*kinds: type[Charged]) -> tuple[PlainValidator, PlainSerializer, WithJsonSchema]:
+    """The wire form of a mechanism that is one of these."""
+
+    def read(value: object) -> Charged:
+        try:
+            mechanism = mechanism_from_json(value)
+        except DomainError as error:
+            raise ValueError(str(error)) from None
+        if not isinstance(mechanism, kinds):
+            raise ValueError(f"{mechanism.kind} cannot be asked for here")
+        return mechanism
+
+    schemas = []
+    for kind in kinds:
+        parameters = {one.name: {"type": "string", "pattern": RATIO_PATTERN} for one in fields(kind)}
+        properties = {"kind": {"const": kind.kind, "type": "string"}, **parameters}
+        schemas.append(
+            {
+                "type": "object",
+                "title": kind.__name__,
+                "properties": properties,
+                "required": list(properties),
+                "additionalProperties": False,
+            }
+        )
+    return PlainValidator(read), PlainSerializer(mechanism_to_json), WithJsonSchema({"oneOf": schemas})
+
+
+def _spelled_out(schema: dict[str, Any]) -> None:
+    """On the wire every member is given, also where Python has a default."""
+    for member in schema["properties"].values():
+        member.pop("default", None)
+    schema["required"] = list(schema["properties"])
+
+
+_TOO_LARGE = "an integer below 2**53 is expected"
+_WIRE = ConfigDict(extra="forbid", arbitrary_types_allowed=True, json_schema_extra=_spelled_out)
+_LARGEST = canonical.MAX_INTEGER
+
+Integers: TypeAlias = Annotated[
+    npt.NDArray[np.int64],
+    PlainValidator(_integers),
+    PlainSerializer(lambda numbers: numbers.tolist(), return_type=list[int]),
+    WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": -_LARGEST, "maximum": _LARGEST}}),
+]
+_Count: TypeAlias = Annotated[int, Strict(), Field(ge=-_LARGEST, le=_LARGEST)]
+_Text: TypeAlias = Annotated[str, Strict()]
+_Clique: TypeAlias = tuple[_Text, ...]
 Plan: TypeAlias = GaussianPlan | LaplacePlan | GumbelPlan | GeometricPlan
 """Noise that is drawn jointly, in MPC."""
 
@@ -115,6 +187,15 @@ def _sums(numbers: Integers, starts: npt.NDArray[np.intp]) -> list[int]:
     return [(a << 20) + b for a, b in zip(high, low, strict=True)]
 
 
+@dataclass(frozen=True)
+class Compute:
+    """COMPUTE ANSWERS, a run's step 0: count every marginal of the layout. The counts stay secret."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _WIRE
+    step: ClassVar[str] = "compute"
+    kind: Literal["compute"] = field(default="compute", kw_only=True)
+
+
 @dataclass(frozen=True, eq=False)
 class Selection:
     """Which candidate's marginal is worst approximated: the greatest w (sum of |2^8 count - estimate| - bias) + noise.
@@ -125,13 +206,15 @@ class Selection:
     candidates are, so that the noise of a step is the same whether it was drawn beforehand or not.
     """
 
-    step: str
-    candidates: tuple[Clique, ...]
+    __pydantic_config__: ClassVar[ConfigDict] = _WIRE
+    kind: Literal["select"] = field(default="select", kw_only=True)
+    step: _Text
+    candidates: tuple[_Clique, ...]
     estimate: Integers
     bias: Integers
     weights: Integers
-    mechanism: NoisyMax | PermuteAndFlip
-    draws: int | None = None
+    mechanism: Annotated[NoisyMax | PermuteAndFlip, *_drawn_by(NoisyMax, PermuteAndFlip)]
+    draws: _Count | None = None
 
     @property
     def noise_values(self) -> int:
@@ -187,10 +270,12 @@ class Measurement:
     Servers draw noise before they know which marginal will be selected, hence for the largest.
     """
 
-    step: str
-    clique: Clique
-    mechanism: Gaussian | Laplace
-    draws: int | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = _WIRE
+    kind: Literal["measure"] = field(default="measure", kw_only=True)
+    step: _Text
+    clique: _Clique
+    mechanism: Annotated[Gaussian | Laplace, *_drawn_by(Gaussian, Laplace)]
+    draws: _Count | None = None
 
     def noise_values(self, layout: Layout) -> int:
         """How many values to draw. Raises DomainError if they are fewer than the cells."""
@@ -227,67 +312,29 @@ def _entry(step: str, mechanism: AnyMechanism, plan: Plan, draws: int) -> Entry:
 
 
 Request: TypeAlias = Selection | Measurement
-COMPUTE: Mapping[str, str] = {"kind": "compute"}
-"""The request of a run's step 0, COMPUTE ANSWERS, as JSON; the steps after it are `Request`s."""
-COMPUTE_DIGEST = canonical.digest("request", COMPUTE)
-_MEMBERS = {
-    "select": ("kind", "step", "candidates", "estimate", "bias", "weights", "mechanism", "draws"),
-    "measure": ("kind", "step", "clique", "mechanism", "draws"),
+"""What an algorithm decides to ask."""
+_MEMBERS: dict[str, list[str]] = {
+    cls.kind: [one.name for one in fields(cls)] for cls in (Compute, Selection, Measurement)
 }
 
 
-def request_to_json(request: Request) -> dict[str, object]:
-    """As an object of canonical JSON."""
-    if isinstance(request, Selection):
-        return {
-            "kind": "select",
-            "step": request.step,
-            "candidates": [list(clique) for clique in request.candidates],
-            "estimate": request.estimate.tolist(),
-            "bias": request.bias.tolist(),
-            "weights": request.weights.tolist(),
-            "mechanism": mechanism_to_json(request.mechanism),
-            "draws": request.draws,
-        }
-    return {
-        "kind": "measure",
-        "step": request.step,
-        "clique": list(request.clique),
-        "mechanism": mechanism_to_json(request.mechanism),
-        "draws": request.draws,
-    }
+def _whole(value: object) -> object:
+    """Refuse an object of JSON that leaves a member to its default: one request has one spelling, and one digest."""
+    if isinstance(value, dict) and isinstance(kind := value.get("kind"), str):
+        missing = [name for name in _MEMBERS.get(kind, ()) if name not in value]
+        if missing:
+            raise ValueError(f"members are missing: {', '.join(missing)}")
+    return value
 
 
-def request_from_json(value: object) -> Request:
-    """The inverse of `request_to_json`. Raises DomainError for any other object."""
-    kind = read_text(value.get("kind")) if isinstance(value, dict) else ""
-    if kind not in _MEMBERS:
-        raise DomainError("a request is to select or to measure")
-    members = read_object(value, _MEMBERS[kind])
-    draws = None if members["draws"] is None else read_count(members["draws"])
-    step, mechanism = read_text(members["step"]), mechanism_from_json(members["mechanism"])
-    if kind == "select":
-        if not isinstance(mechanism, NoisyMax | PermuteAndFlip):
-            raise DomainError(f"{mechanism.kind} does not select")
-        candidates = tuple(_clique(clique) for clique in read_list(members["candidates"]))
-        estimate, bias, weights = (_integers(members[name]) for name in ("estimate", "bias", "weights"))
-        return Selection(step, candidates, estimate, bias, weights, mechanism, draws)
-    if not isinstance(mechanism, Gaussian | Laplace):
-        raise DomainError(f"{mechanism.kind} does not measure")
-    return Measurement(step, _clique(members["clique"]), mechanism, draws)
+StepRequest: TypeAlias = Annotated[Compute | Selection | Measurement, Discriminator("kind"), BeforeValidator(_whole)]
+"""What a step of a run is asked for: the request of step 0 is to compute, those after it are `Request`s."""
+STEP_REQUEST: TypeAdapter[StepRequest] = TypeAdapter(StepRequest)
 
 
-def request_digest(request: Request) -> bytes:
+def request_digest(request: StepRequest) -> bytes:
     """SHA-256 of the canonical form."""
-    return canonical.digest("request", request_to_json(request))
-
-
-def _clique(value: object) -> Clique:
-    return tuple(read_text(name) for name in read_list(value))
-
-
-def _integers(value: object) -> Integers:
-    return np.array([read_count(number) for number in read_list(value)], np.int64)
+    return canonical.digest("request", STEP_REQUEST.dump_python(request, mode="json"))
 
 
 class Oracle(Protocol):

@@ -18,7 +18,6 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
-from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,8 +28,11 @@ from caps.service import logs
 from caps.service.identity import CALLER, CERTIFICATE, NOBODY, Allow, Caller, machine_of, unauthenticated
 from caps.service.metrics import Metrics, Reading
 from caps.service.metrics import router as metrics_router
-from caps.service.problems import MEDIA_TYPE, Kind, Problem, of_error
+from caps.service.problems import Problem, of_error
 from caps.service.tokens import Tokens
+from caps.wire import media
+from caps.wire.health import Health
+from caps.wire.problems import Kind, ProblemDocument
 
 REQUEST_ID = "caps.request_id"
 JSON_LIMIT = 4 << 20
@@ -72,29 +74,6 @@ def utc_now() -> datetime:
 def instant(at: datetime) -> str:
     """A time as documents spell it."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class ProblemDocument(BaseModel):
-    """RFC 9457; `type` is one of a fixed list of URNs, and some types carry further members."""
-
-    model_config = ConfigDict(extra="allow")
-    type: str
-    title: str
-    status: int
-    detail: str
-    retryable: bool
-    request_id: str
-    hint: str | None = None
-
-
-class Health(BaseModel):
-    """Whether a service is alive or ready, and if not, why."""
-
-    status: str
-    service: str
-    name: str
-    version: str
-    reasons: list[str] = []
 
 
 def create_app(
@@ -191,7 +170,7 @@ def _described(document: dict[str, Any], table: _Table) -> dict[str, Any]:
     components["responses"] = {
         "Problem": {
             "description": "A problem (RFC 9457)",
-            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            "content": {media.PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
     }
     components["securitySchemes"] = {
@@ -242,7 +221,7 @@ def _hoisted(part: Any, schemas: dict[str, Any]) -> Any:
 def problem_response(problem: Problem, request_id: str) -> Response:
     """A problem as a response."""
     body = problem.document(request_id)
-    return JSONResponse(body, body["status"], headers=problem.headers, media_type=MEDIA_TYPE)
+    return JSONResponse(body, body["status"], headers=problem.headers, media_type=media.PROBLEM)
 
 
 def request_id_of(request: Request) -> str:
@@ -268,13 +247,15 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 
 def _place(one: dict[str, Any]) -> str:
     """Where an error is. A member that no model has is named by its sender, so its name is not repeated."""
-    parts = one["loc"][:-1] if one["type"] == "extra_forbidden" else one["loc"]
+    parts = one["loc"][:-1] if one["type"] in _UNKNOWN else one["loc"]
     return ".".join(str(part) if isinstance(part, int) or _MEMBER.fullmatch(part) else "*" for part in parts)
 
 
-_MESSAGES = {
+_UNKNOWN = dict.fromkeys(("extra_forbidden", "unexpected_keyword_argument"), "has a member that is not known here")
+_MESSAGES = _UNKNOWN | {
     "json_invalid": "the body is not JSON",
-    "extra_forbidden": "has a member that is not known here",
+    "model_attributes_type": "is not an object",
+    "union_tag_not_found": "does not say of what kind it is",
     "union_tag_invalid": "is of a kind that is not known here",
     "uuid_parsing": "is not a UUID",
 }

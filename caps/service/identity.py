@@ -15,9 +15,10 @@ from fastapi import Request
 from starlette.types import Scope as AsgiScope
 
 from caps.errors import DomainError
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.tokens import Person, Scope
 from caps.trust.pki import role_uri, role_uris, spki_pin
+from caps.wire.problems import Kind
 
 CERTIFICATE = "caps.certificate"
 """Key of the ASGI scope under which `caps.service.serve` puts the client's certificate, DER or None."""

@@ -25,8 +25,10 @@ from caps.errors import CapsError
 from caps.service import logs
 from caps.service.identity import CERTIFICATE
 from caps.service.metrics import Metrics, Reading
-from caps.service.problems import MEDIA_TYPE, Kind, Problem
+from caps.service.problems import Problem
 from caps.trust.tls import RENEW_WITHIN, Credentials, RenewedContext
+from caps.wire import media
+from caps.wire.problems import Kind
 
 HEAD_TIMEOUT = 20.0
 """Seconds within which a request's first line and headers must have come. uvicorn would wait for ever."""
@@ -89,7 +91,7 @@ class CertificateProtocol(H11Protocol):
         document = Problem(Kind.MALFORMED, msg).document(secrets.token_hex(8))
         body = json.dumps(document).encode()
         headers = [
-            (b"content-type", MEDIA_TYPE.encode()),
+            (b"content-type", media.PROBLEM.encode()),
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
         ]

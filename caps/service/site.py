@@ -24,13 +24,14 @@ from caps.service.app import Clock, instant, utc_now
 from caps.service.identity import Caller, Machine, machine
 from caps.service.logs import level_of, trace
 from caps.service.metrics import Metrics, Reading, sizes_of
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.tokens import Tokens
 from caps.study import Coordinator, Holder, Server
 from caps.trust import pki, signing
 from caps.trust.cards import Party
 from caps.trust.home import SIGNING_KEY, TOKENS
 from caps.trust.tls import Credentials, client_context
+from caps.wire.problems import Kind
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from caps.dp.enforce import Enforcer
-from caps.dp.oracle import Request, Selection
+from caps.dp.oracle import Compute, Selection, StepRequest
 from caps.dp.privacy import Entry, Filter, PrivacyStatement
 from caps.errors import DomainError, NotDue
 from caps.study.manifest import Manifest
@@ -23,7 +23,7 @@ Value = int | tuple[int, ...]
 class Admission:
     """A step that is due and affordable: its request, what it is charged, and what may follow it."""
 
-    request: Request | None
+    request: StepRequest
     entry: Entry | None
     enforcer: Enforcer
 
@@ -31,8 +31,7 @@ class Admission:
 class Account:
     """Step by step: `check` says what a request costs, `charge` goes on to it, `answered` notes what it opened.
 
-    Step 0, COMPUTE ANSWERS, is the request None; it is charged what it shows servers of a join, if anything. No I/O, no
-    clock, no chance.
+    Step 0, COMPUTE ANSWERS, is charged what it shows servers of a join, if anything. No I/O, no clock, no chance.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -57,11 +56,11 @@ class Account:
         """Whether every step of the program was charged and answered."""
         return self.steps > 0 and self._unanswered is None and self.enforcer.ended
 
-    def check(self, request: Request | None) -> Admission:
+    def check(self, request: StepRequest) -> Admission:
         """What the next step would cost. Raises NotDue, DomainError or BudgetExceeded; changes nothing."""
-        if self._unanswered is not None or (request is None) != (self.steps == 0):
-            raise NotDue(f"due: {self.due}; {'compute' if request is None else request.step} was asked for")
-        if request is None:
+        if self._unanswered is not None or isinstance(request, Compute) != (self.steps == 0):
+            raise NotDue(f"due: {self.due}; {request.step} was asked for")
+        if isinstance(request, Compute):
             entry, following = self._manifest.overlaps_entry, self.enforcer
         else:
             admitted = self.enforcer.admit(request)
@@ -89,9 +88,10 @@ class Account:
             self.enforcer = self.enforcer.answered(value)  # only what was selected may be measured for it
         elif isinstance(value, int):
             raise DomainError("only a selection opens one number")
-        elif request is None and not {0, 1}.issuperset(value):
-            raise DomainError("COMPUTE ANSWERS says 1 or 0 of each contribution")
-        elif request is not None and len(value) != self._manifest.domain.cells(request.clique):
+        elif isinstance(request, Compute):
+            if not {0, 1}.issuperset(value):
+                raise DomainError("COMPUTE ANSWERS says 1 or 0 of each contribution")
+        elif len(value) != self._manifest.domain.cells(request.clique):
             raise DomainError("a measurement opens every cell of its marginal once")
         self._unanswered = None
 

@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from caps.basics import canonical
 from caps.data.schema import Schema
 from caps.errors import DomainError
-from caps.study.manifest import PROBLEMS, AlgorithmChoice, Manifest
+from caps.study.manifest import MISTAKES, AlgorithmChoice, Manifest
 from caps.study.policy import Policy
 from caps.trust.cards import Card
 
@@ -29,7 +29,7 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Remark:
     """Something about a file: where, what, and what to do. line and column count from 1; 0 for the whole file."""
 
     severity: Literal["error", "warning"]
@@ -51,62 +51,62 @@ class Finding:
 
 
 class ManifestRefused(DomainError):
-    """A file that is no manifest; `findings` say why."""
+    """A file that is no manifest; `remarks` say why."""
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        super().__init__("\n".join(map(str, findings)))
-        self.findings = tuple(findings)
+    def __init__(self, remarks: Sequence[Remark]) -> None:
+        super().__init__("\n".join(map(str, remarks)))
+        self.remarks = tuple(remarks)
 
 
 def load(text: str, source: str = "manifest") -> Manifest:
     """The manifest of a YAML or JSON text. Raises ManifestRefused with every error."""
-    findings, manifest = _examined(text)
+    remarks, manifest = _examined(text)
     if manifest is None:
-        raise ManifestRefused([replace(finding, source=source) for finding in findings])
+        raise ManifestRefused([replace(remark, source=source) for remark in remarks])
     return manifest
 
 
-def check(text: str, source: str = "manifest") -> list[Finding]:
+def check(text: str, source: str = "manifest") -> list[Remark]:
     """All that is wrong with a YAML or JSON text, in its order; then warnings about what is allowed but doubtful.
 
     What follows from several parts together is only said of parts that are sound by themselves.
     """
-    return [replace(finding, source=source) for finding in _examined(text)[0]]
+    return [replace(remark, source=source) for remark in _examined(text)[0]]
 
 
-def _examined(text: str) -> tuple[list[Finding], Manifest | None]:
+def _examined(text: str) -> tuple[list[Remark], Manifest | None]:
     try:
         marks, value = _parsed(text)
     except _NotReadable as error:
-        return [error.finding], None
+        return [error.remark], None
     doubts = [*_structure(marks, value)]
     if doubts:
         return doubts, None
     assert isinstance(value, dict)
-    problems: list[str] = []
-    manifest, findings = None, [*_placeholders(value, marks)]
+    mistakes: list[str] = []
+    manifest, remarks = None, [*_placeholders(value, marks)]
     try:
-        manifest = Manifest.model_validate_json(canonical.dump(value), strict=True, context={PROBLEMS: problems})
+        manifest = Manifest.model_validate_json(canonical.dump(value), strict=True, context={MISTAKES: mistakes})
     except DomainError as error:
-        return [marks.finding((), str(error))], None
+        return [marks.remark((), str(error))], None
     except ValidationError as error:
-        placeholders = {finding.place for finding in findings}
-        fields = _field_findings(error.errors(include_url=False), value, marks)
-        findings += [finding for finding in fields if finding.place not in placeholders]
-        problems = _partial_problems({str(e["loc"][0]) for e in error.errors() if e["loc"]}, value)
-    for problem in problems:
-        place, _, message = problem.partition(": ")
-        findings.append(marks.finding(_steps(place), message, shown=place))
-    findings.sort(key=lambda finding: (finding.line, finding.column))
-    if findings:
-        return findings, None
+        placeholders = {remark.place for remark in remarks}
+        fields = _field_remarks(error.errors(include_url=False), value, marks)
+        remarks += [remark for remark in fields if remark.place not in placeholders]
+        mistakes = _partial_mistakes({str(e["loc"][0]) for e in error.errors() if e["loc"]}, value)
+    for mistake in mistakes:
+        place, _, message = mistake.partition(": ")
+        remarks.append(marks.remark(_steps(place), message, shown=place))
+    remarks.sort(key=lambda remark: (remark.line, remark.column))
+    if remarks:
+        return remarks, None
     assert manifest is not None
     return [*_warnings(manifest, marks)], manifest
 
 
 class _NotReadable(Exception):
     def __init__(self, message: str, line: int = 0, column: int = 0, hint: str = "") -> None:
-        self.finding = Finding("error", "", line, column, message, hint)
+        self.remark = Remark("error", "", line, column, message, hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class _Marks:
                 break
         return mark.line + 1, mark.column + 1
 
-    def finding(
+    def remark(
         self,
         place: Place,
         message: str,
@@ -142,8 +142,8 @@ class _Marks:
         *,
         shown: str | None = None,
         severity: Literal["error", "warning"] = "error",
-    ) -> Finding:
-        return Finding(severity, _spelled(place) if shown is None else shown, *self.at(place), message, hint)
+    ) -> Remark:
+        return Remark(severity, _spelled(place) if shown is None else shown, *self.at(place), message, hint)
 
 
 def _parsed(text: str) -> tuple[_Marks, object]:
@@ -179,22 +179,22 @@ def _parsed_json(text: str) -> tuple[_Marks, object]:
         return _Marks(None), value
 
 
-def _structure(marks: _Marks, value: object) -> Iterator[Finding]:
+def _structure(marks: _Marks, value: object) -> Iterator[Remark]:
     """What YAML allows and JSON does not."""
     if not isinstance(value, dict):
-        yield Finding("error", "", 1, 1, "a manifest is a list of members such as `title: ...`")
+        yield Remark("error", "", 1, 1, "a manifest is a list of members such as `title: ...`")
         return
     yield from _repeated(marks.root, ())
     for place, item in _items(value, ()):
         if isinstance(item, date):
-            yield marks.finding(place, "is a date, which JSON has not", "put it in quotes, to be text")
+            yield marks.remark(place, "is a date, which JSON has not", "put it in quotes, to be text")
         elif isinstance(item, Mapping):
             for name in item:
                 if not isinstance(name, str):
                     hint = "put it in quotes; YAML reads a plain yes, no, on, off or number as something else than text"
-                    yield marks.finding(place, f"has a member {name!r}, whose name is not text", hint)
+                    yield marks.remark(place, f"has a member {name!r}, whose name is not text", hint)
         elif not isinstance(item, str | bool | int | float | list | None):
-            yield marks.finding(place, f"is a {type(item).__name__}, which JSON has not")
+            yield marks.remark(place, f"is a {type(item).__name__}, which JSON has not")
 
 
 def _items(value: object, place: Place) -> Iterator[tuple[Place, object]]:
@@ -207,14 +207,14 @@ def _items(value: object, place: Place) -> Iterator[tuple[Place, object]]:
             yield from _items(item, (*place, index))
 
 
-def _repeated(node: yaml.Node | None, place: Place) -> Iterator[Finding]:
+def _repeated(node: yaml.Node | None, place: Place) -> Iterator[Remark]:
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, item in node.value:
             mark, here = key.start_mark, (*place, str(key.value))
             if key.value in seen:
                 message = f"is given twice; first in line {seen[key.value]}"
-                yield Finding("error", _spelled(here), mark.line + 1, mark.column + 1, message)
+                yield Remark("error", _spelled(here), mark.line + 1, mark.column + 1, message)
             seen.setdefault(str(key.value), mark.line + 1)
             yield from _repeated(item, here)
     elif isinstance(node, yaml.SequenceNode):
@@ -222,22 +222,22 @@ def _repeated(node: yaml.Node | None, place: Place) -> Iterator[Finding]:
             yield from _repeated(item, (*place, index))
 
 
-def _field_findings(errors: Sequence[ErrorDetails], value: dict[str, Any], marks: _Marks) -> list[Finding]:
-    """One finding for each place. Where several forms are allowed, pydantic reports once for each of them."""
-    found: dict[str, Finding] = {}
+def _field_remarks(errors: Sequence[ErrorDetails], value: dict[str, Any], marks: _Marks) -> list[Remark]:
+    """One remark for each place. Where several forms are allowed, pydantic reports once for each of them."""
+    found: dict[str, Remark] = {}
     for error in errors:
         place = _real_place(error["loc"], value)
         if error["type"] == "too_short" and len(_at(place, value)) >= error["ctx"]["min_length"]:
-            continue  # pydantic counts the sound items only; the others have findings of their own
+            continue  # pydantic counts the sound items only; the others have remarks of their own
         if error["type"] == "missing":
             place = (*place, error["loc"][-1])
         if place == ("workload",):
             if isinstance(value["workload"], list) and value["workload"]:
-                continue  # it is not the word all-pairs, and need not be: its queries have findings of their own
+                continue  # it is not the word all-pairs, and need not be: its queries have remarks of their own
             message, hint = "must be all-pairs, or a list of queries, each with `attributes`", ""
         else:
             message, hint = _explained(error, place)
-        found.setdefault(_spelled(place), marks.finding(place, message, hint))
+        found.setdefault(_spelled(place), marks.remark(place, message, hint))
     return list(found.values())
 
 
@@ -247,10 +247,10 @@ def _at(place: Place, value: Any) -> Any:
     return value
 
 
-def _placeholders(value: Mapping[str, object], marks: _Marks) -> Iterator[Finding]:
+def _placeholders(value: Mapping[str, object], marks: _Marks) -> Iterator[Remark]:
     for place, item in _items({name: item for name, item in value.items() if name != "schema"}, ()):
         if isinstance(item, str) and item.startswith("<") and item.endswith(">"):
-            yield marks.finding(place, "is still the placeholder of the template", f"replace {item}")
+            yield marks.remark(place, "is still the placeholder of the template", f"replace {item}")
 
 
 def _real_place(loc: tuple[int | str, ...], value: Any) -> Place:
@@ -334,7 +334,7 @@ def _members(place: Place) -> list[str]:
     return list(node.get("properties", {}))
 
 
-def _partial_problems(wrong: set[str], value: dict[str, Any]) -> list[str]:
+def _partial_mistakes(wrong: set[str], value: dict[str, Any]) -> list[str]:
     """What can be said of the fields that are sound."""
     sound: dict[str, Any] = {}
     for name, field in Manifest.model_fields.items():
@@ -346,11 +346,11 @@ def _partial_problems(wrong: set[str], value: dict[str, Any]) -> list[str]:
             sound[name] = adapter.validate_json(canonical.dump(value[alias]), strict=True)
         else:
             sound[name] = field.get_default(call_default_factory=True)
-    found = Manifest.model_construct(**sound).problems(sound)
+    found = Manifest.model_construct(**sound).mistakes(sound)
     choice = value.get("algorithm")
     chosen = choice.get("name") if isinstance(choice, dict) else None
     if "algorithm" in wrong and isinstance(chosen, str):
-        found += Manifest.model_construct(algorithm=AlgorithmChoice(name=chosen)).problems(("algorithm",))
+        found += Manifest.model_construct(algorithm=AlgorithmChoice(name=chosen)).mistakes(("algorithm",))
     return found
 
 
@@ -362,11 +362,11 @@ def _spelled(place: Place) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")
 
 
-def _warnings(manifest: Manifest, marks: _Marks) -> Iterator[Finding]:
+def _warnings(manifest: Manifest, marks: _Marks) -> Iterator[Remark]:
     """What is allowed and yet should be looked at by somebody."""
 
-    def warn(place: Place, message: str, hint: str = "") -> Finding:
-        return marks.finding(place, message, hint, severity="warning")
+    def warn(place: Place, message: str, hint: str = "") -> Remark:
+        return marks.remark(place, message, hint, severity="warning")
 
     privacy, alignment = manifest.privacy, manifest.alignment
     if privacy.exact_epsilon > 3:
@@ -404,7 +404,7 @@ def _warnings(manifest: Manifest, marks: _Marks) -> Iterator[Finding]:
         yield warn(("publication",), "the number of synthetic rows will follow from noisy totals", "give `rows`")
 
 
-def _unit_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Finding]) -> Iterator[Finding]:
+def _unit_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Remark]) -> Iterator[Remark]:
     """Where what one person can change may be more, or costs more, than it seems."""
     counting = sum(holder.brings == "rows" for holder in manifest.holders)
     spread = counting < len(manifest.holders)
@@ -420,7 +420,7 @@ def _unit_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Finding
         yield warn(("holders",), message, "let one holder bring each column, where that is possible")
 
 
-def _join_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Finding]) -> Iterator[Finding]:
+def _join_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Remark]) -> Iterator[Remark]:
     join, privacy = manifest.join, manifest.privacy
     if join is None:
         return

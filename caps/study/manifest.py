@@ -70,8 +70,8 @@ MAX_TABLES = 8
 """Holders whose rows are joined on shares: 247 sets of them."""
 OVERLAPS_SHARE = Fraction(1, 20)
 """Of the budget, for what servers see of a join."""
-PROBLEMS = "problems"
-"""In the context of a validation: a list that takes all problems, instead of an exception with them."""
+MISTAKES = "mistakes"
+"""In the context of a validation: a list that takes all mistakes, instead of an exception with them."""
 _PLACED = re.compile(r"[a-z_]+[\[.:]")
 
 
@@ -142,7 +142,7 @@ class Join(Document):
     protocol: Literal["shuffle", "oprf"] = "shuffle"
 
 
-class Form(NamedTuple):
+class Outline(NamedTuple):
     """What a contribution looks like: it follows from the manifest alone, so it tells nothing of a table.
 
     `marginals`, the flat counts of the layout in Z_2^32, of which servers take the `counted_bits` lowest; `columns`,
@@ -274,14 +274,14 @@ class Manifest(Document):
     @model_validator(mode="after")
     def _consistent(self, info: ValidationInfo) -> Self:
         """Refuse what cannot be run, with the place of the error in front; or list it all, if the caller wants that."""
-        found = self.problems()
-        if info.context is not None and PROBLEMS in info.context:
-            info.context[PROBLEMS].extend(found)
+        found = self.mistakes()
+        if info.context is not None and MISTAKES in info.context:
+            info.context[MISTAKES].extend(found)
         elif found:
             raise ValueError("; ".join(found))
         return self
 
-    def problems(self, sound: Container[str] | None = None) -> list[str]:
+    def mistakes(self, sound: Container[str] | None = None) -> list[str]:
         """Every inconsistency between the parts, each beginning with its place; the parts themselves are sound.
 
         sound: if only these fields are, then what can be said about them alone.
@@ -390,7 +390,7 @@ class Manifest(Document):
                 f"holders: capacities, with {self.dummies:,} dummies for each of {self.overlap_sets} sets of holders, "
                 f"add up to more than {MAX_SLOTS} rows: fewer holders or a larger epsilon need fewer"
             )
-        if max(self.form_of(holder).bytes for holder in self.holders) > MOST_STREAM:
+        if max(self.outline_of(holder).bytes for holder in self.holders) > MOST_STREAM:
             found.append(f"holders: a contribution has more than {MOST_STREAM} bytes, the most that one key may mask")
         if any(holder.brings == "columns" for holder in self.holders):
             widest = max(self.layout.cliques, key=len)
@@ -774,15 +774,15 @@ class Manifest(Document):
         """What may be said of a run that a filter of this study's budgets has accepted."""
         return PrivacyStatement.of(spent, self.privacy.exact_delta, assumptions=self.premises, views=self.views)
 
-    def form_of(self, holder: Holder) -> Form:
+    def outline_of(self, holder: Holder) -> Outline:
         """What a holder's contribution looks like."""
         if holder.brings == "rows":
-            return Form("marginals", 32, (self.layout.cells,))
+            return Outline("marginals", 32, (self.layout.cells,))
         domain = self.columns_of(holder).domain()
         if self.slots is not None:
-            return Form("columns", columns_bits(self.slots), (self.slots, domain.width))
+            return Outline("columns", columns_bits(self.slots), (self.slots, domain.width))
         assert holder.capacity is not None
-        return Form("records", 8, (holder.capacity, RowFormat(domain).row_bytes))
+        return Outline("records", 8, (holder.capacity, RowFormat(domain).row_bytes))
 
     def columns_of(self, holder: Holder) -> Schema:
         """The schema of what a holder brings."""

@@ -1,7 +1,6 @@
 """What crosses between parties."""
 
 from caps.wire.documents import (
-    Answer,
     Approval,
     Attestation,
     Certificate,
@@ -13,15 +12,21 @@ from caps.wire.documents import (
     Opening,
     Receipt,
     ReleaseBody,
-    RunRequest,
-    RunStatus,
     Seal,
     SealRequest,
     Signable,
     Signed,
-    TranscriptStep,
     commitment,
     inputs_digest,
+)
+from caps.wire.steps import (
+    Answer,
+    Computing,
+    RunRequest,
+    RunStatus,
+    TranscriptStep,
+    request_from_json,
+    request_to_json,
     transcript_digest,
 )
 
@@ -31,6 +36,7 @@ __all__ = [
     "Attestation",
     "Certificate",
     "Commitment",
+    "Computing",
     "Contribution",
     "ContributionState",
     "LedgerRange",
@@ -47,5 +53,7 @@ __all__ = [
     "TranscriptStep",
     "commitment",
     "inputs_digest",
+    "request_from_json",
+    "request_to_json",
     "transcript_digest",
 ]

@@ -1,4 +1,4 @@
-"""What parties sign and send about a study: approvals, contributions, receipts, seals, answers, attestations.
+"""What parties sign and send about a study: approvals, contributions, receipts, seals, attestations, releases.
 
 Every signed document travels as `Signed`: the document, who signed it, and the signature over its canonical form. The
 signer's key stands in the manifest. Times are ISO 8601 in UTC, and say when, never what.
@@ -26,8 +26,7 @@ RunId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Index = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 COMPONENTS = 3
-MEASUREMENTS, TRANSCRIPT, ROWS = "measurements.json", "transcript.ndjson", "data."
-"""Files of a release; those of the rows begin with ROWS, and their format follows."""
+LARGEST_CHUNK = 1 << 26
 _COMMITMENT = b"caps/v1/component\0"
 
 
@@ -78,7 +77,7 @@ class Approval(Signable):
 class Contribution(Signable):
     """What one holder shares into a study: its form, and a commitment to each of the three components.
 
-    form, bits and shape are those of `caps.study.manifest.Form`. Components 0 and 1 are seeds of 32 bytes, 2 is a
+    form, bits and shape are those of `caps.study.manifest.Outline`. Components 0 and 1 are seeds of 32 bytes, 2 is a
     vector of little-endian words of `bits`, with nothing between them. Each is committed to with a nonce that only its
     two servers learn, so the third learns nothing from it.
     """
@@ -90,7 +89,7 @@ class Contribution(Signable):
     bits: Literal[8, 16, 24, 32]
     shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=2)]
     commitments: Annotated[tuple[Hex32, ...], Field(min_length=COMPONENTS, max_length=COMPONENTS)]
-    chunk_bytes: Annotated[int, Field(ge=1 << 10, le=1 << 26)]
+    chunk_bytes: Annotated[int, Field(ge=1 << 10, le=LARGEST_CHUNK)]
     at: Instant
 
     @property
@@ -111,7 +110,7 @@ class Contribution(Signable):
         if self.study != manifest.study_id:
             raise DomainError("the contribution is for another study")
         holder = manifest.holder(self.holder)
-        form = manifest.form_of(holder)
+        form = manifest.outline_of(holder)
         if (self.form, self.bits, self.shape) != form:
             sizes = "x".join(map(str, form.shape))
             raise DomainError(f"the study expects {form.form} of shape {sizes} in {form.bits} bits from {self.holder}")
@@ -204,42 +203,6 @@ class SealRequest(Document):
     approvals: tuple[Signed[Approval], ...]
 
 
-class RunRequest(Document):
-    """Begin a run on sealed inputs."""
-
-    study: Hex32
-    inputs: Hex32
-
-
-class Answer(Signable):
-    """What a step opened, as every server reports it: the position selected, or the noisy counts.
-
-    Step 0 is COMPUTE ANSWERS, whose value says for each sealed contribution, in order, whether it is valid: 1 or 0.
-    """
-
-    kind: ClassVar[str] = "answer"
-    study: Hex32
-    run: RunId
-    step: Index
-    request: Hex32
-    value: int | tuple[int, ...]
-
-
-class RunStatus(Document):
-    """How a run stands on one server. position: steps done; due: what the schedule allows next, in words."""
-
-    run: RunId
-    study: Hex32
-    inputs: Hex32
-    state: Literal["waiting", "going", "ended", "failed"]
-    reason: str | None = None
-    party: str | None = None
-    position: Index
-    due: str
-    rounds: int
-    bytes_sent: int
-
-
 class LedgerRange(Document):
     """The part of a server's ledger that records a run: hashes of the first and last records, and their numbers."""
 
@@ -268,31 +231,6 @@ class Attestation(Signable):
     ledger: LedgerRange
     software: str
     at: Instant
-
-
-def transcript_digest(previous: str, request: str, answer: str) -> str:
-    """The transcript after one more step; it begins with the digest of the inputs."""
-    return canonical.digest("transcript", {"previous": previous, "request": request, "answer": answer}).hex()
-
-
-class TranscriptStep(Document):
-    """A line of a release's transcript, which has one for each step: the request, the answer that all servers gave, and
-    their signatures on it in the order S1, S2, S3."""
-
-    request: dict[str, Any]
-    answer: Answer
-    signatures: Annotated[tuple[Signature, ...], Field(min_length=3, max_length=3)]
-
-    def line(self) -> bytes:
-        """In canonical form, with a line end."""
-        return canonical.dump(self.to_json()) + b"\n"
-
-    @classmethod
-    def from_line(cls, line: bytes) -> Self:
-        """The inverse of `line`. Raises DomainError, saying where, for anything else."""
-        if not line.endswith(b"\n"):
-            raise DomainError("the line has no end")
-        return cls.from_canonical(line[:-1])
 
 
 class ReleaseBody(Signable):

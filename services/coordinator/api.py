@@ -9,167 +9,55 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
 
 from caps.basics import canonical
-from caps.basics.http import NDJSON
 from caps.errors import DomainError
 from caps.service.identity import Allow, Caller
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import confirm
 from caps.service.tokens import Scope
 from caps.study import Manifest
-from caps.wire import Approval, Certificate, Signed
-from caps.wire.documents import MEASUREMENTS, TRANSCRIPT
+from caps.wire import Approval, Certificate, Signed, media
+from caps.wire.coordinator import (
+    FileView,
+    HolderView,
+    Judged,
+    ParticipationView,
+    PartView,
+    ReleaseView,
+    RunView,
+    SampleBody,
+    SampleView,
+    ServerView,
+    StartBody,
+    StudyView,
+)
+from caps.wire.problems import Kind
+from caps.wire.releases import MEASUREMENTS, REPORT, TRANSCRIPT, Measurements, Report
 from services.coordinator import content, formats
 from services.coordinator.events import is_last, stream
-from services.coordinator.publish import REPORT, Publisher, markdown
+from services.coordinator.publish import Publisher, markdown
 from services.coordinator.runs import Runs
-from services.coordinator.states import ENDED, Judged, State
+from services.coordinator.states import ENDED, State
 from services.coordinator.store import FileEntry, Release, Run, Sample, Store
 from services.coordinator.studies import HOLDER, Studies
 
 StudyId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 RunId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
 HolderName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-EVENT_STREAM = "text/event-stream"
 _READERS = Allow(machines=("holder", "mpc-server"), scopes=tuple(Scope))
 _OPERATOR = Allow(scopes=(Scope.OPERATOR,))
 _WATCHERS = Allow(scopes=(Scope.OWNER, Scope.OPERATOR, Scope.AUDITOR))
 _ANALYSTS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR, Scope.AUDITOR))
 _SAMPLERS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR))
 _HOLDERS = Allow(machines=("holder",))
-_MARKDOWN = "text/markdown; charset=utf-8"
+_MARKDOWN = f"{media.MARKDOWN}; charset=utf-8"
 _FREE = "A sample is drawn from the published model and costs no privacy: the data are not consulted again."
 _DATA_CONTENT: dict[int | str, dict[str, Any]] = {
     200: {"content": {form.media_type.partition(";")[0]: {} for form in formats.FORMATS}},
     206: {"description": "The part asked for by Range"},
     304: {"description": "Not changed"},
 }
-
-
-class Body(BaseModel):
-    """What is sent here."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class ServerView(BaseModel):
-    """A server's word on a study."""
-
-    server: str
-    state: Judged
-    reason: str | None
-    objections: list[str]
-
-
-class HolderView(BaseModel):
-    """Whether a holder approved."""
-
-    holder: str
-    approved: bool
-
-
-class StudyView(BaseModel):
-    """A study; `missing` are parties whose approval is not there yet."""
-
-    study: str
-    title: str
-    state: str
-    proposed_at: str
-    servers: list[ServerView]
-    holders: list[HolderView]
-    missing: list[str]
-    runs: list[str]
-    releases: list[str]
-
-
-class PartView(BaseModel):
-    """What a holder has done. `contribution` is the one that all three servers hold alike."""
-
-    holder: str
-    approved: bool
-    held_by: list[str]
-    contribution: str | None
-    complete: bool
-
-
-class ParticipationView(BaseModel):
-    """Of all holders; `unreached` says which servers could not be asked, and why."""
-
-    study: str
-    holders: list[PartView]
-    unreached: dict[str, str]
-
-
-class StartBody(Body):
-    """Which holders' contributions to compute on; all that are complete if not given. Sealing is final."""
-
-    holders: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)] | None = None
-
-
-class RunView(BaseModel):
-    """A run. `percent` is of the privacy budget; `party` and `reason` say what it waits for or why it failed."""
-
-    run: str
-    study: str
-    state: str
-    party: str | None
-    reason: str | None
-    holders: list[str]
-    percent: float
-    round: int | None
-    stage: str | None
-    measured: list[list[str]]
-    model_bytes: int | None
-    steps: int
-    created_at: str
-    release: str | None
-
-
-class FileView(BaseModel):
-    """A form of the rows."""
-
-    format: str
-    media_type: str
-    bytes: int
-    sha256: str
-
-
-class ReleaseView(BaseModel):
-    """A release. `measurements` says whether these and the transcript, which contains them, are published."""
-
-    release: str
-    study: str
-    title: str
-    rows: int
-    epsilon: str
-    delta: str
-    certified: bool
-    created_at: str
-    data: list[FileView]
-    measurements: bool
-    resamples: bool
-    samples: list[str]
-
-
-class SampleBody(Body):
-    """rows: as many as the release if not given. seed: 64 hexadecimal digits; drawn if not given."""
-
-    rows: int | None = None
-    seed: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-
-
-class SampleView(BaseModel):
-    """Further rows."""
-
-    sample: str
-    release: str
-    rows: int
-    seed: str
-    created_at: str
-    data: list[FileView]
-    privacy: str = _FREE
 
 
 async def _body(request: Request) -> bytes:
@@ -221,7 +109,7 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
             releases=[run.run for run in runs if run.state is State.RELEASED],
         )
 
-    manifest_body = {"content": {"application/json": {"schema": Manifest.model_json_schema()}}, "required": True}
+    manifest_body = {"content": {media.JSON: {"schema": Manifest.model_json_schema()}}, "required": True}
 
     @router.post(
         "/v1/studies",
@@ -253,7 +141,7 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
     def get_manifest(study: StudyId, request: Request) -> Response:
         """The manifest, in canonical JSON."""
         text = studies.manifest(study).canonical_bytes()
-        return content.send(request, text, _entry(text), media_type="application/json")
+        return content.send(request, text, _entry(text), media_type=media.JSON)
 
     @router.post("/v1/studies/{study}/refresh", dependencies=[Depends(_OPERATOR)])
     def refresh(study: StudyId) -> StudyView:
@@ -327,7 +215,7 @@ def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
         dependencies=[Depends(_ANALYSTS)],
         response_class=Response,
         response_model=None,
-        responses={200: {"content": {EVENT_STREAM: {}}}, 204: {"description": "All was told and the run has ended"}},
+        responses={200: {"content": {media.EVENTS: {}}}, 204: {"description": "All was told and the run has ended"}},
     )
     def events(run: RunId, last_event_id: Annotated[str | None, Header()] = None) -> Response:
         """The run as Server-Sent Events: `state` and `progress`. Ends with the run."""
@@ -339,7 +227,7 @@ def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
             return Response(status_code=204)  # tells a browser not to connect again
         return StreamingResponse(
             stream(store, run, int(number), stopping=lambda: runs.stopping),
-            media_type=EVENT_STREAM,
+            media_type=media.EVENTS,
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
@@ -470,47 +358,45 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
         dependencies=[Depends(_ANALYSTS)],
         response_class=Response,
         response_model=None,
-        responses={200: {"content": {"application/json": {}}}},
+        responses={200: {"model": Measurements}},
     )
     def measurements(release: RunId, request: Request) -> Response:
         """The noisy counts, with the standard deviation of their noise and the half width of 95 % intervals."""
-        return opened(release, MEASUREMENTS, request, "application/json")
+        return opened(release, MEASUREMENTS, request, media.JSON)
 
     @router.get(
         "/v1/releases/{release}/report",
         dependencies=[Depends(_ANALYSTS)],
         response_class=Response,
         response_model=None,
-        responses={200: {"content": {"application/json": {}, "text/markdown": {}}}},
+        responses={200: {"model": Report, "content": {media.MARKDOWN: {}}}},
     )
     def report(release: RunId, request: Request) -> Response:
         """Privacy in words, and quality as estimated from the noisy answers; JSON or Markdown."""
         found = publisher.release(release)
-        media_type = formats.preferred(request.headers.get("accept"), ["application/json", _MARKDOWN])
+        media_type = formats.preferred(request.headers.get("accept"), [media.JSON, _MARKDOWN])
         stored = publisher.file(release, REPORT).read_bytes()
-        if media_type == "application/json":
+        if media_type == media.JSON:
             return content.send(request, stored, found.files[REPORT], media_type=media_type, varies=True)
-        parsed = canonical.parse(stored)
-        assert isinstance(parsed, dict)
-        text = markdown(parsed).encode()
+        text = markdown(Report.model_validate_json(stored)).encode()
         return content.send(request, text, _entry(text), media_type=media_type, varies=True)
 
     @router.get("/v1/releases/{release}/certificate", dependencies=[Depends(_ANALYSTS)], response_model=Certificate)
     def certificate(release: RunId, request: Request) -> Response:
         """What `caps verify` checks without asking anybody; canonical JSON."""
         text = canonical.dump(publisher.release(release).certificate.to_json())
-        return content.send(request, text, _entry(text), media_type="application/json")
+        return content.send(request, text, _entry(text), media_type=media.JSON)
 
     @router.get(
         "/v1/releases/{release}/transcript",
         dependencies=[Depends(_ANALYSTS)],
         response_class=Response,
         response_model=None,
-        responses={200: {"content": {NDJSON: {}}}},
+        responses={200: {"content": {media.NDJSON: {}}}},
     )
     def transcript(release: RunId, request: Request) -> Response:
         """Every request, with the answer that the servers signed: `caps verify` computes the charges again from it."""
-        return opened(release, TRANSCRIPT, request, NDJSON)
+        return opened(release, TRANSCRIPT, request, media.NDJSON)
 
 
 def _entry(text: bytes) -> FileEntry:

@@ -10,8 +10,9 @@ from pathlib import Path
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from caps.basics.http import digest_header
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
+from caps.wire import digests
+from caps.wire.problems import Kind
 from services.coordinator.store import FileEntry
 
 _CHUNK = 1 << 18
@@ -33,7 +34,7 @@ def send(
         "ETag": etag,
         "Accept-Ranges": "bytes",
         "Cache-Control": "private, no-cache",
-        "Repr-Digest": digest_header(bytes.fromhex(entry.sha256)),
+        "Repr-Digest": digests.spelled(bytes.fromhex(entry.sha256)),
     }
     if varies:
         headers["Vary"] = "Accept"

@@ -19,22 +19,22 @@ import numpy as np
 from caps.basics import canonical
 from caps.basics.retry import Backoff
 from caps.data.domain import Layout
-from caps.dp.oracle import (
-    COMPUTE,
-    COMPUTE_DIGEST,
-    Integers,
-    Measurement,
-    Request,
-    Selection,
-    request_digest,
-    request_to_json,
-)
+from caps.dp.oracle import Compute, Integers, Measurement, Selection, StepRequest, request_digest
 from caps.dp.privacy import PrivacyStatement
 from caps.errors import CapsError, DomainError
 from caps.service import logs
 from caps.service.metrics import Metrics
 from caps.study import Manifest
-from caps.wire import Answer, Attestation, RunRequest, Seal, Signed, inputs_digest, transcript_digest
+from caps.wire import (
+    Answer,
+    Attestation,
+    RunRequest,
+    Seal,
+    Signed,
+    inputs_digest,
+    request_to_json,
+    transcript_digest,
+)
 from services.coordinator.algorithms import Outcome, Progress, Stage, algorithm
 from services.coordinator.generate import create_estimator
 from services.coordinator.servers import Misbehaved, Servers, Unavailable, agree, signed
@@ -195,9 +195,9 @@ class Execution:
             raise RunFailed(f"the servers answered to another request than that of step {step}")
         return answers
 
-    def step(self, step: int, body: Mapping[str, Any], digest: str) -> Answer:
+    def step(self, step: int, request: StepRequest, digest: str) -> Answer:
         """The answer to a step: recorded if it is, else asked for. Raises RunFailed if another request is recorded."""
-        record = self._steps.get(step)
+        record, body = self._steps.get(step), request_to_json(request)
         if record is None:
             self._store.add_step(self._run.run, step, body, digest, self._news)
             self._news = News()
@@ -208,7 +208,7 @@ class Execution:
             )
         elif record.answers:
             return record.answers[0].document
-        started, kind = perf_counter(), str(body["kind"])
+        started, kind = perf_counter(), request.kind
         with logs.bound(step=step):
             answers = self.obtain(step, digest, body)
             self._news.answers[step] = answers
@@ -288,7 +288,7 @@ class ServersOracle:
 
     def answers(self) -> None:
         """As Oracle.answers. Raises RunFailed if the servers refused a contribution."""
-        value = self._ask(COMPUTE, COMPUTE_DIGEST.hex()).value
+        value = self._ask(Compute()).value
         if not isinstance(value, tuple) or len(value) != len(self._sealed) or not {0, 1}.issuperset(value):
             raise RunFailed("the servers do not say of each contribution whether it is valid")
         refused = [one for one, valid in zip(self._sealed, value, strict=True) if not valid]
@@ -297,23 +297,21 @@ class ServersOracle:
 
     def select(self, selection: Selection) -> int:
         """As Oracle.select."""
-        value = self._request(selection).value
+        value = self._ask(selection).value
         if isinstance(value, tuple) or not 0 <= value < len(selection.candidates):
             raise RunFailed(f"the servers selected no candidate in {selection.step}")
         return value
 
     def measure(self, measurement: Measurement) -> Integers:
         """As Oracle.measure."""
-        value = self._request(measurement).value
+        value = self._ask(measurement).value
         if not isinstance(value, tuple) or len(value) != self.layout.sizes[self.layout.index(measurement.clique)]:
             raise RunFailed(f"the servers did not measure every cell in {measurement.step}")
         return np.array(value, np.int64)
 
-    def _request(self, request: Request) -> Answer:
-        return self._ask(request_to_json(request), request_digest(request).hex())
-
-    def _ask(self, body: Mapping[str, Any], digest: str) -> Answer:
-        answer = self._execution.step(self.position, body, digest)
+    def _ask(self, request: StepRequest) -> Answer:
+        digest = request_digest(request).hex()
+        answer = self._execution.step(self.position, request, digest)
         self.position += 1
         self.transcript = transcript_digest(self.transcript, digest, answer.digest())
         return answer

@@ -11,13 +11,14 @@ from shutil import rmtree
 
 import polars as pl
 
-from caps.basics import http
 from caps.basics.files import digest_of, sync_path
 from caps.basics.uniform import Uniform
 from caps.data.domain import Codes
 from caps.data.schema import Schema
-from caps.service.problems import Kind, Problem
-from caps.wire.documents import ROWS
+from caps.service.problems import Problem
+from caps.wire import media
+from caps.wire.problems import Kind
+from caps.wire.releases import ROWS
 from services.coordinator.store import FileEntry
 
 _VALUES_LABEL = "caps/v1/synthetic-values/"
@@ -51,12 +52,12 @@ def _ndjson(frame: pl.DataFrame, path: Path) -> None:
     frame.write_ndjson(path)
 
 
-CSV = f"{http.CSV}; charset=utf-8; header=present"
+CSV = f"{media.CSV}; charset=utf-8; header=present"
 FORMATS: tuple[Format, ...] = (
     Format("csv", CSV, None),  # written by the schema, which knows how owners spell values
-    Format("parquet", http.PARQUET, _parquet),
-    Format("arrow", http.ARROW, _arrow),
-    Format("ndjson", http.NDJSON, _ndjson),
+    Format("parquet", media.PARQUET, _parquet),
+    Format("arrow", media.ARROW, _arrow),
+    Format("ndjson", media.NDJSON, _ndjson),
 )
 """In the order of preference."""
 

@@ -13,7 +13,7 @@ the data: quality is what the model makes of the noisy answers.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import pi, sqrt
 from pathlib import Path
 from threading import Lock
@@ -22,17 +22,30 @@ from typing import Any
 import numpy as np
 
 from caps import __version__
-from caps.audit.measurements import measurement_to_json, measurements_to_json
+from caps.audit.measurements import noisy_marginal
 from caps.basics import canonical
 from caps.data.schema import Schema
-from caps.dp.oracle import Measurement, request_from_json
+from caps.dp.oracle import Measurement
 from caps.dp.privacy import Laplace, PrivacyStatement
 from caps.errors import LocalError
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Manifest
-from caps.wire import Certificate, ReleaseBody, Signed, TranscriptStep
-from caps.wire.documents import MEASUREMENTS, ROWS, TRANSCRIPT
+from caps.wire import Certificate, ReleaseBody, Signed, TranscriptStep, request_from_json
+from caps.wire.problems import Kind
+from caps.wire.releases import (
+    MEASUREMENTS,
+    REPORT,
+    ROWS,
+    TRANSCRIPT,
+    Fit,
+    Measurements,
+    NoisyMarginal,
+    Quality,
+    Report,
+    ReportedPrivacy,
+    Software,
+)
 from services.coordinator.estimation import Model
 from services.coordinator.execution import Attested
 from services.coordinator.formats import appearing, entries, write_all
@@ -43,7 +56,7 @@ SOFTWARE = f"caps {__version__}"
 LARGEST_SAMPLE = 1_000_000
 MOST_SAMPLES = 100
 _LARGEST_RELEASE = 10_000_000
-MODEL, DATA, REPORT = "model.caps", f"{ROWS}csv", "report.json"
+MODEL, DATA = "model.caps", f"{ROWS}csv"
 
 
 class Publisher:
@@ -74,9 +87,10 @@ class Publisher:
             model.save(draft / MODEL)
             write_rows(manifest.schema_, model, rows, record.seed, draft)
             measured = self._write_transcript(manifest, run, draft / TRANSCRIPT)
-            (draft / MEASUREMENTS).write_bytes(canonical.dump(measurements_to_json(manifest, run, measured)))
+            published = Measurements(study=manifest.study_id, run=run, measurements=tuple(measured))
+            (draft / MEASUREMENTS).write_bytes(canonical.dump(published.to_json()))
             report = make_report(manifest, attested, rows, measured)
-            (draft / REPORT).write_bytes(canonical.dump(report))
+            (draft / REPORT).write_bytes(canonical.dump(report.to_json()))
         files = entries(folder)
         body = ReleaseBody(
             study=record.study,
@@ -106,17 +120,17 @@ class Publisher:
             raise LocalError("there is no such run")
         return record
 
-    def _write_transcript(self, manifest: Manifest, run: str, path: Path) -> list[dict[str, Any]]:
+    def _write_transcript(self, manifest: Manifest, run: str, path: Path) -> list[NoisyMarginal]:
         """Write the steps down, one at a time, for requests may be large. Returns what was measured in them."""
         measured = []
         with path.open("wb") as file:
             for step in self._store.steps(run):
                 answer, signatures = step.answers[0].document, tuple(one.signature for one in step.answers)
-                file.write(TranscriptStep(request=dict(step.request), answer=answer, signatures=signatures).line())
-                asked = request_from_json(step.request) if step.step else None
+                asked = request_from_json(step.request)
+                file.write(TranscriptStep(request=asked, answer=answer, signatures=signatures).line())
                 if isinstance(asked, Measurement):
                     assert isinstance(answer.value, tuple)
-                    measured.append(measurement_to_json(manifest, step.step, asked, answer.value))
+                    measured.append(noisy_marginal(manifest, step.step, asked, answer.value))
         return measured
 
     def release(self, release: str) -> Release:
@@ -173,95 +187,82 @@ def write_rows(schema: Schema, model: Model, rows: int, seed: str, folder: Path)
     write_all(schema, model.sample(rows, seed=bytes.fromhex(seed)), seed, folder)
 
 
-def make_report(
-    manifest: Manifest, attested: Attested, rows: int, measurements: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+def make_report(manifest: Manifest, attested: Attested, rows: int, measurements: Sequence[NoisyMarginal]) -> Report:
     """Privacy as the servers attest it, and how well the model explains what they opened."""
     outcome, statement = attested.outcome, attested.statement
-    quality = [
-        _fit(one, marginal)
-        for one, marginal in zip(
-            measurements, outcome.model.marginals([tuple(one["attributes"]) for one in measurements]), strict=True
-        )
-    ]
-    ratios = [one["ratio"] for one in quality]
-    return {
-        "version": 1,
-        "title": manifest.title,
-        "study": manifest.study_id,
-        "run": attested.attestations[0].document.run,
-        "algorithm": manifest.program.to_json(),
-        "rows": rows,
-        "estimated_total": outcome.model.total,
-        "rounds": outcome.rounds,
-        "privacy": _privacy(statement),
-        "quality": {
-            "about": "L1 distance between the model and the noisy counts, and what the noise alone would make it. A "
+    marginals = outcome.model.marginals([one.attributes for one in measurements])
+    fits = tuple(_fit(one, marginal) for one, marginal in zip(measurements, marginals, strict=True))
+    ratios = [one.ratio for one in fits]
+    return Report(
+        title=manifest.title,
+        study=manifest.study_id,
+        run=attested.attestations[0].document.run,
+        algorithm=manifest.program.to_json(),
+        rows=rows,
+        estimated_total=outcome.model.total,
+        rounds=outcome.rounds,
+        privacy=_privacy(statement),
+        quality=Quality(
+            about="L1 distance between the model and the noisy counts, and what the noise alone would make it. A "
             "ratio near 1 says that the model explains a table as well as the noise lets one see. Estimated from "
             "noisy answers only: the data were not consulted.",
-            "mean_ratio": float(np.mean(ratios)) if ratios else None,
-            "worst_ratio": max(ratios, default=None),
-            "marginals": quality,
-        },
-        "software": {"coordinator": SOFTWARE, "servers": attested.attestations[0].document.software},
-    }
+            mean_ratio=float(np.mean(ratios)) if ratios else None,
+            worst_ratio=max(ratios, default=None),
+            marginals=fits,
+        ),
+        software=Software(coordinator=SOFTWARE, servers=attested.attestations[0].document.software),
+    )
 
 
-def _privacy(statement: PrivacyStatement) -> dict[str, Any]:
-    return {
-        "paragraph": statement.paragraph(),
-        "certified": statement.certified,
-        "epsilon": float(statement.epsilon),
-        "delta": float(statement.delta),
-        "rho": float(statement.rho),
-        "rho_spent": float(statement.rho_spent),
-        "unit": statement.unit,
-        "neighbouring": statement.neighbouring.relation.value,
-        "multiplicity": statement.neighbouring.multiplicity,
-        "accountant": "zCDP with a filter; statistical distance of the samplers folded into delta",
-        "assumptions": list(statement.assumptions),
-    }
+def _privacy(statement: PrivacyStatement) -> ReportedPrivacy:
+    return ReportedPrivacy(
+        paragraph=statement.paragraph(),
+        certified=statement.certified,
+        epsilon=float(statement.epsilon),
+        delta=float(statement.delta),
+        rho=float(statement.rho),
+        rho_spent=float(statement.rho_spent),
+        unit=statement.unit,
+        neighbouring=statement.neighbouring.relation.value,
+        multiplicity=statement.neighbouring.multiplicity,
+        accountant="zCDP with a filter; statistical distance of the samplers folded into delta",
+        assumptions=statement.assumptions,
+    )
 
 
-def _fit(measured: Mapping[str, Any], marginal: Any) -> dict[str, Any]:
-    values = np.array(measured["values"], np.float64)
+def _fit(measured: NoisyMarginal, marginal: Any) -> Fit:
+    values = np.array(measured.values, np.float64)
     distance = float(np.abs(values - np.ravel(marginal)).sum())
     # E|X| of Laplace noise is sigma / sqrt(2), of Gaussian noise sigma sqrt(2 / pi); here to describe, not to protect.
-    share = 1 / sqrt(2) if measured["noise"] == Laplace.kind else sqrt(2 / pi)
-    expected = share * measured["sigma"] * values.size
-    return {
-        "attributes": measured["attributes"],
-        "distance": distance,
-        "noise": expected,
-        "ratio": distance / expected,
-    }
+    share = 1 / sqrt(2) if measured.noise == Laplace.kind else sqrt(2 / pi)
+    expected = share * measured.sigma * values.size
+    return Fit(attributes=measured.attributes, distance=distance, noise=expected, ratio=distance / expected)
 
 
-def markdown(report: Mapping[str, Any]) -> str:
+def markdown(report: Report) -> str:
     """The report for people."""
-    privacy, quality = report["privacy"], report["quality"]
+    privacy, quality = report.privacy, report.quality
     lines = [
-        f"# {report['title']}",
+        f"# {report.title}",
         "",
-        f"{report['rows']:,} synthetic rows by {report['algorithm']['name']}, study `{report['study']}`, "
-        f"run `{report['run']}`.",
+        f"{report.rows:,} synthetic rows by {report.algorithm['name']}, study `{report.study}`, run `{report.run}`.",
         "",
         "## Privacy",
         "",
-        privacy["paragraph"],
+        privacy.paragraph,
         "",
         "## Quality",
         "",
-        quality["about"],
+        quality.about,
         "",
         "| marginal | L1 distance | expected from noise | ratio |",
         "|---|---:|---:|---:|",
         *(
-            f"| {' x '.join(one['attributes'])} | {one['distance']:.1f} | {one['noise']:.1f} | {one['ratio']:.2f} |"
-            for one in quality["marginals"]
+            f"| {' x '.join(one.attributes)} | {one.distance:.1f} | {one.noise:.1f} | {one.ratio:.2f} |"
+            for one in quality.marginals
         ),
         "",
-        f"Software: coordinator {report['software']['coordinator']}, servers {report['software']['servers']}.",
+        f"Software: coordinator {report.software.coordinator}, servers {report.software.servers}.",
         "",
     ]
     return "\n".join(lines)

@@ -15,13 +15,15 @@ from caps.basics.retry import LONGEST_ASKED, Backoff
 from caps.errors import CapsError
 from caps.service import logs
 from caps.service.metrics import Metrics, Reading
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.wire import SealRequest
+from caps.wire.coordinator import Judged
+from caps.wire.problems import Kind
 from services.coordinator.algorithms import Stage
 from services.coordinator.execution import PATIENCE, Attested, Execution, RunFailed, Stopped
 from services.coordinator.publish import Publisher
 from services.coordinator.servers import ServerError, Servers, Unavailable
-from services.coordinator.states import ENDED, Judged, RunEvent, State
+from services.coordinator.states import ENDED, RunEvent, State
 from services.coordinator.store import Run, Store
 from services.coordinator.studies import HOLDER, SERVER, Studies
 

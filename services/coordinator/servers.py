@@ -20,13 +20,12 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from caps.basics import canonical
-from caps.basics.http import JSON_BODY
 from caps.client import ClientError, ProblemError, calls
 from caps.errors import CapsError
 from caps.service import logs
 from caps.study import Manifest, Server
 from caps.trust.signing import SignatureRefused
-from caps.wire import Signable, Signed
+from caps.wire import Signable, Signed, media
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 5.0
 """Seconds between questions for what a server is computing (202)."""
@@ -104,7 +103,7 @@ class Servers:
 
     def _ask(self, server: Server, method: str, path: str, body: object, stamp: object) -> Reply:
         content = None if body is None else canonical.dump(body)
-        headers = {} if body is None else JSON_BODY
+        headers = {} if body is None else media.JSON_BODY
         try:
             http = self._client(server, stamp)
             response = calls.send(http, server.name, method, path, content=content, headers=headers)

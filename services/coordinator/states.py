@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from caps.errors import LocalError
+from caps.wire.coordinator import Judged
 
 
 class State(StrEnum):
@@ -73,15 +74,6 @@ def after(state: State, event: RunEvent) -> State:
     if found is None:
         raise LocalError(f"a run that is {state} cannot {event}")
     return found
-
-
-class Judged(StrEnum):
-    """What a server made of a study."""
-
-    PENDING = "pending"
-    WAITING = "waiting"
-    APPROVED = "approved"
-    REFUSED = "refused"
 
 
 class Answered(StrEnum):

@@ -19,9 +19,10 @@ from caps.service.app import instant
 from caps.service.database import reading
 from caps.study import Manifest
 from caps.wire import Answer, Approval, Attestation, Certificate, SealRequest, Signed
+from caps.wire.coordinator import Judged
 from services.coordinator import tables
 from services.coordinator.notifier import Notifier
-from services.coordinator.states import JUDGEMENTS, Answered, Judged, RunEvent, State, after
+from services.coordinator.states import JUDGEMENTS, Answered, RunEvent, State, after
 
 log = logging.getLogger("caps.coordinator")
 

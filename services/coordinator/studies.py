@@ -9,12 +9,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from caps.errors import DomainError
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest
 from caps.wire import Approval, Signed
+from caps.wire.coordinator import Judged
+from caps.wire.problems import Kind
 from services.coordinator.servers import Misbehaved, Reply, ServerError, ServerRefused, Servers, Unavailable, signed
-from services.coordinator.states import Answered, Judged, StudyState, study_state
+from services.coordinator.states import Answered, StudyState, study_state
 from services.coordinator.store import Run, Store
 
 SERVER, HOLDER = "mpc-server", "holder"

@@ -12,23 +12,29 @@ from typing import Any, BinaryIO, TypeVar
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from caps.basics.document import Document, Hex32, Url
+from caps.basics.document import Hex32
 from caps.basics.files import erase
-from caps.basics.http import CSV, PARQUET
 from caps.data.linkage import ELEMENT_BYTES
 from caps.service.app import create_app
 from caps.service.identity import Allow
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.tokens import Scope
-from caps.wire import Approval, Contribution, Receipt, Signed
-from services.holder.preview import Preview
+from caps.wire.holder import (
+    ContributionView,
+    Delivery,
+    DeliveryView,
+    Goal,
+    Invitation,
+    Preview,
+    StudyView,
+    TableReport,
+)
+from caps.wire.media import CSV, PARQUET
+from caps.wire.problems import Kind
 from services.holder.service import HolderService, Progress
-from services.holder.state import Delivery, Goal, State
 from services.holder.store import ContributionRecord, MatchingRecord, StudyRecord
-from services.holder.table import TableReport
 
 DESCRIPTION = "The data owner's service: checks its table, shares it and sends the shares. It only connects outwards."
 OWNER = [Depends(Allow(scopes=[Scope.OWNER]))]
@@ -42,48 +48,6 @@ _BODY: dict[str, Any] = {
         "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (CSV, PARQUET)},
     }
 }
-
-
-class Invitation(Document):
-    """Where a study's manifest is, and the digest that it must have."""
-
-    coordinator: Url
-    study: Hex32
-
-
-class StudyView(BaseModel):
-    """A study at this holder. problem: why the coordinator does not have the approval yet."""
-
-    study: str
-    title: str
-    state: State
-    holder: str
-    approval: Signed[Approval] | None
-    approval_sent: bool
-    problem: dict[str, Any] | None
-    table: bool
-
-
-class DeliveryView(BaseModel):
-    """A contribution at one server: bytes of the vector it has, of how many; what it signed; what it objects to."""
-
-    server: str
-    state: Delivery
-    sent: int
-    of: int
-    receipt: Signed[Receipt] | None
-    withdrawal: Signed[Receipt] | None
-    problem: dict[str, Any] | None
-
-
-class ContributionView(BaseModel):
-    """A contribution and how far it has come. While rows that are joined by tags are `matching`, there is none yet, and
-    servers have sent some bytes of evaluations instead."""
-
-    contribution: str | None
-    state: Goal
-    statement: Signed[Contribution] | None
-    servers: list[DeliveryView]
 
 
 def holder_app(service: HolderService) -> FastAPI:

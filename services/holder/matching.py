@@ -29,14 +29,15 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.basics.files import erase, sync_path, write_private
-from caps.basics.http import OCTETS_BODY
 from caps.basics.uniform import Uniform
 from caps.data.joinkey import Ids, random_ids
 from caps.data.linkage import ELEMENT_BYTES, ID_BYTES, POSITION_BYTES, TAG_BYTES
 from caps.errors import PeerViolation
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest, Server
+from caps.wire import media
+from caps.wire.problems import Kind
 from services.holder.peers import LONG_TIMEOUT, PeerProblem, ask
 from services.holder.retry_queue import RetryQueue
 from services.holder.sharing import Entropy
@@ -211,7 +212,7 @@ class Matcher:
                 self._retries.check()
                 batch = blinded.read(first, end)
                 answer = ask(
-                    client, server.name, "POST", f"/v1/studies/{study}/oprf", content=batch, headers=OCTETS_BODY
+                    client, server.name, "POST", f"/v1/studies/{study}/oprf", content=batch, headers=media.BYTES_BODY
                 ).content
                 if len(answer) != len(batch):
                     raise _wrong(server.name, "evaluated another number of elements than it was asked for")
@@ -244,7 +245,7 @@ class Matcher:
             with self._site.calls(server, timeout=LONG_TIMEOUT) as client:
                 if not told.exists():
                     tags = (folder / _TAGS).read_bytes()
-                    ask(client, server.name, "PUT", f"{path}/tags", content=tags, headers=OCTETS_BODY)
+                    ask(client, server.name, "PUT", f"{path}/tags", content=tags, headers=media.BYTES_BODY)
                     write_private(told, b"")
                 found = ask(client, server.name, "GET", f"{path}/positions").content
             positions = np.frombuffer(found[: capacity * POSITION_BYTES], "<u4")

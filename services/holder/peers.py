@@ -12,13 +12,14 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from caps.basics import canonical
-from caps.basics.http import JSON_BODY
 from caps.client import ClientError, calls
 from caps.errors import DomainError
 from caps.service.identity import machine_of
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Coordinator, Manifest
+from caps.wire import media
+from caps.wire.problems import Kind
 
 LONG_TIMEOUT = 120.0
 """Seconds for servers that have work to do before they answer, such as hashing a whole vector."""
@@ -124,4 +125,4 @@ def send_approval(site: Site, coordinator: Coordinator, study: str, approval: Ba
     """Give the coordinator this holder's signature. Raises PeerProblem."""
     with site.calls(coordinator, timeout=calls.TIMEOUT) as client:
         path = f"/v1/studies/{study}/approvals/{site.name}"
-        ask(client, coordinator.name, "PUT", path, content=approval.model_dump_json().encode(), headers=JSON_BODY)
+        ask(client, coordinator.name, "PUT", path, content=approval.model_dump_json().encode(), headers=media.JSON_BODY)

@@ -2,82 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import BaseModel
-
 from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
 from caps.service.site import Site
 from caps.study import Holder, Manifest
 from caps.wire import Contribution, Signed
+from caps.wire.holder import STATEMENT, ComponentPreview, Part, Preview, ServerPreview
 from services.holder.matching import joins_by_tags
 from services.holder.sharing import Form, Secrets, offer
 
-STATEMENT = (
-    "Each server receives two of three components. Every two of them are independent, uniformly random words, whatever "
-    "the table holds; all three add up to the values shared. One server alone learns nothing of them, two together "
-    "learn all. No row, no count and no value leaves the site in the clear."
-)
 JOINED_BY_TAGS = (
     "Before that, every server receives one blinded element for each row, padding included: uniformly random, "
     "whatever the row is. S1 then receives one tag for each: the same for the same person at every holder, and "
     "computed with all three servers' help."
 )
-PUBLIC = (
-    "the study's manifest: schema, workload, privacy, parties",
-    "this holder's name, keys and address on the network",
-    "that it approved and contributed, and when",
-    "sizes of the messages, which follow from the manifest alone",
-)
-
-
-class Part(BaseModel):
-    """A marginal, by its attributes, or the block of one column; cells: how many counts, or one-hot columns, it has."""
-
-    attributes: list[str]
-    cells: int
-
-
-class ComponentPreview(BaseModel):
-    """One of the three components, as a server receives it."""
-
-    component: int
-    kind: Literal["seed", "vector"]
-    bytes: int
-
-
-class ServerPreview(BaseModel):
-    """What one server would receive: bodies of requests, without the overhead of HTTP and TLS."""
-
-    server: str
-    url: str
-    components: list[ComponentPreview]
-    elements: int
-    """Blinded elements, of 32 bytes, where rows are joined by tags."""
-    tags: int
-    """Of 16 bytes; to S1 alone."""
-    offer_bytes: int
-    vector_bytes: int
-    chunks: int
-    total_bytes: int
-
-
-class Preview(BaseModel):
-    """What would leave the site. The numbers of a table play no part in any size."""
-
-    study: str
-    holder: str
-    loaded: bool
-    form: str
-    bits: int
-    shape: list[int]
-    parts: list[Part]
-    servers: list[ServerPreview]
-    total_bytes: int
-    views: list[str]
-    """What the guarantee covers, of what is published and of what each party sees; and what it does not."""
-    statement: str = STATEMENT
-    public: list[str] = list(PUBLIC)
 
 
 def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> Preview:

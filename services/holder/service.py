@@ -25,20 +25,22 @@ from typing import cast
 from caps.basics.files import erase, private_directory, sync_path
 from caps.data.schema import Limits
 from caps.service.metrics import Reading
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest
 from caps.wire import Approval, Signed
+from caps.wire.holder import Goal, Preview, State, TableReport
+from caps.wire.problems import Kind
 from services.holder import matching, peers
 from services.holder.matching import Matcher, Unmatched
 from services.holder.peers import PeerProblem
-from services.holder.preview import Preview, preview
+from services.holder.preview import preview
 from services.holder.retry_queue import RetryQueue, TryLater
 from services.holder.settings import Options
 from services.holder.sharing import Parcel, prepare
-from services.holder.state import Event, Goal, State, after
+from services.holder.state import Event, after
 from services.holder.store import ContributionRecord, MatchingRecord, Store, StudyRecord, TableRecord
-from services.holder.table import Rows, TableReport, read_table
+from services.holder.table import Rows, read_table
 from services.holder.uploader import Uploader
 
 _PATIENCE = 10.0

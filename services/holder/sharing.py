@@ -47,7 +47,7 @@ class Form:
     @classmethod
     def of(cls, manifest: Manifest, holder: Holder) -> Form:
         """The form in which this holder contributes."""
-        form, bits, shape = manifest.form_of(holder)
+        form, bits, shape = manifest.outline_of(holder)
         return cls(form, SHARED_RINGS[bits], shape)
 
     @property

@@ -11,17 +11,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from caps.service.problems import Kind, Problem
-
-
-class State(StrEnum):
-    """How far a study has come here."""
-
-    KNOWN = "known"
-    APPROVED = "approved"
-    LOADED = "loaded"
-    CONTRIBUTED = "contributed"
-    WITHDRAWN = "withdrawn"
+from caps.service.problems import Problem
+from caps.wire.holder import Delivery, Goal, State
+from caps.wire.problems import Kind
 
 
 class Event(StrEnum):
@@ -60,25 +52,6 @@ def after(state: State, event: Event) -> State:
     if state is State.CONTRIBUTED:
         raise Problem(Kind.CONFLICT, f"a contribution was made: withdraw it before you {event} again")
     raise Problem(Kind.NOT_READY, f"the study is {state}: {_FIRST.get(event, 'there is nothing to ' + event)}")
-
-
-class Goal(StrEnum):
-    """What is to become of a contribution, and whether it has."""
-
-    MATCHING = "matching"
-    PUSHING = "pushing"
-    COMPLETE = "complete"
-    WITHDRAWING = "withdrawing"
-    WITHDRAWN = "withdrawn"
-
-
-class Delivery(StrEnum):
-    """A contribution at one server. `absent`: the server never had it when it was withdrawn."""
-
-    PENDING = "pending"
-    ACCEPTED = "accepted"
-    WITHDRAWN = "withdrawn"
-    ABSENT = "absent"
 
 
 GONE = frozenset({Delivery.WITHDRAWN, Delivery.ABSENT})

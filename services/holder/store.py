@@ -10,12 +10,13 @@ from typing import Any
 from sqlalchemy import Connection, Engine, RowMapping
 
 from caps.service.database import open_database, reading
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.study import Manifest
 from caps.wire import Approval, Contribution, Receipt, Signed
+from caps.wire.holder import Delivery, Goal, State, TableReport
+from caps.wire.problems import Kind
 from services.holder import tables
-from services.holder.state import Delivery, Event, Goal, State, after, settled
-from services.holder.table import TableReport
+from services.holder.state import Event, after, settled
 
 
 @dataclass(frozen=True)

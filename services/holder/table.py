@@ -9,38 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from pydantic import BaseModel
 
-from caps.basics.http import PARQUET
 from caps.data.domain import Codes
-from caps.data.joinkey import Ids, KeyRefused, KeyReport
-from caps.data.schema import ColumnReport, Limits, Numeric, Report, Schema, TableRefused
+from caps.data.joinkey import Ids, KeyRefused
+from caps.data.schema import Limits, Numeric, Report, Schema, TableRefused
 from caps.data.schema.columns import Fault
 from caps.data.schema.tables import collected, is_parquet
 from caps.errors import DomainError
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.study import Holder, Manifest
-
-
-class SlotCounts(BaseModel):
-    """The `ColumnReport` of the column with the numbers of slots."""
-
-    name: str
-    missing: int
-    out_of_range: int
-    unparsable: int
-    duplicate: int
-    refused: int
-
-
-class TableReport(BaseModel):
-    """What was found in a table. The counts are exact, hence for its owner alone."""
-
-    rows: int
-    columns: list[ColumnReport]
-    alignment: SlotCounts | None = None
-    join: KeyReport | None = None
-    """Where rows are joined by a key."""
+from caps.wire.holder import SlotCounts, TableReport
+from caps.wire.media import PARQUET
+from caps.wire.problems import Kind
 
 
 @dataclass(frozen=True, repr=False)

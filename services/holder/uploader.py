@@ -15,17 +15,17 @@ from hashlib import sha256
 
 import httpx
 
-from caps.basics.http import JSON_BODY, OCTETS_BODY, digest_header
 from caps.service import logs
-from caps.service.problems import Kind
 from caps.service.site import Site
 from caps.study import Manifest, Server
 from caps.trust.signing import SignatureRefused
-from caps.wire import ContributionState, Receipt, Signed
+from caps.wire import ContributionState, Receipt, Signed, digests, media
+from caps.wire.holder import Delivery, Goal
+from caps.wire.problems import Kind
 from services.holder.peers import LONG_TIMEOUT, PeerProblem, ask, read
 from services.holder.retry_queue import RetryQueue, TryLater
 from services.holder.sharing import Parcel
-from services.holder.state import GONE, Delivery, Goal
+from services.holder.state import GONE
 from services.holder.store import ContributionRecord, Store
 
 log = logging.getLogger("caps.holder")
@@ -106,7 +106,7 @@ class Uploader:
         server, parcel, statement = manifest.servers[party], self._parcel(record), record.document.document
         path = _path(record)
         offer = parcel.offer(record.document, party).model_dump_json().encode()
-        answer = ask(client, server.name, "PUT", path, content=offer, headers=JSON_BODY)
+        answer = ask(client, server.name, "PUT", path, content=offer, headers=media.JSON_BODY)
         has = read(ContributionState, answer, server.name)
         if has.contribution != record.contribution or has.state in ("withdrawn", "erased"):
             raise _unexpected(server, "does not take this contribution any more")
@@ -122,7 +122,7 @@ class Uploader:
                 if self._record(manifest).goal is not Goal.PUSHING:
                     raise TryLater  # at once: whoever changed the goal has nudged this task
                 chunk = parcel.chunk(number, statement.chunk_bytes)
-                headers = {**OCTETS_BODY, "Content-Digest": digest_header(sha256(chunk).digest())}
+                headers = {**media.BYTES_BODY, "Content-Digest": digests.spelled(sha256(chunk).digest())}
                 ask(client, server.name, "PUT", f"{path}/chunks/{number}", content=chunk, headers=headers)
                 self._sent[record.contribution, server.name] += len(chunk)
                 self._site.metrics.count("caps_pushed_bytes", len(chunk), party=server.name)

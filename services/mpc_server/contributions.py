@@ -18,12 +18,13 @@ from sqlalchemy import Connection, Engine, Row
 from caps.errors import LocalError, ShareError
 from caps.service.database import reading
 from caps.service.identity import Caller
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site, confirm
 from caps.service.tokens import Scope
 from caps.shares.ring import SHARED_RINGS, Words
 from caps.shares.sharing import Explicit, Seeded
 from caps.wire import Commitment, Contribution, ContributionState, Offer, Opening, Receipt, Signed, commitment
+from caps.wire.problems import Kind
 from services.mpc_server import states
 from services.mpc_server.rows import contributions as rows
 from services.mpc_server.store import ShareStore, decrypt, encrypt, forgotten, new_key

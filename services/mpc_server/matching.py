@@ -24,9 +24,10 @@ from sqlalchemy import Connection, Engine, Row
 from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
 from caps.service import logs
 from caps.service.identity import Caller, machine
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site, confirm
 from caps.study import Holder, Manifest
+from caps.wire.problems import Kind
 from services.mpc_server.rows import matching as rows
 from services.mpc_server.rows import studies as study_rows
 from services.mpc_server.store import KEY_BYTES, ShareStore, new_key

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from caps.basics.http import OCTETS
 from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
 from caps.service.identity import Allow, Caller
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.study.manifest import MAX_SLOTS
+from caps.wire import media
+from caps.wire.problems import Kind
 from services.mpc_server.matching import MOST_ELEMENTS, Matching
 from services.mpc_server.studies_api import Id
 
@@ -22,14 +23,14 @@ LIMITS = (
 """For `create_app`; each holder's own number of tags is enforced here."""
 
 ByHolder = Annotated[Caller, Depends(Allow(machines=["holder"]))]
-_BINARY: dict[str, Any] = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
+_BINARY: dict[str, Any] = {media.BYTES: {"schema": {"type": "string", "format": "binary"}}}
 _BODY: dict[str, Any] = {"requestBody": {"required": True, "content": _BINARY}}
 
 
 class Bytes(Response):
     """An answer that is no document."""
 
-    media_type = OCTETS
+    media_type = media.BYTES
 
 
 def router(matching: Matching) -> APIRouter:

@@ -22,12 +22,14 @@ from caps.basics.document import Document
 from caps.errors import LocalError
 from caps.service.database import reading
 from caps.service.identity import Caller
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site, confirm
 from caps.service.tokens import Scope
 from caps.study import Coordinator, Holder, Manifest, Policy, Server
 from caps.trust.exchange import PRIVATE_BYTES, ExchangeKey, public_digest
 from caps.wire import Approval, Contribution, Receipt, Seal, SealRequest, Signed, inputs_digest
+from caps.wire.problems import Kind
+from caps.wire.server import StudyState
 from services.mpc_server import states
 from services.mpc_server.rows import contributions as contribution_rows
 from services.mpc_server.rows import matching as matching_rows
@@ -38,15 +40,6 @@ from services.mpc_server.store import ShareStore, forgotten, new_key
 
 _APPROVALS = TypeAdapter(tuple[Signed[Approval], ...])
 _OBSERVERS = frozenset({Scope.OPERATOR, Scope.AUDITOR})
-
-
-class StudyState(Document):
-    """How far a study is on one server. An approval stands for good; shares are there until the state is `erased`."""
-
-    study: str
-    state: Literal["judged", "approved", "sealed", "erased"]
-    approval: Signed[Approval] | None = None
-    seal: Signed[Seal] | None = None
 
 
 @dataclass(frozen=True)

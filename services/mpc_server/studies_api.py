@@ -18,17 +18,19 @@ from pydantic import ValidationError
 
 from caps.basics import canonical
 from caps.basics.document import Document
-from caps.basics.http import digest_of_header
 from caps.errors import DomainError
 from caps.service.identity import Allow, Caller
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.study import Manifest
-from caps.wire import Approval, ContributionState, Offer, Receipt, Seal, SealRequest, Signed
+from caps.wire import Approval, ContributionState, Offer, Receipt, Seal, SealRequest, Signed, digests, media
+from caps.wire.documents import LARGEST_CHUNK
+from caps.wire.problems import Kind
+from caps.wire.server import StudyState
 from services.mpc_server.contributions import MOST_CHUNKS, Contributions
-from services.mpc_server.studies import Studies, StudyState
+from services.mpc_server.studies import Studies
 
-LIMITS = (("/v1/studies/[0-9a-f]{64}/contributions/[0-9a-f]{64}/chunks/[0-9]+", 1 << 26),)
+LIMITS = (("/v1/studies/[0-9a-f]{64}/contributions/[0-9a-f]{64}/chunks/[0-9]+", LARGEST_CHUNK),)
 """For `create_app`: chunks may be larger than documents; each contribution's own size is enforced here."""
 
 Id = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256, in hexadecimal")]
@@ -45,30 +47,14 @@ ByCoordinatorOrPerson = Annotated[
 ]
 
 
-def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
-    """A schema without references, which would lead nowhere from within an OpenAPI document."""
-    if isinstance(schema, list):
-        return [_inlined(one, definitions) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    return {name: _inlined(value, definitions) for name, value in schema.items() if name != "$defs"}
-
-
-def _schema(model: type[Document]) -> Any:
-    found = model.model_json_schema()
-    return _inlined(found, found.get("$defs", {}))
-
-
 _SAME: dict[int | str, dict[str, Any]] = {200: {"description": "It was here before"}}
 _MANIFEST_BODY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": _schema(Manifest)}}}
+    "requestBody": {"required": True, "content": {media.JSON: {"schema": Manifest.model_json_schema()}}}
 }
 _CHUNK_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "content": {media.BYTES: {"schema": {"type": "string", "format": "binary"}}},
     },
     "parameters": [
         {
@@ -162,7 +148,9 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
     )
     async def chunk(study: Id, contribution: Id, number: Number, request: Request, caller: ByHolder) -> None:
         """Send a chunk of component 2. Sending it again changes nothing."""
-        expected = _content_digest(request)
+        expected = digests.stated(",".join(request.headers.getlist("content-digest")))
+        if expected is None:
+            raise Problem(Kind.MALFORMED, "a chunk comes with the header Content-Digest: sha-256=:...:")
         length = await run_in_threadpool(contributions.chunk_length, study, contribution, number, caller)
         data = bytearray()
         async for part in request.stream():
@@ -205,11 +193,3 @@ def _manifest(body: bytes) -> Manifest:
         return Manifest.from_json(value)
     except ValidationError as error:
         raise RequestValidationError(error.errors(include_input=False, include_context=False)) from None
-
-
-def _content_digest(request: Request) -> bytes:
-    """The SHA-256 of the body as RFC 9530 spells it: `Content-Digest: sha-256=:BASE64:`."""
-    digest = digest_of_header(",".join(request.headers.getlist("content-digest")))
-    if digest is None:
-        raise Problem(Kind.MALFORMED, "a chunk needs the header Content-Digest: sha-256=:...:")
-    return digest

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,12 +21,17 @@ from fastapi import APIRouter, Depends, Header, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from caps.client import Client
+from caps.data.schema import ColumnReport
 from caps.service.app import create_app
 from caps.service.identity import Allow
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.tokens import Scope, Tokens
 from caps.trust import home as party
 from caps.trust.tls import Credentials, client_context, server_context
+from caps.wire.coordinator import ReleaseView, RunView, StudyView
+from caps.wire.holder import TableReport
+from caps.wire.problems import Kind
+from services.coordinator.algorithms import Progress, Stage
 
 RUN = "0123456789abcdef" * 2
 STUDY = "ab" * 32
@@ -33,6 +39,45 @@ ROWS = b"age,smoker\n" + b"".join(b"%d,no\n" % (i % 90) for i in range(200_000))
 """More than a few chunks of the client's."""
 LINE_SEPARATOR = "\u2028"
 ENTRY = {"rho": "1/4", "sampler": "geometric"}
+
+
+AT = "2030-05-17T12:00:00Z"
+PROGRESS = Progress(1, Stage.MEASURE, ("age", "smoker"), Fraction(1, 2), Fraction(1))
+
+
+def study_view(title: str) -> StudyView:
+    """A study that all have approved."""
+    return StudyView(
+        study=STUDY,
+        title=title,
+        state="approved",
+        proposed_at=AT,
+        servers=[],
+        holders=[],
+        missing=[],
+        runs=[],
+        releases=[],
+    )
+
+
+def run_view(run: str, state: str) -> RunView:
+    """A run that measured nothing yet."""
+    return RunView(
+        run=run,
+        study=STUDY,
+        state=state,
+        party=None,
+        reason=None,
+        holders=["clinic-a"],
+        percent=0.0,
+        round=None,
+        stage=None,
+        measured=[],
+        model_bytes=None,
+        steps=0,
+        created_at=AT,
+        release=None,
+    )
 
 
 @dataclass
@@ -58,33 +103,33 @@ def routes(script: Script) -> APIRouter:
         return script.breaks >= 0
 
     @router.get("/studies")
-    def studies() -> list[dict[str, str]]:
-        return [{"study": STUDY, "title": f"One{LINE_SEPARATOR}[red]study\x1b[31m", "state": "approved"}]
+    def studies() -> list[StudyView]:
+        return [study_view(f"One{LINE_SEPARATOR}[red]study\x1b[31m")]
 
     @router.get("/studies/{study}")
-    def study(study: str) -> dict[str, str]:
+    def study(study: str) -> StudyView:
         if study != STUDY:
             raise Problem(Kind.NOT_FOUND, "there is no such study here", study=study)
-        return {"study": study, "state": "approved"}
+        return study_view("One study")
 
     @router.get("/studies/{study}/participation")
     def participation(study: str) -> None:
         raise Problem(Kind.FORBIDDEN, "this is for operators")
 
     @router.post("/studies/{study}/runs", status_code=202)
-    async def start(study: str, request: Request, response: Response) -> dict[str, Any]:
+    async def start(study: str, request: Request, response: Response) -> RunView:
         script.met.append(("start", dict(request.headers), await request.body()))
         response.headers["Location"] = f"/v1/runs/{RUN}"
-        return {"run": RUN, "state": "queued"}
+        return run_view(RUN, "queued")
 
     @router.put("/studies/{study}/table")
-    async def table(study: str, request: Request) -> dict[str, Any]:
+    async def table(study: str, request: Request) -> TableReport:
         body = await request.body()
         script.met.append(("table", dict(request.headers), body))
         if b"nonsense" in body:
             columns = [{"name": "age", "unparsable": 1}]
             raise Problem(Kind.TABLE_REFUSED, "1 value refused", report={"rows": 1, "columns": columns})
-        return {"rows": body.count(b"\n"), "columns": [{"name": "age", "missing": 0}]}
+        return TableReport(rows=body.count(b"\n"), columns=[ColumnReport("age", 0, 0, 0, 0, 0, 0)])
 
     @router.delete("/studies/{study}/table", status_code=204)
     def erase(study: str) -> None:
@@ -99,8 +144,8 @@ def routes(script: Script) -> APIRouter:
         return script.answers.pop(0) if len(script.answers) > 1 else script.answers[0]
 
     @router.get("/runs/{run}")
-    def run(run: str) -> dict[str, Any]:
-        return {"run": run, "state": "released"}
+    def run(run: str) -> RunView:
+        return run_view(run, "released")
 
     @router.get("/runs/{run}/events", response_model=None)
     def events(run: str, last_event_id: Annotated[str | None, Header()] = None) -> Response:
@@ -111,7 +156,7 @@ def routes(script: Script) -> APIRouter:
             return Response(status_code=204)
         all_events = [
             ("state", {"state": "running", "party": None, "reason": None}),
-            ("progress", {"stage": "measure", "clique": ["age", "smoker"], "rho": 1.0, "rho_spent": 0.5}),
+            ("progress", PROGRESS.to_json() | {"at": AT}),
             ("state", {"state": "released", "party": None, "reason": None}),
         ]
 
@@ -127,8 +172,23 @@ def routes(script: Script) -> APIRouter:
         return StreamingResponse(stream(), media_type="text/event-stream")
 
     @router.get("/releases")
-    def releases() -> list[dict[str, Any]]:
-        return [{"release": RUN, "title": "One", "rows": 200_000, "epsilon": "1", "created_at": "now"}]
+    def releases() -> list[ReleaseView]:
+        return [
+            ReleaseView(
+                release=RUN,
+                study=STUDY,
+                title="One",
+                rows=200_000,
+                epsilon="1",
+                delta="0.000001",
+                certified=True,
+                created_at=AT,
+                data=[],
+                measurements=True,
+                resamples=True,
+                samples=[],
+            )
+        ]
 
     @router.get("/releases/{release}/transcript", response_model=None)
     @router.get("/releases/{release}/data", response_model=None)
@@ -165,7 +225,8 @@ def routes(script: Script) -> APIRouter:
 
     @router.get("/ledger", response_model=None)
     def ledger() -> Response:
-        lines = [{"number": 0, "kind": "open"}, {"number": 1, "kind": f"charge{LINE_SEPARATOR}", "entry": ENTRY}]
+        common = {"previous": "0" * 64, "at": AT, "study": f"one{LINE_SEPARATOR}", "run": RUN, "hash": "1" * 64}
+        lines = [{"number": 0, "kind": "reserve", **common}, {"number": 1, "kind": "charge", "entry": ENTRY, **common}]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         return Response(text, media_type="application/x-ndjson")
 

@@ -22,7 +22,7 @@ import numpy as np
 from caps.basics import canonical
 from caps.basics.retry import Backoff
 from caps.dp.clear import ClearOracle
-from caps.dp.oracle import Selection, request_digest, request_from_json
+from caps.dp.oracle import Compute, Selection, request_digest
 from caps.service.site import Settings, Site
 from caps.study import Manifest, Server
 from caps.study.account import Account
@@ -39,6 +39,7 @@ from caps.wire import (
     inputs_digest,
     transcript_digest,
 )
+from caps.wire.steps import request_from_json
 from services.coordinator.service import Coordinator
 from tests.kit.algorithms import SeededBits, rows_of
 from tests.kit.study import AT, NOW, SERVERS, Keys, example_manifest, write_site
@@ -184,9 +185,9 @@ class Federation:
             assert asked == digest, "a step was repeated with another request"
             return digest, value
         assert step == len(self.answered)
-        request = None if step == 0 else request_from_json(body)
+        request = request_from_json(body)
         self.account.charge(self.account.check(request))
-        if request is None:
+        if isinstance(request, Compute):
             assert body == {"kind": "compute"}
             assert self.seal is not None
             self.oracle.answers()

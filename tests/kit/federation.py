@@ -22,7 +22,7 @@ import numpy as np
 from sqlalchemy import Engine, select
 
 from caps.dp.clear import ClearOracle
-from caps.dp.oracle import Measurement, Request, Selection, request_to_json
+from caps.dp.oracle import Measurement, Request, Selection
 from caps.dp.privacy import Filter
 from caps.dp.privacy.rational import decode_ratio
 from caps.service.app import instant
@@ -35,6 +35,7 @@ from caps.study import Manifest, Policy
 from caps.trust import exchange, signing
 from caps.trust.exchange import PUBLIC_BYTES, Drawn, ExchangeKey, Received
 from caps.wire import Answer, Approval, Contribution, Offer, Opening, Signed, commitment, inputs_digest
+from caps.wire.steps import request_to_json
 from deploy.federation import COORDINATOR, SERVERS, Federation
 from services.coordinator.algorithms import Outcome, algorithm
 from services.coordinator.generate import create_estimator

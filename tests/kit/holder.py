@@ -19,12 +19,11 @@ import httpx
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
-from caps.basics.http import digest_header
 from caps.basics.retry import Backoff
 from caps.service.app import create_app
 from caps.service.database import sqlite_url
 from caps.service.identity import Allow, Caller
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.serve import CertificateProtocol
 from caps.service.site import Settings, Site, confirm
 from caps.service.tokens import Scope
@@ -33,7 +32,8 @@ from caps.shares.sharing import Explicit, Seeded, reconstruct
 from caps.study import Manifest
 from caps.trust import pki
 from caps.trust.tls import Credentials, client_context, server_context
-from caps.wire import Approval, Commitment, ContributionState, Offer, Receipt, Signed
+from caps.wire import Approval, Commitment, ContributionState, Offer, Receipt, Signed, digests
+from caps.wire.problems import Kind
 from services.holder.api import holder_app
 from services.holder.service import HolderService
 from services.holder.settings import Options
@@ -163,7 +163,7 @@ class StandIn:
         async def chunk(study: str, contribution: str, number: int, request: Request) -> None:
             data = await request.body()
             met(request, study, contribution)
-            assert request.headers["content-digest"] == digest_header(sha256(data).digest())
+            assert request.headers["content-digest"] == digests.spelled(sha256(data).digest())
             if self.chunks[contribution].setdefault(number, data) != data:
                 raise Problem(Kind.CONFLICT, "another chunk was sent before")
 

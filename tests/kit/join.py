@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from caps.basics.http import CSV
 from caps.data.domain import MISSING
 from caps.data.schema import Limits
 from caps.service.site import Settings, Site
 from caps.study import Manifest
 from caps.wire import Contribution, Offer
+from caps.wire.media import CSV
 from deploy.federation import Federation
 from services.holder import sharing
 from services.holder.table import Rows, read_table

@@ -18,6 +18,8 @@ from caps.audit.verification import verify
 from caps.client import Client, ClientError, ProblemError
 from caps.study import Manifest
 from caps.wire import Certificate
+from caps.wire.coordinator import RunView
+from caps.wire.holder import ContributionView
 from deploy.federation import COORDINATOR, SERVERS, Federation
 from services.coordinator.algorithms import Outcome
 from services.coordinator.publish import DATA, write_rows
@@ -120,28 +122,28 @@ class Study:
     def contributed(self, name: str, timeout: float = 60.0) -> str:
         """Wait for a holder's receipts; the contribution's id."""
 
-        def receipts(it: Client) -> dict[str, Any] | None:
+        def receipts(it: Client) -> ContributionView | None:
             state = it.contribution(self.identity)
-            for server in state["servers"]:
-                assert server["problem"] is None or server["problem"]["retryable"], server["problem"]
-            return state if state["state"] == "complete" else None
+            for server in state.servers:
+                assert server.problem is None or server.problem["retryable"], server.problem
+            return state if state.state == "complete" else None
 
         found = until(lambda: self.as_person(name, "owner", receipts), timeout)
-        assert all(server["receipt"] for server in found["servers"])
-        return str(found["contribution"])
+        assert all(server.receipt for server in found.servers)
+        return str(found.contribution)
 
     def start(self) -> str:
         """The operator starts the run once every approval has come; one run, however often it has to ask."""
 
         def begin(it: Client) -> str:
-            runs = it.study(self.identity)["runs"]
-            return str(runs[-1]) if runs else str(it.start(self.identity)["run"])
+            runs = it.study(self.identity).runs
+            return runs[-1] if runs else it.start(self.identity).run
 
-        until(lambda: not self.as_person(COORDINATOR, "operator", lambda it: it.study(self.identity))["missing"], 60)
+        until(lambda: not self.as_person(COORDINATOR, "operator", lambda it: it.study(self.identity)).missing, 60)
         self.run = self.as_person(COORDINATOR, "operator", begin)
         return self.run
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> RunView:
         """Of the run."""
         return self.as_person(COORDINATOR, "analyst", lambda it: it.run(self.run))
 
@@ -150,8 +152,8 @@ class Study:
 
         def ended() -> bool:
             state = self.state()
-            assert state["state"] != "failed", (state["party"], state["reason"])
-            return bool(state["state"] == "released")
+            assert state.state != "failed", (state.party, state.reason)
+            return state.state == "released"
 
         until(ended, timeout)
 
@@ -346,5 +348,5 @@ def ledgers(federation: Federation) -> list[list[dict[str, Any]]]:
     found = []
     for name in SERVERS:
         with client(federation, name, "auditor") as auditor:
-            found.append(list(auditor.ledger()))
+            found.append([record.model_dump() for record in auditor.ledger()])
     return found

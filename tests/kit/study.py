@@ -14,18 +14,15 @@ import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from caps.audit.measurements import measurement_to_json, measurements_to_json
+from caps.audit.measurements import noisy_marginal
 from caps.basics import canonical
-from caps.dp.oracle import COMPUTE, Measurement, Request, Selection, request_from_json, request_to_json
+from caps.dp.oracle import Compute, Measurement, Selection, StepRequest, request_digest
 from caps.dp.privacy import PrivacyStatement, Role
 from caps.study.account import Account
 from caps.study.manifest import Holder, Manifest
 from caps.trust import pki, signing
 from caps.trust.exchange import ExchangeKey, public_digest
 from caps.wire.documents import (
-    MEASUREMENTS,
-    TRANSCRIPT,
-    Answer,
     Approval,
     Attestation,
     Certificate,
@@ -33,11 +30,11 @@ from caps.wire.documents import (
     LedgerRange,
     ReleaseBody,
     Signed,
-    TranscriptStep,
     commitment,
     inputs_digest,
-    transcript_digest,
 )
+from caps.wire.releases import MEASUREMENTS, TRANSCRIPT, Measurements
+from caps.wire.steps import Answer, TranscriptStep, transcript_digest
 
 NOW = datetime(2030, 5, 17, 12, 0, 0, tzinfo=UTC)
 AT = "2030-05-17T12:00:00Z"
@@ -225,7 +222,7 @@ def contribution_of(manifest: Manifest, holder: Holder, /, **changes: Any) -> Co
         "at": AT,
     }
     if holder.capacity is not None:
-        members |= manifest.form_of(holder)._asdict()
+        members |= manifest.outline_of(holder)._asdict()
     return Contribution(**members | changes)
 
 
@@ -234,13 +231,13 @@ DATA = b"age,smoker,region,diagnosis\n13,no,north,A\n"
 """The rows that `example_release` says were released."""
 
 
-def honest_walk(manifest: Manifest) -> tuple[Account, list[tuple[Request | None, int | tuple[int, ...]]]]:
+def honest_walk(manifest: Manifest) -> tuple[Account, list[tuple[StepRequest, int | tuple[int, ...]]]]:
     """The account of a run to its end, and its requests with answers. What they say is of no interest."""
     account, task, program = Account(manifest), manifest.task, manifest.program
-    steps: list[tuple[Request | None, int | tuple[int, ...]]] = []
+    steps: list[tuple[StepRequest, int | tuple[int, ...]]] = []
     offered, selected, initial = program.candidates(task), [], iter(program.initial(task))
     measured = iter(selected)  # each selection is measured after it
-    request: Request | None = None
+    request: StepRequest = Compute()
     value: int | tuple[int, ...] = (1,) * len(manifest.holders)
     while not account.ended:
         if steps:
@@ -263,16 +260,15 @@ def honest_walk(manifest: Manifest) -> tuple[Account, list[tuple[Request | None,
 
 
 def transcript_of(
-    manifest: Manifest, keys: Keys, steps: Sequence[tuple[Request | None, int | tuple[int, ...]]], run: str = RUN
+    manifest: Manifest, keys: Keys, steps: Sequence[tuple[StepRequest, int | tuple[int, ...]]], run: str = RUN
 ) -> list[TranscriptStep]:
     """The lines of a transcript, signed by the servers."""
     found = []
     for number, (request, value) in enumerate(steps):
-        asked = dict(COMPUTE) if request is None else request_to_json(request)
-        digest = canonical.digest("request", asked).hex()
+        digest = request_digest(request).hex()
         answer = Answer(study=manifest.study_id, run=run, step=number, request=digest, value=value)
         signatures = tuple(signing.sign(keys[name].signing, answer.kind, answer.to_json()) for name in SERVERS)
-        found.append(TranscriptStep(request=asked, answer=answer, signatures=signatures))
+        found.append(TranscriptStep(request=request, answer=answer, signatures=signatures))
     return found
 
 
@@ -327,17 +323,17 @@ def example_release(
         for name in SERVERS
     )
     measured = [
-        measurement_to_json(manifest, line.answer.step, request, line.answer.value)
+        noisy_marginal(manifest, line.answer.step, request, line.answer.value)
         for line in lines
-        if isinstance(line.answer.value, tuple)
-        and line.answer.step
-        and isinstance(request := request_from_json(line.request), Measurement)
+        if isinstance(line.answer.value, tuple) and isinstance(request := line.request, Measurement)
     ]
     files = {
         "model.caps": b"model",
         "data.csv": data,
         "data.ndjson": b"{}\n" + data,
-        MEASUREMENTS: canonical.dump(measurements_to_json(manifest, RUN, measured)),
+        MEASUREMENTS: canonical.dump(
+            Measurements(study=manifest.study_id, run=RUN, measurements=tuple(measured)).to_json()
+        ),
         TRANSCRIPT: b"".join(line.line() for line in lines),
     }
     release = ReleaseBody(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caps.dp.oracle import Measurement, Selection, request_to_json
+from caps.dp.oracle import Measurement, Selection
 from caps.dp.privacy.schedule import Role, step_name
+from caps.wire.steps import request_to_json
 from services.mpc_server.channel import swap
 from tests.kit.federation import Driver
 from tests.kit.recording import Received

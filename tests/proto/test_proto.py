@@ -11,12 +11,21 @@ from pydantic import ValidationError
 
 from caps.basics import canonical
 from caps.basics.document import Document
+from caps.dp.oracle import request_digest
 from caps.errors import DomainError
-from caps.service.problems import Kind
 from caps.study import Manifest
 from caps.trust import exchange, signing
 from caps.trust.exchange import Drawn, ExchangeKey, Received
-from caps.wire import Commitment, TranscriptStep, commitment, inputs_digest, transcript_digest
+from caps.wire import (
+    Commitment,
+    TranscriptStep,
+    commitment,
+    inputs_digest,
+    request_from_json,
+    request_to_json,
+    transcript_digest,
+)
+from caps.wire.problems import Kind
 from deploy import proto
 
 ROOT = Path(__file__).parents[2]
@@ -51,14 +60,14 @@ def test_a_difference_is_found(tmp_path, capsys):
 
 
 def test_every_document_has_a_schema():
-    described = "".join(path.read_text() for path in (ROOT / "proto/schemas").glob("*.json"))
+    described = "".join(path.read_text() for path in (ROOT / "proto").glob("[os]*/*.json"))
     missing = [cls.__name__ for cls in _all(Document) if not _in(cls, described)]
     assert missing == []
 
 
 def _all(cls):
     for inner in cls.__subclasses__():
-        if inner.__module__.startswith("caps.study") and "[" not in inner.__name__:
+        if inner.__module__.startswith(("caps.study", "caps.wire")) and "[" not in inner.__name__:
             yield inner
         yield from _all(inner)
 
@@ -178,12 +187,28 @@ def test_lines_of_transcripts():
     for line in lines["good"]:
         step = TranscriptStep.from_line(line.encode())
         assert step.line().decode() == line
-        assert step.answer.request == canonical.digest("request", step.request).hex()
+        assert step.answer.request == request_digest(step.request).hex()
         for server, signature in zip(keys, step.signatures, strict=True):
             signing.verify(server["signing_key"], "answer", step.answer.to_json(), signature)
     for case in lines["refused"]:
         with pytest.raises(DomainError):
             TranscriptStep.from_line(case["line"].encode())
+
+
+@pytest.mark.parametrize("case", cases("requests", "good"))
+def test_good_request(case):
+    schema("step-request").validate(case["request"])
+    request = request_from_json(case["request"])
+    assert canonical.dump(request_to_json(request)).decode() == case["canonical"]
+    assert request_digest(request).hex() == case["digest"]
+
+
+@pytest.mark.parametrize("case", cases("requests", "refused"))
+def test_bad_request(case):
+    with pytest.raises(DomainError):
+        request_from_json(case["request"])
+    only_code_knows = {"a rational not in lowest terms", "a rational below zero"}
+    assert schema("step-request").is_valid(case["request"]) == (case["name"] in only_code_knows)
 
 
 def derived(case):

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caps.basics.http import CSV
 from caps.service.app import create_app
 from caps.service.database import open_database
 from caps.service.identity import Caller, Machine
 from caps.service.site import Site
 from caps.study import Policy
+from caps.wire.holder import Goal
+from caps.wire.media import CSV
 from services.holder import sharing
-from services.holder.state import Goal
 from services.mpc_server import tables
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.store import ShareStore, Vault

@@ -14,20 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caps.basics.http import CSV
 from caps.data.domain import MISSING
 from caps.service.app import create_app
 from caps.service.database import open_database, sqlite_url
 from caps.service.identity import Caller, Machine
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Settings, Site
 from caps.shares.sharing import reconstruct
 from caps.study import Policy
+from caps.wire.holder import Goal, State
+from caps.wire.media import CSV
+from caps.wire.problems import Kind
 from services.holder import matching
 from services.holder.retry_queue import Stopped
 from services.holder.service import HolderService
 from services.holder.settings import Options
-from services.holder.state import Goal, State
 from services.mpc_server import matching_api, studies_api, tables
 from services.mpc_server.contributions import Contributions
 from services.mpc_server.matching import Matching

@@ -16,8 +16,9 @@ from sqlalchemy.exc import DBAPIError, InternalError
 
 from caps.service.database import connect, open_database, reading, sqlite_url
 from caps.service.migrations import DatabaseRefused, upgrade
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.study import Manifest
+from caps.wire.problems import Kind
 from deploy.federation import Federation
 from services.coordinator.states import State
 from services.coordinator.store import News

@@ -34,10 +34,11 @@ from schemathesis.specs.openapi.checks import (
 
 from caps.service.database import sqlite_url
 from caps.service.identity import CERTIFICATE
-from caps.service.problems import MEDIA_TYPE, Kind
 from caps.service.site import Settings, Site
 from caps.service.tokens import Scope
 from caps.trust import pki
+from caps.wire import media
+from caps.wire.problems import Kind
 from deploy.proto import SERVICES, mpc_server_settings
 from services.holder.api import holder_app
 from services.holder.service import HolderService
@@ -262,7 +263,7 @@ def test_the_service_does_what_its_document_says(targets, service, method, path,
         wrong = mode is GenerationMode.NEGATIVE and not known and not replaced
         case.validate_response(response, checks=[*CONFORMS, *([negative_data_rejection] if wrong else [])])
         if response.status_code >= 400 and path != "/readyz":
-            assert response.headers["content-type"] == [MEDIA_TYPE]
+            assert response.headers["content-type"] == [media.PROBLEM]
 
     statuses: set[int] = set()
     check()

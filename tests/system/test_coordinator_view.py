@@ -17,8 +17,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from caps.dp.oracle import Measurement, request_from_json
+from caps.dp.oracle import Measurement
 from caps.wire import Answer, Signed
+from caps.wire.steps import request_from_json
 from deploy.federation import COORDINATOR, SERVERS
 from tests.kit.processes import CANARIES, NAME, NUMBER, Everybody, Study, persons, vertical
 from tests.kit.recording_service import FILE, recorded
@@ -172,7 +173,7 @@ def all_numbers_that_depend_on_data_are_the_answers(both: Both) -> None:
         assert all(len(values) == 1 for values in told.values())
         noises = []
         for number, body in requests.items():
-            asked = request_from_json(body) if number else None
+            asked = request_from_json(body)
             if isinstance(asked, Measurement):
                 true = counts[layout.part(asked.clique)]
                 value = np.array(json.loads(next(iter(told[number]))))
@@ -210,7 +211,7 @@ def how_many_persons_there_are_is_not_told(both: Both) -> None:
         for records in (one, other)
     ]
     assert sizes[0] == sizes[1]
-    assert "released" == first.state()["state"] == second.state()["state"]
+    assert "released" == first.state().state == second.state().state
 
 
 def shape_text(body: str) -> str:

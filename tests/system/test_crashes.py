@@ -73,7 +73,7 @@ def survives(federation: Everybody, folder: Path, faults: Sequence[Fault], *, al
     assert sorted(before.values()) == sorted(certificate.attestations[0].document.contributions)
     with client(federation, COORDINATOR, "operator") as operator:
         state = operator.study(study.identity)
-    assert (state["runs"], state["releases"]) == ([study.run], [study.run])
+    assert (state.runs, state.releases) == ([study.run], [study.run])
     if all_die:
         assert Counter(died) == Counter(victim for victim, _, _ in faults)
     nobody_wrote(federation, *CANARIES)
@@ -123,12 +123,12 @@ def test_a_holder_killed_in_the_middle_of_a_push_goes_on_with_the_same_contribut
     until(lambda: not frail.running("north"), 30)
     frail.start("north")
     frail.wait_ready("north")
-    assert study.contributed("north") == told["contribution"]
+    assert study.contributed("north") == told.contribution
     again = study.as_person("north", "owner", lambda it: it.contribute(study.identity))
-    assert again["contribution"] == told["contribution"]
+    assert again.contribution == told.contribution
     for name in SERVERS:
         with client(frail, name, "operator") as operator:
-            assert [one["contribution"] for one in operator.contributions(study.identity)] == [told["contribution"]]
+            assert [one.contribution for one in operator.contributions(study.identity)] == [told.contribution]
 
 
 def test_a_server_that_is_gone_is_named_and_waited_for(frail: Everybody, tmp_path: Path) -> None:
@@ -140,11 +140,11 @@ def test_a_server_that_is_gone_is_named_and_waited_for(frail: Everybody, tmp_pat
     arm(frail.places["S3"].home, "exchange", 9)
     study.start()
     until(lambda: not frail.running("S3"), 60)
-    waiting = until(lambda: study.state() if study.state()["state"] == "waiting" else None, 45)
-    assert waiting["party"] == "S3"
-    assert waiting["reason"]
+    waiting = until(lambda: study.state() if study.state().state == "waiting" else None, 45)
+    assert waiting.party == "S3"
+    assert waiting.reason
     time.sleep(1)
-    assert study.state()["state"] == "waiting"
+    assert study.state().state == "waiting"
     frail.start("S3")
     study.released()
     study.check(tmp_path)
@@ -159,8 +159,8 @@ def test_a_server_that_stands_still_is_named_and_waited_for(frail: Everybody, tm
     study.start()
     frail.send("S2", signal.SIGSTOP)
     try:
-        waiting = until(lambda: study.state() if study.state()["state"] == "waiting" else None, 60)
-        assert waiting["party"] == "S2"
+        waiting = until(lambda: study.state() if study.state().state == "waiting" else None, 60)
+        assert waiting.party == "S2"
     finally:
         frail.send("S2", signal.SIGCONT)
     study.released()

@@ -44,7 +44,7 @@ def test_a_join_by_tags_from_csv_to_release_with_holders_killed_on_the_way(
         with client(federation, name, "owner") as owner:
             owner.put_table(study.identity, path)
             told = owner.contribute(study.identity)
-        assert (told["state"], told["contribution"]) == ("matching", None)
+        assert (told.state, told.contribution) == ("matching", None)
         federation.kill(name)
         federation.start(name)
         federation.wait_ready(name)

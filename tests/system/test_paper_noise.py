@@ -43,9 +43,9 @@ def test_a_release_without_a_guarantee_says_so(careless: Federation, tmp_path: P
         assert statement["paragraph"].startswith("NOT CERTIFIED")
         assert noise in statement["paragraph"]
     with client(careless, COORDINATOR, "analyst") as analyst:
-        privacy = analyst.report(study.run)["privacy"]
-    assert privacy["certified"] is False
-    assert privacy["paragraph"].startswith("NOT CERTIFIED")
+        privacy = analyst.report(study.run).privacy
+    assert privacy.certified is False
+    assert privacy.paragraph.startswith("NOT CERTIFIED")
     for records in ledgers(careless):
         entries = [one["entry"] for one in records if one["run"] == study.run and one["kind"] == "charge"]
         measured = [entry for entry in entries if entry["mechanism"]["kind"] == "gaussian"]

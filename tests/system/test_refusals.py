@@ -14,9 +14,9 @@ import polars as pl
 import pytest
 
 from caps.basics.canonical import dump
-from caps.service.problems import Kind
 from caps.trust import signing
 from caps.wire import Approval, Signed
+from caps.wire.problems import Kind
 from deploy.federation import COORDINATOR, SERVERS
 from tests.kit.federation import manifest_of, now, put_chunk
 from tests.kit.processes import (

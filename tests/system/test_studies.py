@@ -96,14 +96,14 @@ def every_format_has_the_same_rows(study: Study, folder: Path, rows: int) -> Non
     folder.mkdir()
     with client(study.federation, COORDINATOR, "analyst") as analyst:
         view = analyst.release(study.run)
-        digests = {one["format"]: one["sha256"] for one in view["data"]}
+        digests = {one.format: one.sha256 for one in view.data}
         frames = {}
         for name, read in READERS.items():
             found = analyst.download(study.run, folder / name, format=name)
             assert found.sha256 == digests[name] == sha256((folder / name).read_bytes()).hexdigest()
             frames[name] = read(folder / name)
-        assert "epsilon = 1 and delta = 1e-9" in analyst.report(study.run)["privacy"]["paragraph"]
-    assert view["rows"] == rows == len(frames["csv"])
+        assert "epsilon = 1 and delta = 1e-9" in analyst.report(study.run).privacy.paragraph
+    assert view.rows == rows == len(frames["csv"])
     assert frames["csv"].columns == [column["name"] for column in study.manifest.table["columns"]]
     for frame in frames.values():
         assert_frame_equal(frame.cast(frames["csv"].schema), frames["csv"], check_exact=True)
@@ -116,10 +116,10 @@ def samples_repeat(study: Study, folder: Path) -> None:
         one = analyst.sample(study.run, rows=40, seed="ab" * 32)
         again = analyst.sample(study.run, rows=40, seed="ab" * 32)
         other = analyst.sample(study.run, rows=40, seed="cd" * 32)
-        assert one["sample"] == again["sample"] != other["sample"]
+        assert one.sample == again.sample != other.sample
         texts = []
         for number, sample in enumerate((one, again, other)):
-            analyst.download(study.run, folder / str(number), sample=sample["sample"])
+            analyst.download(study.run, folder / str(number), sample=sample.sample)
             texts.append((folder / str(number)).read_bytes())
     assert texts[0] == texts[1] != texts[2]
     assert len(texts[0].splitlines()) == 41
@@ -148,7 +148,7 @@ def test_a_run_is_one_run_and_a_release_is_final(federation: Federation, tmp_pat
     first = study.start()
     with client(federation, COORDINATOR, "operator") as operator:
         state = operator.study(study.identity)
-        assert state["runs"] == [first]
+        assert state.runs == [first]
     study.released()
     with client(federation, COORDINATOR, "operator") as operator, pytest.raises(ProblemError) as caught:
         operator.start(study.identity)

@@ -27,6 +27,8 @@ SIGNIFICANT_BITS = 64
 LARGEST_EXPONENT = 1000
 _DIGITS = 80
 _RATIO = re.compile(r"(0|-?[1-9][0-9]*)/([1-9][0-9]*)", re.ASCII)
+RATIO_PATTERN = f"^{_RATIO.pattern}$"
+"""For schemas: what `decode_ratio` reads looks so, and is in lowest terms."""
 _LONGEST_RATIO = 1024
 
 

@@ -19,8 +19,9 @@ from sqlalchemy import Engine, Row
 from caps.errors import LocalError
 from caps.service import logs
 from caps.service.database import reading
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site
+from caps.wire.problems import Kind
 from services.mpc_server import states
 from services.mpc_server.build import brief
 from services.mpc_server.contributions import Contributions

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Path, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from caps.basics.http import NDJSON
+from caps.dp.oracle import StepRequest
 from caps.service.identity import Allow, Caller
 from caps.service.tokens import Scope
-from caps.wire import Answer, Attestation, RunRequest, RunStatus, Signed
+from caps.wire import Answer, Attestation, Computing, RunRequest, RunStatus, Signed, media
 from services.mpc_server.ledger import Ledger
 from services.mpc_server.runs.runs import Runs
 
@@ -49,15 +49,15 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
     @routes.put(
         "/runs/{run}/steps/{step}",
         response_model=Signed[Answer],
-        responses={202: {"description": "It is being computed: ask again", "content": {"application/json": {}}}},
+        responses={202: {"model": Computing, "description": "It is being computed: ask again"}},
     )
-    def step(run: RunPath, step: StepPath, asked: Annotated[dict[str, Any], Body()], caller: Coordinator) -> Any:
+    def step(run: RunPath, step: StepPath, asked: Annotated[StepRequest, Body()], caller: Coordinator) -> Any:
         """Do a step of the schedule, once; asked again, the same request gets the recorded answer."""
         answer = runs.answer_to(run, step, asked, caller)
         if answer is not None:
             return answer
         return JSONResponse(
-            {"state": "computing"}, 202, headers={"Retry-After": "1", "Location": f"/v1/runs/{run}/steps/{step}"}
+            Computing().to_json(), 202, headers={"Retry-After": "1", "Location": f"/v1/runs/{run}/steps/{step}"}
         )
 
     @routes.get("/runs/{run}/steps/{step}")
@@ -73,7 +73,7 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
     @routes.get(
         "/ledger",
         response_class=StreamingResponse,
-        responses={200: {"description": "One record a line", "content": {NDJSON: {}}}},
+        responses={200: {"description": "One record a line", "content": {media.NDJSON: {}}}},
     )
     def records(caller: Auditor) -> Response:
         """Every record of this server's ledger, in order, each with its hash."""
@@ -83,6 +83,6 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
             for record in ledger.records():
                 yield json.dumps(record) + "\n"
 
-        return StreamingResponse(lines(), media_type=NDJSON)
+        return StreamingResponse(lines(), media_type=media.NDJSON)
 
     return routes

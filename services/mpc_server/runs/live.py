@@ -8,8 +8,14 @@ from time import perf_counter
 from typing import NoReturn
 
 from caps.basics.retry import Backoff
-from caps.dp.oracle import Request, Selection
-from caps.errors import PeerAborted, PeerError, PeerUnreachable, SessionClosed, party_name
+from caps.dp.oracle import StepRequest
+from caps.errors import (
+    PeerAborted,
+    PeerError,
+    PeerUnreachable,
+    SessionClosed,
+    party_name,
+)
 from caps.service import logs
 from caps.service.metrics import Metrics
 from services.mpc_server.runs.material import Material
@@ -80,7 +86,7 @@ class LiveRun:
                 pass
             await asyncio.sleep(retries.pause())
 
-    async def ask(self, number: int, request: Request | None, digest: str) -> Recorded:
+    async def ask(self, number: int, request: StepRequest, digest: str) -> Recorded:
         """The step's record, with its answer. Asked again while it is computed, waits for the same computation."""
         recorded = self.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
@@ -97,7 +103,7 @@ class LiveRun:
             task.add_done_callback(lambda _: self._asked.pop(number, None))
         return await asyncio.shield(task)
 
-    async def _do_in_session(self, number: int, request: Request | None, digest: str) -> Recorded:
+    async def _do_in_session(self, number: int, request: StepRequest, digest: str) -> Recorded:
         """Wait for a session and have it do the step. What goes wrong there names the party to blame."""
         try:
             async with asyncio.timeout(self._patience):
@@ -107,7 +113,7 @@ class LiveRun:
         session = self._session
         if session is None:
             raise self._trouble
-        started, kind = perf_counter(), _kind(request)
+        started, kind = perf_counter(), request.kind
         try:
             done = await session.perform(number, request, digest)
             seconds = perf_counter() - started
@@ -148,12 +154,6 @@ class LiveRun:
             self._rounds += channel.traffic.rounds
             self._sent += channel.traffic.sent
             await channel.close()
-
-
-def _kind(request: Request | None) -> str:
-    if request is None:
-        return "compute"
-    return "select" if isinstance(request, Selection) else "measure"
 
 
 def _to_blame(error: PeerError, party: int) -> PeerError:

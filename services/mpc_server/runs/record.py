@@ -14,12 +14,12 @@ import numpy as np
 from sqlalchemy import Engine, select, update
 
 from caps.basics import canonical
-from caps.dp.oracle import COMPUTE, Request, request_from_json, request_to_json
+from caps.dp.oracle import Compute, StepRequest
 from caps.errors import DomainError, LocalError, NotDue
 from caps.service.database import reading
 from caps.study import Manifest
 from caps.study.account import Account
-from caps.wire import Answer, Signed, transcript_digest
+from caps.wire import Answer, Signed, request_from_json, request_to_json, transcript_digest
 from services.mpc_server import states
 from services.mpc_server.ledger import FREE, Ledger
 from services.mpc_server.rows.runs import change as change_run
@@ -35,7 +35,7 @@ class Recorded:
     """A step as written down."""
 
     number: int
-    request: Request | None
+    request: StepRequest
     digest: str
     answer: Signed[Answer] | None
 
@@ -53,7 +53,7 @@ class Record:
         self.steps: list[Recorded] = []
         with reading(database) as connection:
             for row in connection.execute(select(steps).where(steps.c.run == run).order_by(steps.c.step)):
-                request = None if row.step == 0 else request_from_json(json.loads(row.request))
+                request = Compute() if row.request == FREE else request_from_json(json.loads(row.request))
                 self.account.charge(self.account.check(request))
                 answer = None if row.answer is None else Signed[Answer].model_validate_json(row.answer)
                 if answer is not None:
@@ -90,13 +90,12 @@ class Record:
             raise NotDue(f"due: step {self.answered}; step {number} was asked for")
         return None
 
-    def write(self, number: int, request: Request | None, digest: str, at: str) -> Recorded:
+    def write(self, number: int, request: StepRequest, digest: str, at: str) -> Recorded:
         """Write a step down, and charge the ledger for it, at once or not at all."""
         if number != len(self.steps):
             raise DomainError(f"step {number} is not the next")
         admission = self.account.check(request)
-        asked = dict(COMPUTE) if request is None else request_to_json(request)
-        text = FREE if admission.entry is None else canonical.dump(asked).decode()
+        text = FREE if admission.entry is None else canonical.dump(request_to_json(request)).decode()
         with self._database.begin() as transaction:
             # Here, not before: a run given up meanwhile may have had its reservation released.
             if transaction.execute(select(runs.c.state).where(runs.c.run == self.run)).scalar_one() != states.Run.GOING:

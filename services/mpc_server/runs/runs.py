@@ -6,20 +6,20 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError as StillWorking
 from threading import Lock
-from typing import Any
 
 from sqlalchemy import Connection, Engine
 
 from caps import __version__
-from caps.dp.oracle import COMPUTE, COMPUTE_DIGEST, Request, request_digest, request_from_json
+from caps.dp.oracle import Compute, StepRequest, request_digest
 from caps.errors import party_name
 from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.metrics import Reading
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Site, confirm
 from caps.study import Manifest, Policy
 from caps.wire import Answer, Attestation, RunRequest, RunStatus, Signed
+from caps.wire.problems import Kind
 from services.mpc_server import states
 from services.mpc_server.ledger import Ledger
 from services.mpc_server.rows import runs as rows
@@ -132,13 +132,15 @@ class Runs:
             bytes_sent=traffic[1],
         )
 
-    def answer_to(self, run: str, number: int, asked: dict[str, Any], caller: Caller) -> Signed[Answer] | None:
+    def answer_to(self, run: str, number: int, request: StepRequest, caller: Caller) -> Signed[Answer] | None:
         """The answer to a step's request, recorded or computed now; None if it is still being computed."""
         row = self._alive.row(run)
         confirm(caller, self._studies.manifest(row.study).coordinator)
         self._alive.require_own(row)
         found = self._alive.get(run)
-        request, digest = _request(number, asked)
+        if isinstance(request, Compute) != (number == 0):
+            raise Problem(Kind.NOT_DUE, "step 0 must be the request to compute the answers, and no other step may be")
+        digest = request_digest(request).hex()
         recorded = found.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
             return recorded.answer
@@ -215,13 +217,3 @@ class Runs:
 def _charged(transaction: Connection, run: str, manifest: Manifest) -> int:
     """How many steps of a run were charged: COMPUTE ANSWERS, too, if it shows servers something of a join."""
     return rows.steps_from(transaction, run, 1 if manifest.overlaps is None else 0)
-
-
-def _request(number: int, asked: dict[str, Any]) -> tuple[Request | None, str]:
-    """The request of a step and its digest. Raises DomainError for one that is none."""
-    if number == 0:
-        if asked != COMPUTE:
-            raise Problem(Kind.NOT_DUE, "step 0 must be the request to compute the answers")
-        return None, COMPUTE_DIGEST.hex()
-    request = request_from_json(asked)
-    return request, request_digest(request).hex()

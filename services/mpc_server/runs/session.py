@@ -19,7 +19,7 @@ from struct import Struct
 from typing import TypeAlias
 
 from caps.basics import canonical
-from caps.dp.oracle import Request
+from caps.dp.oracle import Compute, StepRequest
 from caps.errors import LocalError, PeerDisagrees, PeerError, PeerRefused, SessionClosed, party_name
 from caps.trust import signing
 from caps.wire import Answer, Signed
@@ -120,7 +120,7 @@ class RunSession:
             self._idle = all(view[1] == common for view in everybody)
         self._draw_soon()
 
-    async def perform(self, number: int, request: Request | None, digest: str) -> Recorded:
+    async def perform(self, number: int, request: StepRequest, digest: str) -> Recorded:
         """Do a step that the record has no answer for, when it is its turn; then draw noise for the next."""
         try:
             async with self._turn:
@@ -134,7 +134,7 @@ class RunSession:
         self._draw_soon()
         return done
 
-    async def _agree_and_charge(self, number: int, request: Request | None, digest: str) -> Recorded:
+    async def _agree_and_charge(self, number: int, request: StepRequest, digest: str) -> Recorded:
         """Make sure that all servers were asked the same, write it down with its charge, and answer it."""
         recorded = self._record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
@@ -158,7 +158,11 @@ class RunSession:
         come next.
         """
         acknowledgements = await self._acknowledged(step)
-        value = self._computation.verdicts if step.request is None else await self._computation.open(step.request)
+        value = (
+            self._computation.verdicts
+            if isinstance(step.request, Compute)
+            else await self._computation.open(step.request)
+        )
         manifest = self._record.manifest
         answer = Answer(
             study=manifest.study_id, run=self._record.run, step=step.number, request=step.digest, value=value

@@ -16,11 +16,13 @@ import pytest
 
 from caps.audit.verification import Check, accepted, verify
 from caps.basics import canonical
-from caps.dp.oracle import Measurement, Selection
+from caps.dp.oracle import Compute, Measurement, Selection
 from caps.errors import DomainError
 from caps.study.account import Account
 from caps.study.manifest import Manifest
-from caps.wire.documents import MEASUREMENTS, TRANSCRIPT, Attestation, Certificate, ReleaseBody, Signed, TranscriptStep
+from caps.wire.documents import Attestation, Certificate, ReleaseBody, Signed
+from caps.wire.releases import MEASUREMENTS, TRANSCRIPT
+from caps.wire.steps import TranscriptStep
 from tests.kit.study import (
     NOW,
     ExampleRelease,
@@ -359,7 +361,7 @@ def test_a_charge_waits_for_the_answer_before(study: tuple[Manifest, Keys], step
     account = Account(study[0])
     with pytest.raises(DomainError, match="no step waits"):
         account.answered(0)
-    account.charge(account.check(None))
+    account.charge(account.check(Compute()))
     assert not account.ended
     assert account.due == "the answer to step 0"
     account.answered((1, 1))

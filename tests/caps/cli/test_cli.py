@@ -17,7 +17,8 @@ from caps.cli.connection import Given
 from caps.cli.exits import MEANINGS, failure_of
 from caps.client import ProblemError
 from caps.errors import DomainError
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
+from caps.wire.problems import Kind
 from tests.kit.client import ROWS, RUN, STUDY, make_home, serving
 
 pytestmark = pytest.mark.integration
@@ -217,18 +218,32 @@ def test_a_refused_table_is_reported_by_counts(service, tmp_path):
     assert "nonsense" not in found.output
 
 
+RECEIPT = {
+    "document": {
+        "study": STUDY,
+        "contribution": "cd" * 32,
+        "holder": "clinic-a",
+        "server": "S1",
+        "event": "accepted",
+        "at": "2030-05-17T12:00:00Z",
+    },
+    "signer": "S1",
+    "signature": "00" * 64,
+}
+
+
 def delivery(server, **changes):
     state = {"state": "pending", "sent": 0, "of": 10, "receipt": None, "withdrawal": None, "problem": None}
     return {"server": server, **state, **changes}
 
 
 def contribution(state, *servers):
-    return {"contribution": "cd" * 32, "state": state, "servers": list(servers)}
+    return {"contribution": "cd" * 32, "state": state, "statement": None, "servers": list(servers)}
 
 
 def test_contribute_waits_for_the_receipts(service, monkeypatch):
     monkeypatch.setattr("caps.cli.owner.POLL", 0)
-    done = {"state": "accepted", "sent": 10, "receipt": {"signature": "00"}}
+    done = {"state": "accepted", "sent": 10, "receipt": RECEIPT}
     service.script.answers = [
         contribution("pushing", delivery("S1"), delivery("S2")),
         contribution("pushing", delivery("S1", **done), delivery("S2", problem={"retryable": True, "detail": "away"})),

@@ -8,10 +8,10 @@ from hashlib import sha256
 import httpx
 import pytest
 
-from caps.basics.http import digest_header, digest_of_header
 from caps.cli.exits import Exit, failure_of
 from caps.client import AnswerRefused, ClientError, NotTrusted, ProblemError, Unreachable, calls
 from caps.trust.tls import NotTheParty
+from caps.wire import digests
 
 PROBLEM = {"type": "urn:caps:problem:conflict", "title": "No", "detail": "x" * 900, "retryable": False, "party": "S2"}
 
@@ -132,13 +132,13 @@ def test_a_stranger_at_the_address_is_named_as_such(cause, what):
 
 def test_digests_are_spelled_as_the_standard_says():
     digest = sha256(b"").digest()
-    assert digest_of_header(digest_header(digest)) == digest
-    assert digest_of_header(f"sha-512=:AAAA:, {digest_header(digest)}") == digest
+    assert digests.stated(digests.spelled(digest)) == digest
+    assert digests.stated(f"sha-512=:AAAA:, {digests.spelled(digest)}") == digest
 
 
 @pytest.mark.parametrize(
     "header", ["", "sha-256=", "sha-256=:", "sha-256=::", "sha-256=:AAAA:", "sha-256=:!:", "sha-256=:é:"]
 )
 def test_other_digests_are_none(header):
-    assert digest_of_header(header) is None
-    assert digest_of_header(f"{digest_header(bytes(32))}, {digest_header(bytes(32))}") is None
+    assert digests.stated(header) is None
+    assert digests.stated(f"{digests.spelled(bytes(32))}, {digests.spelled(bytes(32))}") is None

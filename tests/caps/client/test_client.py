@@ -8,6 +8,8 @@ import pytest
 from caps.client import AnswerRefused, Client, Event, ProblemError, Unreachable
 from caps.client.client import ATTEMPTS, parse_events
 from caps.errors import DomainError
+from caps.wire import holder, server
+from caps.wire.coordinator import RunChanged, RunProgress, StudyView
 from tests.kit.client import ROWS, RUN, STUDY, Flaky, make_home, serving
 
 pytestmark = pytest.mark.integration
@@ -61,6 +63,37 @@ def test_an_answer_of_another_shape_is_refused(content):
         client.study(STUDY)
 
 
+STUDIES = {
+    StudyView: {
+        **{key: [] for key in ("servers", "holders", "missing", "runs", "releases")},
+        **{"study": STUDY, "title": "One", "state": "approved", "proposed_at": "2030-05-17T12:00:00Z"},
+    },
+    holder.StudyView: {
+        **{"study": STUDY, "title": "One", "state": "known", "holder": "clinic-a", "approval": None},
+        **{"approval_sent": False, "problem": None, "table": False},
+    },
+    server.StudyState: {"study": STUDY, "state": "judged", "approval": None, "seal": None},
+}
+
+
+@pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.__module__)
+def test_a_study_is_told_as_the_service_that_is_asked_sees_it(kind):
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=STUDIES[kind]))
+    with Client("https://one", transport=transport) as client:
+        found = client.study(STUDY)
+    assert type(found) is kind
+    assert found.model_dump(mode="json") == STUDIES[kind]
+
+
+def test_an_answer_that_lacks_a_member_is_refused_and_says_which():
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json={"run": RUN, "state": "released"}))
+    with (
+        Client("https://odd", transport=transport) as client,
+        pytest.raises(AnswerRefused, match="study: Field required"),
+    ):
+        client.run(RUN)
+
+
 @pytest.mark.parametrize("bad", ["http://localhost:1", "localhost", ""])
 def test_tokens_do_not_travel_in_the_clear(bad):
     with pytest.raises(DomainError, match="https"):
@@ -98,7 +131,7 @@ LOST = httpx.RemoteProtocolError("lost")
 def test_what_may_be_repeated_is_repeated(service):
     flaky = Flaky(service, httpx.ConnectError("no"), LOST, httpx.ReadTimeout("slow"))
     with service.client(transport=flaky) as client:
-        assert client.study(STUDY)["state"] == "approved"
+        assert client.study(STUDY).state == "approved"
     assert flaky.attempts == 4
 
 
@@ -106,7 +139,7 @@ def test_an_upload_that_is_repeated_begins_anew(service, tmp_path):
     table = tmp_path / "table.csv"
     table.write_bytes(ROWS)
     with service.client(transport=Flaky(service, LOST)) as client:
-        assert client.put_table(STUDY, table)["rows"] == ROWS.count(b"\n")
+        assert client.put_table(STUDY, table).rows == ROWS.count(b"\n")
     ((_, _, body),) = service.script.met
     assert body == ROWS
 
@@ -124,7 +157,7 @@ def test_a_new_sample_is_not_asked_for_twice_unless_nothing_was_sent(service):
 
 def test_a_started_run_says_where_it_is(client, service):
     found = client.start(STUDY, holders=["clinic-a"])
-    assert found["location"] == f"/v1/runs/{RUN}"
+    assert (found.run, found.state, found.study) == (RUN, "queued", STUDY)
     assert service.script.met[0][2] == b'{"holders":["clinic-a"]}'
 
 
@@ -223,13 +256,16 @@ def test_events_that_were_told_are_not_told_again(client):
 def test_a_run_is_watched_to_its_end_with_events_or_without(client, service, events):
     service.script.events = events
     seen = list(client.watch(RUN))
-    assert seen[-1]["event"] == "state"
-    assert seen[-1]["state"] == "released"
+    assert isinstance(seen[-1], RunChanged)
+    assert seen[-1].state == "released"
     assert len(seen) == (3 if events else 1)
+    if events:
+        assert isinstance(seen[1], RunProgress)
+        assert (seen[1].clique, seen[1].rho_spent) == (["age", "smoker"], 0.5)
 
 
 def test_a_ledger_is_read_line_by_line(client):
-    assert [record["number"] for record in client.ledger()] == [0, 1]
+    assert [record.number for record in client.ledger()] == [0, 1]
 
 
 def test_ids_cannot_leave_their_place_in_a_path(client):
@@ -240,5 +276,5 @@ def test_ids_cannot_leave_their_place_in_a_path(client):
 
 def test_health_needs_no_token(service):
     with service.client(token=None) as client:
-        assert client.health()["status"] == "alive"
-        assert client.ready()["status"] == "ready"
+        assert client.health().status == "alive"
+        assert client.ready().status == "ready"

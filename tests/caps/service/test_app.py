@@ -13,11 +13,13 @@ from fastapi import APIRouter, Depends, Request
 from caps.service import app as frame
 from caps.service.app import create_app
 from caps.service.identity import CERTIFICATE, Allow, Caller, Machine, machine_of
-from caps.service.problems import MEDIA_TYPE, Kind, Problem
+from caps.service.problems import Problem
 from caps.service.site import Settings, confirm
 from caps.service.tokens import Scope, Tokens
 from caps.study import Holder
 from caps.trust import pki
+from caps.wire import media
+from caps.wire.problems import Kind
 from tests.kit.service import CANARY, HOUR, Authority, Sample
 
 
@@ -44,7 +46,7 @@ def ask(sample, method, path, *, token=None, certificate=None, **choices):
 
 def is_problem(response, kind):
     assert response.status_code == kind.value.status
-    assert response.headers["content-type"] == MEDIA_TYPE
+    assert response.headers["content-type"] == media.PROBLEM
     body = response.json()
     assert body["type"] == kind.urn
     assert body["status"] == response.status_code

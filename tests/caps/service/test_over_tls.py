@@ -18,10 +18,11 @@ import httpx
 import pytest
 
 from caps.service import serve as serving_module
-from caps.service.problems import MEDIA_TYPE, Kind
 from caps.service.tokens import Scope
 from caps.trust import pki
 from caps.trust.tls import NotTheParty, client_context, server_context
+from caps.wire import media
+from caps.wire.problems import Kind
 from deploy.ports import free_ports
 from tests.kit.service import CANARY, HOUR, Authority, Sample, calling, pin_of, serving
 
@@ -65,7 +66,7 @@ def nothing_asked(request):
 
 def is_problem(response, kind):
     assert response.status_code == kind.value.status
-    assert response.headers["content-type"] == MEDIA_TYPE
+    assert response.headers["content-type"] == media.PROBLEM
     assert response.json()["type"] == kind.urn
     assert CANARY not in response.text
 
@@ -311,7 +312,7 @@ def test_what_is_not_http_gets_a_problem(world, request_):
                 answer += part
     if answer or len(request_) < 100_000:  # a client that is still sending may not see the answer
         assert answer.startswith(b"HTTP/1.1 400 ")
-        assert MEDIA_TYPE.encode() in answer
+        assert media.PROBLEM.encode() in answer
 
 
 def test_slow_clients_hold_up_nobody_and_are_shown_out(world, monkeypatch):

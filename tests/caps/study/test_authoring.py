@@ -22,7 +22,7 @@ from caps.dp.privacy import ETA_MAX, Gaussian, Laplace, Role
 from caps.dp.privacy.schedule import step_name
 from caps.errors import DomainError
 from caps.shares.ring import Z16, Z32
-from caps.study.authoring import MAX_TEXT, Finding, ManifestRefused, check, load, template
+from caps.study.authoring import MAX_TEXT, ManifestRefused, Remark, check, load, template
 from caps.study.manifest import Manifest
 from caps.study.planning import Costs, SpendCost, StepCost, plan_study
 from caps.trust import pki
@@ -42,11 +42,11 @@ def text_of(**choices: Any) -> str:
     return yaml.safe_dump(example_json(**choices)[0], sort_keys=False)
 
 
-def errors(text: str) -> dict[str, Finding]:
+def errors(text: str) -> dict[str, Remark]:
     return {finding.place: finding for finding in check(text) if finding.severity == "error"}
 
 
-def warnings(text: str) -> dict[str, Finding]:
+def warnings(text: str) -> dict[str, Remark]:
     findings = check(text)
     assert all(finding.severity == "warning" for finding in findings), findings
     return {finding.place: finding for finding in findings}
@@ -116,7 +116,7 @@ def test_every_error_is_told_with_its_line() -> None:
     assert all(finding.line > 0 for finding in as_json.values())
     with pytest.raises(ManifestRefused) as caught:
         load(text, "study.yaml")
-    assert {finding.place for finding in caught.value.findings} == set(found)
+    assert {finding.place for finding in caught.value.remarks} == set(found)
     assert str(caught.value).count("study.yaml:") == len(found)
 
 

@@ -20,14 +20,14 @@ from caps.dp.privacy import ETA_MAX, Gaussian, Role
 from caps.dp.programs import names
 from caps.errors import DomainError
 from caps.study.account import Account
-from caps.study.manifest import MAX_DEGREE, PROBLEMS, Manifest
+from caps.study.manifest import MAX_DEGREE, MISTAKES, Manifest
 from services.mpc_server.engine import compute
 from tests.kit.study import COLUMNS, MIXED, ROWS, SCHEMA, Edit, example_json, example_manifest, put
 
 
 def problems(document: dict[str, Any]) -> list[str]:
     found: list[str] = []
-    Manifest.model_validate_json(canonical.dump(document), strict=True, context={PROBLEMS: found})
+    Manifest.model_validate_json(canonical.dump(document), strict=True, context={MISTAKES: found})
     return found
 
 
@@ -35,7 +35,7 @@ def problems(document: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("algorithm", ["aim", "mwem", "mst", "gaussian"])
 def test_examples_are_sound(holders: Any, algorithm: str) -> None:
     manifest, keys = example_manifest(holders=holders, algorithm=algorithm)
-    assert manifest.problems() == []
+    assert manifest.mistakes() == []
     assert Manifest.from_json(manifest.to_json()) == manifest
     assert manifest.server("S2").signing_key == keys["S2"].signing_key
     assert manifest.holder(holders[0][0]).pin == keys[holders[0][0]].pin

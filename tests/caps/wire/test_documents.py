@@ -12,7 +12,6 @@ from caps.errors import DomainError
 from caps.shares.ring import SHARED_RINGS
 from caps.trust.signing import SignatureRefused, sign
 from caps.wire.documents import (
-    Answer,
     Approval,
     Commitment,
     Contribution,
@@ -23,8 +22,8 @@ from caps.wire.documents import (
     Signed,
     commitment,
     inputs_digest,
-    transcript_digest,
 )
+from caps.wire.steps import Answer, transcript_digest
 from tests.kit.study import AT, COLUMNS, MIXED, approvals_of, contribution_of, example_manifest
 
 RUN, REQUEST = "0" * 32, "00" * 32
@@ -135,7 +134,7 @@ def test_the_slots_alone_decide_how_wide_the_words_of_columns_are() -> None:
     for slots, bits in ((65_535, 16), (65_536, 24)):
         manifest, _ = example_manifest(holders=COLUMNS, slots=slots)
         for holder in manifest.holders:
-            form = manifest.form_of(holder)
+            form = manifest.outline_of(holder)
             assert (form.form, form.bits) == ("columns", bits)
             assert form.bytes == form.shape[0] * form.shape[1] * bits // 8
             assert form.held_bytes == form.shape[0] * form.shape[1] * SHARED_RINGS[bits].dtype.itemsize

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caps.basics import canonical
-from caps.dp.oracle import Measurement, Request, Selection, request_digest, request_from_json, request_to_json
+from caps.dp.oracle import Compute, Measurement, Request, Selection, StepRequest, request_digest
 from caps.dp.privacy import Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.errors import DomainError
+from caps.wire.steps import request_from_json, request_to_json
 
 pytestmark = pytest.mark.property
 
@@ -50,8 +51,8 @@ SELECT = Selection(
 MEASURE = Measurement("round1-measure", ("a", "b"), Gaussian(F(7, 2)), 12)
 
 
-@given(selections | measurements)
-def test_requests_survive_json(request: Request) -> None:
+@given(selections | measurements | st.just(Compute()))
+def test_requests_survive_json(request: StepRequest) -> None:
     written = canonical.dump(request_to_json(request))
     again = request_from_json(canonical.load(written))
     assert type(again) is type(request)
@@ -116,6 +117,13 @@ def test_members_are_exactly_those_expected(request_: Request) -> None:
     for member in written:
         with pytest.raises(DomainError):
             request_from_json({name: value for name, value in written.items() if name != member})
+
+
+def test_to_compute_is_a_request_of_one_member() -> None:
+    assert request_to_json(Compute()) == {"kind": "compute"}
+    assert isinstance(request_from_json({"kind": "compute"}), Compute)
+    with pytest.raises(DomainError):
+        request_from_json({"kind": "compute", "step": "compute"})
 
 
 @pytest.mark.parametrize("value", [None, [], "select", 1, {}, {"kind": "select"}, b"{}"])

@@ -6,7 +6,8 @@ import pytest
 
 from caps.audit.measurements import labels
 from caps.data.schema import Schema
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
+from caps.wire.problems import Kind
 from services.coordinator import formats
 from services.coordinator.content import wanted_part
 from services.coordinator.events import encoded

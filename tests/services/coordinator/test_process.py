@@ -22,9 +22,9 @@ from caps.study import Manifest
 from caps.trust import pki
 from caps.trust.tls import Credentials, client_context, server_context
 from caps.wire import Certificate
+from caps.wire.coordinator import Judged
 from deploy.ports import free_ports
 from services.coordinator.service import Coordinator
-from services.coordinator.states import Judged
 from tests.kit.coordinator_servers import SMALL, Federation, serve_tls
 from tests.kit.study import ROWS, SERVERS, example_json, make_keys, write_site
 

@@ -14,11 +14,12 @@ from caps.audit.verification import verify
 from caps.basics.retry import Backoff
 from caps.service.problems import Problem
 from caps.wire import Certificate
+from caps.wire.coordinator import Judged
 from services.coordinator import runs
 from services.coordinator.execution import Stopped
 from services.coordinator.formats import digest_of
 from services.coordinator.service import Coordinator
-from services.coordinator.states import Judged, State
+from services.coordinator.store import State
 from tests.kit.coordinator_servers import Bench, performed, written
 from tests.kit.study import AT, COLUMNS, NOW, SERVERS, example_json, make_keys
 

@@ -15,22 +15,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caps.basics.http import CSV, PARQUET
 from caps.basics.retry import Backoff
 from caps.data.domain import Attribute, Domain, Layout
 from caps.data.schema import Limits
 from caps.errors import DomainError
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.shares.prss import expand, expand_stream
 from caps.shares.ring import RINGS
 from caps.shares.sharing import Explicit, Seeded
 from caps.wire import commitment
+from caps.wire.holder import Delivery, Goal, State
+from caps.wire.media import CSV, PARQUET
+from caps.wire.problems import Kind
 from services.holder import counting, sharing
 from services.holder.counting import count_marginals
 from services.holder.retry_queue import RetryQueue, TryLater
 from services.holder.settings import Options
 from services.holder.sharing import Form, Secrets
-from services.holder.state import GONE, TRANSITIONS, Delivery, Event, Goal, State, after, settled
+from services.holder.state import GONE, TRANSITIONS, Event, after, settled
 from services.holder.table import Rows, read_table
 from tests.kit.study import COLUMNS, example_manifest, holder_of
 

@@ -14,21 +14,23 @@ import numpy as np
 import polars as pl
 import pytest
 
-from caps.basics.http import CSV, PARQUET
 from caps.data.domain import MISSING
 from caps.data.joinkey import ID_BYTES, hashed_ids, random_ids
 from caps.data.linkage import ID_BYTES, ORDERED, RowFormat
 from caps.data.schema import Limits
 from caps.errors import DomainError
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.shares.ring import RINGS
 from caps.shares.sharing import Algebra, Explicit, Seeded, reconstruct
 from caps.study import Manifest
+from caps.wire.holder import TableReport
+from caps.wire.media import CSV, PARQUET
+from caps.wire.problems import Kind
 from services.holder import sharing
 from services.holder.preview import preview
 from services.holder.sharing import Form, Secrets
-from services.holder.table import Rows, TableReport, read_table
+from services.holder.table import Rows, read_table
 from tests.kit.holder import World, until
 from tests.kit.study import COLUMNS, example_json, make_keys
 

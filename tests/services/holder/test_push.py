@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from caps.basics import files
-from caps.basics.http import CSV
 from caps.basics.retry import Backoff
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.wire import Receipt, Signed
+from caps.wire.holder import Delivery, Goal, State
+from caps.wire.media import CSV
+from caps.wire.problems import Kind
 from services.holder import service, sharing, uploader
 from services.holder.retry_queue import Stopped
 from services.holder.service import HolderService
-from services.holder.state import Delivery, Goal, State
 from services.holder.store import Store
 from tests.kit.holder import World, until
 from tests.kit.study import COLUMNS, MIXED, ROWS

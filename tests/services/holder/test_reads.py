@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from caps.data.schema import schema, tables
+from caps.wire.media import CSV
 from services.holder import table
 from services.holder.service import HolderService
 from services.holder.state import Goal
 from services.holder.store import ContributionRecord
-from services.holder.table import CSV
 from tests.kit.holder import World, until
 from tests.kit.study import COLUMNS, ROWS
 

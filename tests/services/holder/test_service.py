@@ -18,9 +18,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.study import Manifest
+from caps.wire.problems import Kind
 from tests.kit.holder import World, until
 from tests.kit.study import COLUMNS
 

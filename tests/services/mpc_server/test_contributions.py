@@ -8,12 +8,13 @@ import pytest
 from sqlalchemy import event, select
 
 from caps.errors import LocalError
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.shares.sharing import reconstruct
 from caps.study import Policy
 from caps.trust.exchange import ExchangeKey, public_digest
 from caps.wire import Approval, Contribution, ContributionState, Opening, Receipt, SealRequest, Signed
+from caps.wire.problems import Kind
 from services.mpc_server import contributions as module
 from services.mpc_server import tables
 from services.mpc_server.contributions import _gaps

@@ -16,8 +16,8 @@ from sqlalchemy import select
 
 from caps.data import oprf
 from caps.data.joinkey import random_ids
-from caps.service.problems import Kind
 from caps.study import Policy
+from caps.wire.problems import Kind
 from services.mpc_server import tables
 from services.mpc_server.matching_api import LIMITS
 from tests.kit.mpc_server import Dealt, Desk, Federation, approvals, dealt, seal_request

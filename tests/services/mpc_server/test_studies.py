@@ -6,11 +6,12 @@ import pytest
 from sqlalchemy import insert
 
 from caps.errors import LocalError
-from caps.service.problems import Kind, Problem
+from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.study import Policy
 from caps.trust.exchange import ExchangeKey, public_digest
 from caps.wire import Approval, Receipt, Seal, Signed, inputs_digest
+from caps.wire.problems import Kind
 from services.mpc_server import tables
 from tests.kit.mpc_server import Federation, Sealable, dealt, wrapped_keys
 from tests.kit.study import AT, COLUMNS, MIXED, NOW, POPULATIONS, SERVERS

@@ -10,8 +10,8 @@ import httpx
 import numpy as np
 import pytest
 
-from caps.dp.oracle import request_to_json
 from caps.wire import Attestation, Signed
+from caps.wire.steps import request_to_json
 from deploy.federation import SERVERS, Federation
 from services.mpc_server.build import brief, build_digest
 from tests.kit.crashing import arm

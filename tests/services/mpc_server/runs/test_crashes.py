@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caps.dp.oracle import Measurement, request_to_json
+from caps.dp.oracle import Measurement
 from caps.dp.privacy.schedule import Role, step_name
 from caps.wire import Attestation, Signed
+from caps.wire.steps import request_to_json
 from deploy.federation import SERVERS, Federation
 from tests.kit.crashing import POINTS, arm, points
 from tests.kit.federation import (

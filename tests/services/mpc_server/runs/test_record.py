@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, delete, insert, update
 
 from caps.dp.clear import ClearOracle
-from caps.dp.oracle import COMPUTE_DIGEST, Measurement, Request, Selection, request_digest
+from caps.dp.oracle import Compute, Measurement, Request, Selection, StepRequest, request_digest
 from caps.dp.privacy import BudgetExceeded, Filter, Gaussian
 from caps.errors import DomainError, LocalError, NotDue
 from caps.study import Manifest
@@ -79,8 +79,8 @@ def record_of(database: Engine, manifest: Manifest, budget: Fraction | None = No
     return record
 
 
-def write(record: Record, number: int, request: Request | None) -> None:
-    record.write(number, request, (COMPUTE_DIGEST if request is None else request_digest(request)).hex(), AT)
+def write(record: Record, number: int, request: StepRequest) -> None:
+    record.write(number, request, request_digest(request).hex(), AT)
 
 
 def answer(record: Record, keys: Keys, number: int, value: int | tuple[int, ...]) -> None:
@@ -103,7 +103,7 @@ def same(one: Record, other: Record) -> None:
 def test_a_record_read_again_stands_where_it_stood(database, study, transcript) -> None:
     manifest, keys = study
     record = record_of(database, manifest)
-    write(record, 0, None)
+    write(record, 0, Compute())
     same(record, record_of(database, manifest))
     answer(record, keys, 0, (1, 1))
     for number, (request, value) in enumerate(transcript, 1):
@@ -126,12 +126,12 @@ def test_a_record_read_again_stands_where_it_stood(database, study, transcript) 
 def test_computing_a_join_is_charged_before_servers_see_anything_of_it(database, study) -> None:
     joined = joined_manifest(holders=COLUMNS)
     record = record_of(database, joined)
-    write(record, 0, None)
+    write(record, 0, Compute())
     entry = joined.overlaps_entry
     assert entry is not None
     assert record.account.filter.spent == entry.rho(joined.neighbouring) > 0
     (charge,) = [one for one in Ledger(database).records() if one["kind"] == "charge"]
-    assert (charge["step"], charge["request"]) == (0, COMPUTE_DIGEST.hex())
+    assert (charge["step"], charge["request"]) == (0, request_digest(Compute()).hex())
     assert charge["entry"] == entry.to_json(joined.neighbouring)
     same(record, record_of(database, joined))
     Ledger(database).verify()
@@ -146,7 +146,7 @@ def begun(database: Engine, study: tuple[Manifest, Keys], transcript: list[tuple
     """Step 0 and step 1 are answered, step 2 is charged."""
     manifest, keys = study
     record = record_of(database, manifest)
-    write(record, 0, None)
+    write(record, 0, Compute())
     answer(record, keys, 0, (1, 1))
     write(record, 1, transcript[0][0])
     answer(record, keys, 1, transcript[0][1])
@@ -187,7 +187,7 @@ def test_what_is_refused_is_not_written(begun: Record, database: Engine, study, 
     with pytest.raises(DomainError):
         write(begun, 4, due)
     with pytest.raises(NotDue, match="compute was asked for"):
-        write(begun, 3, None)
+        write(begun, 3, Compute())
     assert Ledger(database).verify() == count
     assert len(begun.steps) == 3
 
@@ -197,7 +197,7 @@ def test_a_step_beyond_the_budget_is_not_written(database: Engine, study: tuple[
     request = transcript[0][0]
     cost = request.mechanism.rho(manifest.task.neighbouring)
     record = record_of(database, manifest, budget=cost * 3 / 2)
-    write(record, 0, None)
+    write(record, 0, Compute())
     answer(record, keys, 0, (1, 1))
     write(record, 1, request)
     answer(record, keys, 1, transcript[0][1])

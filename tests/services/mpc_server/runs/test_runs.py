@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from caps.dp.oracle import Measurement, Selection, request_to_json
+from caps.dp.oracle import Measurement, Selection
 from caps.dp.privacy import Gaussian
 from caps.dp.privacy.mechanisms import mechanism_to_json
 from caps.dp.privacy.rational import decode_ratio, encode_ratio
@@ -24,6 +24,7 @@ from caps.trust import home as party
 from caps.trust import signing
 from caps.trust.tls import client_context
 from caps.wire import Approval, Attestation, Signed
+from caps.wire.steps import request_to_json
 from deploy.federation import COORDINATOR, HOST, POLICY, SERVERS, Federation
 from tests.kit.federation import (
     POPULATIONS,

@@ -1,0 +1,90 @@
+"""The files of a release that a machine can read: measurements, and the report."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from caps.basics.document import Document, Hex32
+from caps.wire.documents import Index, RunId
+
+MEASUREMENTS, TRANSCRIPT, REPORT, ROWS = "measurements.json", "transcript.ndjson", "report.json", "data."
+"""Names of the files; those of the rows begin with ROWS, and their format follows."""
+
+
+class NoisyMarginal(Document):
+    """What one measurement opened: a noisy count for each cell, with the names of the cells and error bars."""
+
+    step: Index
+    attributes: tuple[str, ...]
+    shape: tuple[int, ...]
+    categories: tuple[tuple[str, ...], ...]
+    values: tuple[int, ...]
+    noise: str
+    sigma: float
+    half_width_95: float
+
+
+class Measurements(Document):
+    """All that was measured in a run, in the order of steps."""
+
+    version: Literal[1] = 1
+    study: Hex32
+    run: RunId
+    measurements: tuple[NoisyMarginal, ...]
+
+
+class ReportedPrivacy(Document):
+    """The servers' privacy statement, for people: exact fractions are floats here."""
+
+    paragraph: str
+    certified: bool
+    epsilon: float
+    delta: float
+    rho: float
+    rho_spent: float
+    unit: str
+    neighbouring: str
+    multiplicity: int
+    accountant: str
+    assumptions: tuple[str, ...]
+
+
+class Fit(Document):
+    """How far the model is from one noisy marginal (L1), and how far noise alone would put it."""
+
+    attributes: tuple[str, ...]
+    distance: float
+    noise: float
+    ratio: float
+
+
+class Quality(Document):
+    """How well the model explains the noisy counts; `about` says how to read it."""
+
+    about: str
+    mean_ratio: float | None
+    worst_ratio: float | None
+    marginals: tuple[Fit, ...]
+
+
+class Software(Document):
+    """What made the release."""
+
+    coordinator: str
+    servers: str
+
+
+class Report(Document):
+    """Privacy in words, and quality as estimated from the noisy answers."""
+
+    version: Literal[1] = 1
+    title: str
+    study: Hex32
+    run: RunId
+    algorithm: dict[str, Any]
+    rows: int
+    estimated_total: float
+    rounds: int
+    privacy: ReportedPrivacy
+    quality: Quality
+    software: Software

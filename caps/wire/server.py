@@ -1,0 +1,32 @@
+"""An MPC server's REST interface: what its routes return beside the documents that it signs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from caps.basics.document import Document
+from caps.wire.documents import Approval, Seal, Signed
+
+
+class LedgerRecord(BaseModel):
+    """A record of a server's privacy ledger with its hash. Each kind has further members of its own."""
+
+    model_config = ConfigDict(extra="allow")
+    number: int
+    previous: str
+    at: str
+    kind: Literal["reserve", "charge", "close", "release"]
+    study: str
+    run: str
+    hash: str
+
+
+class StudyState(Document):
+    """How far a study is on one server. An approval stands for good; shares are there until the state is `erased`."""
+
+    study: str
+    state: Literal["judged", "approved", "sealed", "erased"]
+    approval: Signed[Approval] | None = None
+    seal: Signed[Seal] | None = None

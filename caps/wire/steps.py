@@ -1,0 +1,98 @@
+"""What a coordinator asks the servers step by step, and what they answer: runs, requests, answers, transcripts.
+
+A request is one of `caps.dp.oracle`: to compute, to select or to measure. It travels as an object of JSON whose `kind`
+says which, and is named by the digest of its canonical form.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from caps.basics import canonical
+from caps.basics.document import Document, Hex32, first_mistake
+from caps.dp.oracle import STEP_REQUEST, StepRequest
+from caps.errors import DomainError
+from caps.wire.documents import Index, RunId, Signable, Signature
+
+
+def request_to_json(request: StepRequest) -> dict[str, Any]:
+    """As an object of canonical JSON."""
+    written: dict[str, Any] = STEP_REQUEST.dump_python(request, mode="json")
+    return written
+
+
+def request_from_json(value: object) -> StepRequest:
+    """The inverse of `request_to_json`. Raises DomainError, saying where, for any other object."""
+    try:
+        return STEP_REQUEST.validate_python(value)
+    except ValidationError as error:
+        raise DomainError(first_mistake(error)) from None
+
+
+class RunRequest(Document):
+    """Begin a run on sealed inputs."""
+
+    study: Hex32
+    inputs: Hex32
+
+
+class RunStatus(Document):
+    """How a run stands on one server. position: steps done; due: what the schedule allows next, in words."""
+
+    run: RunId
+    study: Hex32
+    inputs: Hex32
+    state: Literal["waiting", "going", "ended", "failed"]
+    reason: str | None = None
+    party: str | None = None
+    position: Index
+    due: str
+    rounds: int
+    bytes_sent: int
+
+
+class Answer(Signable):
+    """What a step opened, as every server reports it: the position selected, or the noisy counts.
+
+    Step 0 is COMPUTE ANSWERS, whose value says for each sealed contribution, in order, whether it is valid: 1 or 0.
+    """
+
+    kind: ClassVar[str] = "answer"
+    study: Hex32
+    run: RunId
+    step: Index
+    request: Hex32
+    value: int | tuple[int, ...]
+
+
+class Computing(Document):
+    """A step whose answer is not there yet: ask again."""
+
+    state: Literal["computing"] = "computing"
+
+
+def transcript_digest(previous: str, request: str, answer: str) -> str:
+    """The transcript after one more step; it begins with the digest of the inputs."""
+    return canonical.digest("transcript", {"previous": previous, "request": request, "answer": answer}).hex()
+
+
+class TranscriptStep(Document):
+    """A line of a release's transcript, which has one for each step: the request, the answer that all servers gave, and
+    their signatures on it in the order S1, S2, S3."""
+
+    request: StepRequest
+    answer: Answer
+    signatures: Annotated[tuple[Signature, ...], Field(min_length=3, max_length=3)]
+
+    def line(self) -> bytes:
+        """In canonical form, with a line end."""
+        return canonical.dump(self.to_json()) + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Self:
+        """The inverse of `line`. Raises DomainError, saying where, for anything else."""
+        if not line.endswith(b"\n"):
+            raise DomainError("the line has no end")
+        return cls.from_canonical(line[:-1])
