@@ -18,7 +18,8 @@ from caps.service.site import Settings, confirm
 from caps.service.tokens import Scope, Tokens
 from caps.study import Holder
 from caps.trust import pki
-from tests.kit.service import CANARY, HOUR, Authority, Sample
+from tests.kit.service import CANARY, Sample
+from tests.kit.tls import HOUR, Authority
 
 
 @pytest.fixture
