@@ -15,7 +15,7 @@ import numpy as np
 from bench.datasets import Dataset
 from caps.basics.uniform import Uniform
 from caps.data.domain import Clique, Layout
-from services.coordinator.generate import Estimator, Measured, Model
+from services.coordinator.estimation import Estimator, Measured, Model
 
 RHO = 0.014973
 """eps = 1, delta = 1e-9 (caps.dp.privacy.zcdp.cdp_rho)."""

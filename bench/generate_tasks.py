@@ -19,7 +19,8 @@ import numpy as np
 from bench.datasets import load
 from bench.generate_rounds import pairs
 from caps.data.quality import marginals_error
-from services.coordinator.generate import Measured, Model, create_estimator, loss
+from services.coordinator.estimation import Measured, Model
+from services.coordinator.generate import create_estimator, loss
 
 
 def save_rounds(path: Path, rounds: Iterable[list[Measured]]) -> int:

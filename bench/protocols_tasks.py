@@ -154,7 +154,7 @@ async def measure_one(party: Party, layout: Layout, answers: AShare, repeats: in
     clique = max(layout.cliques, key=layout.domain.cells)
     request = Measurement("measure", clique, Gaussian(SIGMA2))
     cells = layout.domain.cells(clique)
-    wanted = [Wanted("measure", request.plan(), cells)]  # type: ignore[arg-type]
+    wanted = [Wanted("measure", request.plan(), cells)]
     name = f"measure{len(layout.cliques)}"
 
     entry = await pooled(party, name, layout, answers, wanted, lambda steps: steps.measure(request), repeats)

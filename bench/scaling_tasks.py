@@ -136,7 +136,7 @@ async def _round(party: Party, layout: Layout, name: str, repeats: int) -> dict[
     measured = Measurement("measure", clique, Gaussian(SIGMA2))
     wanted = [
         Wanted("select", chosen.plan(NEIGHBOURING), len(layout.cliques)),
-        Wanted("measure", measured.plan(), layout.domain.cells(clique)),  # type: ignore[arg-type]
+        Wanted("measure", measured.plan(), layout.domain.cells(clique)),
     ]
 
     async def work(steps: Steps) -> None:

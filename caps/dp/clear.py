@@ -13,7 +13,7 @@ import numpy.typing as npt
 from caps.data.domain import Layout
 from caps.dp.bounds import UNIT_BITS
 from caps.dp.noise import clear
-from caps.dp.noise.plans import DistributedPlan, GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
+from caps.dp.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
 from caps.dp.oracle import Integers, Measurement, Selection
 from caps.dp.privacy.filter import Filter
 from caps.dp.privacy.neighbouring import Neighbouring
@@ -74,11 +74,6 @@ class ClearOracle:
                 noise = clear.discrete_gaussian(self.bits, label, plan, (draws,))
             case LaplacePlan():
                 noise = clear.discrete_laplace(self.bits, label, plan, (draws,))
-            case DistributedPlan():
-                parts = [
-                    clear.discrete_gaussian(self.bits, label + b"/S%d" % i, plan.each, (draws,)) for i in (1, 2, 3)
-                ]
-                noise = parts[0] + parts[1] + parts[2]
         return counts + noise[: len(counts)]
 
     def _label(self, step: str, digest: str) -> bytes:

@@ -209,8 +209,6 @@ class Enforcer:
             raise self._refusal("a measurement of a clique that is not due")
         if any(request.clique in _last(self._measured, branch.done) for branch in branches):
             raise self._refusal("a second measurement of a clique in one step")
-        if request.distributed:
-            raise self._refusal("noise that each server draws by itself")
         cells = rules.cells(request.clique)
         expected, asked = (cells if count is None else count for count in (draws, request.draws))
         if asked != expected:

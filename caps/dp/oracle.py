@@ -20,13 +20,11 @@ from caps.basics import canonical
 from caps.data.domain import Clique, Layout
 from caps.dp.bounds import MOST_BIAS, MOST_COUNTED, MOST_ESTIMATED, NOISE_BITS, SCORE_BITS, UNIT_BITS, largest_score
 from caps.dp.noise.plans import (
-    DistributedPlan,
     DummyPlan,
     GaussianPlan,
     GeometricPlan,
     GumbelPlan,
     LaplacePlan,
-    distributed_plan,
     dummy_plan,
     gaussian_exists,
     gaussian_plan,
@@ -49,7 +47,7 @@ from caps.dp.privacy.mechanisms import (
     mechanism_to_json,
 )
 from caps.dp.privacy.neighbouring import Neighbouring
-from caps.dp.privacy.rational import read_count, read_flag, read_list, read_object, read_text
+from caps.dp.privacy.rational import read_count, read_list, read_object, read_text
 from caps.errors import DomainError
 
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -61,7 +59,6 @@ _SAMPLERS = {
     LaplacePlan: "discrete-laplace",
     GumbelPlan: "gumbel",
     GeometricPlan: "geometric",
-    DistributedPlan: "discrete-gaussian-distributed",
 }
 
 
@@ -187,15 +184,13 @@ class Selection:
 class Measurement:
     """A noisy marginal. `draws`, at least its cells, is how many noise values are drawn: the rest is discarded.
 
-    Servers draw noise before they know which marginal will be selected, hence for the largest. `distributed` asks for
-    Gaussian noise that each server draws by itself: no MPC, and half as much variance again.
+    Servers draw noise before they know which marginal will be selected, hence for the largest.
     """
 
     step: str
     clique: Clique
     mechanism: Gaussian | Laplace
     draws: int | None = None
-    distributed: bool = False
 
     def noise_values(self, layout: Layout) -> int:
         """How many values to draw. Raises DomainError if they are fewer than the cells."""
@@ -205,12 +200,8 @@ class Measurement:
             raise DomainError(f"{draws} noise values are too few for {cells} cells")
         return draws
 
-    def plan(self) -> GaussianPlan | LaplacePlan | DistributedPlan:
+    def plan(self) -> GaussianPlan | LaplacePlan:
         """The noise."""
-        if self.distributed:
-            if not isinstance(self.mechanism, Gaussian):
-                raise DomainError("only Gaussian noise can be drawn by each server for itself")
-            return distributed_plan(self.mechanism.sigma_squared)
         return measurement_plan(self.mechanism)
 
     def entry(self, layout: Layout) -> Entry:
@@ -231,7 +222,7 @@ def overlaps_entry(mechanism: Overlaps, sets: int) -> Entry:
     return Entry("compute", mechanism, 1, _SAMPLERS[type(plan.noise)], sets, plan.distance, certified=True)
 
 
-def _entry(step: str, mechanism: AnyMechanism, plan: Plan | DistributedPlan, draws: int) -> Entry:
+def _entry(step: str, mechanism: AnyMechanism, plan: Plan, draws: int) -> Entry:
     return Entry(step, mechanism, 1, _SAMPLERS[type(plan)], draws, plan.distance, certified=True)
 
 
@@ -241,7 +232,7 @@ COMPUTE: Mapping[str, str] = {"kind": "compute"}
 COMPUTE_DIGEST = canonical.digest("request", COMPUTE)
 _MEMBERS = {
     "select": ("kind", "step", "candidates", "estimate", "bias", "weights", "mechanism", "draws"),
-    "measure": ("kind", "step", "clique", "mechanism", "draws", "distributed"),
+    "measure": ("kind", "step", "clique", "mechanism", "draws"),
 }
 
 
@@ -264,7 +255,6 @@ def request_to_json(request: Request) -> dict[str, object]:
         "clique": list(request.clique),
         "mechanism": mechanism_to_json(request.mechanism),
         "draws": request.draws,
-        "distributed": request.distributed,
     }
 
 
@@ -284,7 +274,7 @@ def request_from_json(value: object) -> Request:
         return Selection(step, candidates, estimate, bias, weights, mechanism, draws)
     if not isinstance(mechanism, Gaussian | Laplace):
         raise DomainError(f"{mechanism.kind} does not measure")
-    return Measurement(step, _clique(members["clique"]), mechanism, draws, read_flag(members["distributed"]))
+    return Measurement(step, _clique(members["clique"]), mechanism, draws)
 
 
 def request_digest(request: Request) -> bytes:

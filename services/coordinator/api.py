@@ -24,7 +24,8 @@ from services.coordinator import content, formats
 from services.coordinator.events import is_last, stream
 from services.coordinator.publish import REPORT, Publisher, markdown
 from services.coordinator.runs import Runs
-from services.coordinator.store import ENDED, FileEntry, Judged, Release, Run, Sample, Store
+from services.coordinator.states import ENDED, Judged, State
+from services.coordinator.store import FileEntry, Release, Run, Sample, Store
 from services.coordinator.studies import HOLDER, Studies
 
 StudyId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
@@ -217,7 +218,7 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
                 *(one.holder for one in holders if not one.approved),
             ],
             runs=[run.run for run in runs],
-            releases=[run.run for run in runs if run.state == "released"],
+            releases=[run.run for run in runs if run.state is State.RELEASED],
         )
 
     manifest_body = {"content": {"application/json": {"schema": Manifest.model_json_schema()}}, "required": True}
@@ -306,7 +307,7 @@ def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
             model_bytes=at.model_bytes,
             steps=at.steps,
             created_at=run.created_at,
-            release=run.run if run.state == "released" else None,
+            release=run.run if run.state is State.RELEASED else None,
         )
 
     @router.post("/v1/studies/{study}/runs", status_code=202, dependencies=[Depends(_OPERATOR)])

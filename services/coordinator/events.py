@@ -10,7 +10,8 @@ from time import monotonic
 
 from starlette.concurrency import run_in_threadpool
 
-from services.coordinator.store import ENDED, Event, Store
+from services.coordinator.states import ENDED
+from services.coordinator.store import Event, Store
 
 LOOK_EVERY = 0.5
 """Seconds until the store is looked at though nobody said that it changed, for the sake of `stopping`."""

@@ -35,9 +35,10 @@ from caps.service.metrics import Metrics
 from caps.study import Manifest
 from caps.wire import Answer, Attestation, RunRequest, Seal, Signed, inputs_digest, transcript_digest
 from services.coordinator.algorithms import Outcome, Progress, Stage, algorithm
-from services.coordinator.generate import Model, create_estimator
+from services.coordinator.generate import create_estimator
 from services.coordinator.servers import Misbehaved, Servers, Unavailable, agree, signed
-from services.coordinator.store import News, Run, State, Store
+from services.coordinator.states import RunEvent, State
+from services.coordinator.store import News, Run, Store
 
 _OWN_WORDS = frozenset({"server", "ledger", "at"})
 _FOLLOWED = frozenset({Stage.SELECT, Stage.GENERATE})
@@ -71,7 +72,7 @@ class Patience:
 class Attested:
     """A run that has ended: what came out, and the servers' word on it."""
 
-    outcome: Outcome[Model]
+    outcome: Outcome
     transcript: str
     attestations: tuple[Signed[Attestation], ...]
     statement: PrivacyStatement
@@ -135,7 +136,7 @@ class Execution:
                 if said != (error.party, error.what):
                     logs.say(log, "waiting", party=error.party, reason=error.what)
                     said = error.party, error.what
-                self._store.change_state(self._run.run, State.WAITING, party=error.party, reason=error.what)
+                self._store.change_state(self._run.run, RunEvent.WAIT, party=error.party, reason=error.what)
             else:
                 if said is not None:
                     logs.say(log, "goes on", party=said[0])
@@ -147,7 +148,7 @@ class Execution:
     def _go_on(self) -> None:
         record = self._store.run(self._run.run)
         if record is not None and record.state in (State.QUEUED, State.WAITING):
-            self._store.change_state(self._run.run, State.RUNNING)
+            self._store.change_state(self._run.run, RunEvent.PROCEED)
 
     def pause(self, seconds: float) -> None:
         """Raises Stopped if the service ends meanwhile."""

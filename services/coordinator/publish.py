@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from math import pi, sqrt
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from caps.service.site import Site
 from caps.study import Manifest
 from caps.wire import Certificate, ReleaseBody, Signed, TranscriptStep
 from caps.wire.documents import MEASUREMENTS, ROWS, TRANSCRIPT
+from services.coordinator.estimation import Model
 from services.coordinator.execution import Attested
 from services.coordinator.formats import appearing, entries, write_all
 from services.coordinator.generate import load_model
@@ -43,13 +44,6 @@ LARGEST_SAMPLE = 1_000_000
 MOST_SAMPLES = 100
 _LARGEST_RELEASE = 10_000_000
 MODEL, DATA, REPORT = "model.caps", f"{ROWS}csv", "report.json"
-
-
-class Draws(Protocol):
-    """A model that rows can be drawn from."""
-
-    def sample(self, rows: int | None = None, *, seed: bytes | None = None) -> Any:
-        """Rows of codes."""
 
 
 class Publisher:
@@ -174,7 +168,7 @@ class Publisher:
         return sample, True
 
 
-def write_rows(schema: Schema, model: Draws, rows: int, seed: str, folder: Path) -> None:
+def write_rows(schema: Schema, model: Model, rows: int, seed: str, folder: Path) -> None:
     """Draw rows and write them: a function of the model and the seed alone."""
     write_all(schema, model.sample(rows, seed=bytes.fromhex(seed)), seed, folder)
 

@@ -16,13 +16,16 @@ from caps.service import logs
 from caps.service.metrics import Metrics, Reading
 from caps.service.problems import Kind, Problem
 from caps.wire import SealRequest
+from services.coordinator.algorithms import Stage
 from services.coordinator.execution import Attested, Execution, Patience, RunFailed, Stopped
 from services.coordinator.publish import Publisher
 from services.coordinator.servers import ServerError, Servers, Unavailable
-from services.coordinator.store import ENDED, Judged, Run, State, Store
+from services.coordinator.states import ENDED, Judged, RunEvent, State
+from services.coordinator.store import Run, Store
 from services.coordinator.studies import HOLDER, SERVER, Studies
 
 _ATTEND_EVERY = 10.0
+_MEASURED = frozenset({Stage.INITIAL, Stage.MEASURE})
 
 log = logging.getLogger("caps.coordinator")
 
@@ -113,7 +116,7 @@ class Runs:
     def position(self, run: str) -> Position:
         """How far a run is, from what it reported."""
         told = [event.body for event in self._store.events(run) if event.kind == "progress"]
-        measured = tuple(tuple(one["clique"]) for one in told if one["stage"] in ("initial", "measure"))
+        measured = tuple(tuple(one["clique"]) for one in told if one["stage"] in _MEASURED)
         sizes = [one["model_bytes"] for one in told if one["model_bytes"] is not None]
         last: Mapping[str, Any] = told[-1] if told else {"rho": 1.0, "rho_spent": 0.0, "round": None, "stage": None}
         return Position(
@@ -159,7 +162,7 @@ class Runs:
         logs.say(log, "run taken up", state=record.state)
         try:
             attested = execution.perform()
-            self._store.change_state(run, State.PUBLISHING)
+            self._store.change_state(run, RunEvent.PUBLISH)
             execution.patiently(lambda: self._publish(run, attested))
             logs.say(log, "released")
         except Stopped:
@@ -217,7 +220,7 @@ class Runs:
 
     def _fail(self, run: str, reason: str, party: str | None) -> None:
         logs.say(log, "failed", level=logging.ERROR, party=party, reason=reason)
-        self._store.change_state(run, State.FAILED, party=party, reason=reason)
+        self._store.change_state(run, RunEvent.FAIL, party=party, reason=reason)
         self._abandon(self.run(run))
 
     def _abandon(self, run: Run) -> None:

@@ -8,56 +8,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
-from functools import lru_cache
 from itertools import count
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RowMapping, func, insert, select, update
+from sqlalchemy import Connection, Engine, RowMapping, Select, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from caps.basics import canonical
-from caps.errors import LocalError
 from caps.service.app import instant
 from caps.service.database import reading
 from caps.study import Manifest
 from caps.wire import Answer, Approval, Attestation, Certificate, SealRequest, Signed
 from services.coordinator import tables
 from services.coordinator.bell import Bell
+from services.coordinator.states import JUDGEMENTS, Answered, Judged, RunEvent, State, after
 
 log = logging.getLogger("caps.coordinator")
-
-
-class State(StrEnum):
-    """Where a run is. Waiting is for a party that is out of reach, and says for which."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    WAITING = "waiting"
-    PUBLISHING = "publishing"
-    RELEASED = "released"
-    FAILED = "failed"
-
-
-TRANSITIONS: Mapping[State, frozenset[State]] = {
-    State.QUEUED: frozenset({State.RUNNING, State.FAILED}),
-    State.RUNNING: frozenset({State.WAITING, State.PUBLISHING, State.FAILED}),
-    State.WAITING: frozenset({State.RUNNING, State.RELEASED, State.FAILED}),
-    State.PUBLISHING: frozenset({State.WAITING, State.RELEASED, State.FAILED}),
-    State.RELEASED: frozenset(),
-    State.FAILED: frozenset(),
-}
-"""A run that waited, even to publish, is running when a restart takes it up: it repeats what came before."""
-ENDED = frozenset({State.RELEASED, State.FAILED})
-
-
-class Judged(StrEnum):
-    """What a server made of a study; pending if it was not reached yet, waiting if its operator decides."""
-
-    PENDING = "pending"
-    WAITING = "waiting"
-    APPROVED = "approved"
-    REFUSED = "refused"
 
 
 @dataclass(frozen=True)
@@ -155,6 +121,7 @@ class Store:
     def __init__(self, engine: Engine, clock: Callable[[], datetime]) -> None:
         self._engine = engine
         self._clock = clock
+        self._manifests: dict[str, Manifest] = {}
         self.written = Bell()
 
     def now(self) -> str:
@@ -195,9 +162,13 @@ class Store:
         return [row["study"] for row in self._all(select(tables.studies.c.study).order_by(*order))]
 
     def manifest(self, study: str) -> Manifest | None:
-        """The manifest of a study, if it is known."""
-        row = self._one(select(tables.studies.c.manifest).where(tables.studies.c.study == study))
-        return None if row is None else _manifest(row["manifest"])
+        """The manifest of a study, if it is known. It never changes, and checking it is slow, so it is read once."""
+        if study not in self._manifests:
+            row = self._one(select(tables.studies.c.manifest).where(tables.studies.c.study == study))
+            if row is None:
+                return None
+            self._manifests[study] = Manifest.model_validate_json(row["manifest"])
+        return self._manifests[study]
 
     def proposed_at(self, study: str) -> str:
         """When a study became known here."""
@@ -215,16 +186,16 @@ class Store:
         rows = self._all(select(tables.approvals).where(tables.approvals.c.study == study))
         return {(row["role"], row["name"]): Signed[Approval].model_validate_json(row["approval"]) for row in rows}
 
-    def judge(self, study: str, judgement: Judgement) -> None:
-        """Keep what a server said."""
-        place = (tables.judgements.c.study == study) & (tables.judgements.c.server == judgement.server)
-        values = {
-            "state": judgement.state,
-            "reason": judgement.reason,
-            "objections": json.dumps(judgement.objections),
-        }
+    def judge(
+        self, study: str, server: str, answer: Answered, reason: str | None = None, objections: Sequence[str] = ()
+    ) -> None:
+        """Keep what a server answered; an approval stays as it is."""
+        place = (tables.judgements.c.study == study) & (tables.judgements.c.server == server)
         with self._write() as connection:
-            connection.execute(update(tables.judgements).where(place).values(values))
+            judged = Judged(connection.execute(select(tables.judgements.c.state).where(place)).scalar_one())
+            if judged is not Judged.APPROVED:
+                values = {"state": JUDGEMENTS[judged, answer], "reason": reason, "objections": json.dumps(objections)}
+                connection.execute(update(tables.judgements).where(place).values(values))
 
     def unjudged(self) -> list[str]:
         """Studies on which a server has not decided, or could not be asked."""
@@ -269,22 +240,18 @@ class Store:
             statement = statement.where(tables.runs.c.study == study)
         return [_run(row) for row in self._all(statement)]
 
-    def change_state(self, run: str, state: State, *, party: str | None = None, reason: str | None = None) -> None:
-        """Go to a state and tell of it; nothing happens if all is as it was."""
-        new = {"state": state, "party": party, "reason": reason}
-        place = tables.runs.c.run == run
-        row = self._one(select(tables.runs).where(place))
-        if row is not None and {name: row[name] for name in new} == new:
-            return
-        with self._write() as connection:
-            self._enter(connection, run, new)
+    def change_state(self, run: str, event: RunEvent, *, party: str | None = None, reason: str | None = None) -> None:
+        """Go to the state that an event leads to, and tell of it; nothing is written if all is as it was."""
+        was = self._one(_state_of(run))
+        if was is None or _changed(was, event, party, reason) != was:
+            with self._write() as connection:
+                self._enter(connection, run, event, party, reason)
 
-    def _enter(self, connection: Connection, run: str, new: Mapping[str, Any]) -> None:
-        place = tables.runs.c.run == run
-        old = State(connection.execute(select(tables.runs.c.state).where(place)).scalar_one())
-        if new["state"] != old and new["state"] not in TRANSITIONS[old]:
-            raise LocalError(f"a run that is {old} cannot become {new['state']}")
-        connection.execute(update(tables.runs).where(place).values(new))
+    def _enter(
+        self, connection: Connection, run: str, event: RunEvent, party: str | None = None, reason: str | None = None
+    ) -> None:
+        new = _changed(connection.execute(_state_of(run)).mappings().one(), event, party, reason)
+        connection.execute(update(tables.runs).where(tables.runs.c.run == run).values(new))
         self._add_event(connection, run, "state", new)
         log.info(json.dumps({"run": run, **new}))
 
@@ -367,10 +334,9 @@ class Store:
             "files": _files_text(files),
             "created_at": certificate.release.document.at,
         }
-        new = {"state": State.RELEASED, "party": None, "reason": None}
         with self._write() as connection:
             connection.execute(insert(tables.releases).values(row))
-            self._enter(connection, run, new)
+            self._enter(connection, run, RunEvent.RELEASE)
 
     def release(self, release: str) -> Release | None:
         """A release, if it is published."""
@@ -408,9 +374,12 @@ def _text(value: object) -> str:
     return canonical.dump(value).decode()
 
 
-@lru_cache(64)
-def _manifest(text: str) -> Manifest:
-    return Manifest.model_validate_json(text)
+def _state_of(run: str) -> Select[Any]:
+    return select(tables.runs.c.state, tables.runs.c.party, tables.runs.c.reason).where(tables.runs.c.run == run)
+
+
+def _changed(was: RowMapping, event: RunEvent, party: str | None, reason: str | None) -> dict[str, str | None]:
+    return {"state": after(State(was["state"]), event), "party": party, "reason": reason}
 
 
 def _run(row: RowMapping) -> Run:

@@ -14,7 +14,8 @@ from caps.service.site import Site
 from caps.study import Holder, Manifest
 from caps.wire import Approval, Signed
 from services.coordinator.servers import Misbehaved, Reply, ServerError, ServerRefused, Servers, signed
-from services.coordinator.store import Judged, Judgement, Run, State, Store
+from services.coordinator.states import Answered, Judged, StudyState, study_state
+from services.coordinator.store import Run, Store
 
 SERVER, HOLDER = "mpc-server", "holder"
 _MOST_ERRORS = 50
@@ -76,27 +77,30 @@ class Studies:
             return
         replies = self._servers.ask_each(manifest, "PUT", f"/v1/studies/{study}", manifest.to_json())
         for server, reply in zip(manifest.servers, replies, strict=True):
-            # An approval stands: a server that is asked again, because another was, can only repeat it.
+            # A server that has approved is asked again only because another is; it can do no more than repeat it.
             if before[server.name].state is not Judged.APPROVED:
-                self._store.judge(study, self._judgement(manifest, server.name, reply))
+                self._judge(manifest, server.name, reply)
 
-    def _judgement(self, manifest: Manifest, server: str, reply: Reply | ServerError) -> Judgement:
+    def _judge(self, manifest: Manifest, server: str, reply: Reply | ServerError) -> None:
+        """Write down what a server's reply says of a study, and its approval if it is one."""
+        study = manifest.study_id
         match reply:
             case ServerRefused():
-                return Judgement(server, Judged.REFUSED, reply.what, _sentences(reply.problem.get("objections")))
+                objections = _sentences(reply.problem.get("objections"))
+                return self._store.judge(study, server, Answered.NO, reply.what, objections)
             case ServerError():
-                return Judgement(server, Judged.PENDING, reply.what)
+                return self._store.judge(study, server, Answered.NOTHING, reply.what)
         if reply.pending is not None:
-            return Judgement(server, Judged.WAITING, "its operator has not decided yet")
+            return self._store.judge(study, server, Answered.LATER, "its operator has not decided yet")
         try:
             approval = signed(Approval, reply)
             said = approval.document
-            if (said.study, said.role) != (manifest.study_id, SERVER) or said.exchange_digest is None:
+            if (said.study, said.role) != (study, SERVER) or said.exchange_digest is None:
                 raise Misbehaved(server, "approved something else than this study")
         except Misbehaved as error:
-            return Judgement(server, Judged.REFUSED, error.what)
-        self._store.add_approval(manifest.study_id, server, approval)
-        return Judgement(server, Judged.APPROVED)
+            return self._store.judge(study, server, Answered.NO, error.what)
+        self._store.add_approval(study, server, approval)
+        return self._store.judge(study, server, Answered.YES)
 
     def holder(self, study: str, name: str) -> Holder:
         """A holder of a study. Raises Problem."""
@@ -132,14 +136,10 @@ class Studies:
         )
         return Participation(parts, unreached)
 
-    def state(self, study: str, runs: list[Run]) -> str:
+    def state(self, study: str, runs: list[Run]) -> StudyState:
         """The study's state in one word."""
-        if runs and runs[-1].state is State.FAILED:
-            return "failed"
-        if runs:
-            return "released" if runs[-1].state is State.RELEASED else "running"
         judged = self._store.judgements(study).values()
-        return "approved" if all(one.state is Judged.APPROVED for one in judged) else "proposed"
+        return study_state((one.state for one in judged), runs[-1].state if runs else None)
 
 
 def read_manifest(document: object) -> Manifest:

@@ -3,18 +3,19 @@
 A run reserves the whole budget of its study before anything is opened; every step is charged before it is computed. So
 a crash may cost budget, never privacy. Nothing is ever refunded but the reservation of a run that charged nothing.
 
-Records are canonical JSON: {number, previous, at, kind, study, run, ...}; kinds are `reserve`, `charge`, `close` and
-`release`. A reservation is written with its relation, multiplicity and allowance in delta, so that what a population
-has left follows from the records alone (`caps.dp.privacy.population`).
+Records are canonical JSON: {number, previous, at, kind, study, run, ...}. A reservation is written with its relation,
+multiplicity and allowance in delta, so that what a population has left follows from the records alone
+(`caps.dp.privacy.population`). Kind, run and population are columns, too, by which records are found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import ColumnElement, Connection, Engine, Row, select
 
 from caps.basics import canonical
 from caps.dp.privacy import BudgetExceeded, Entry, Neighbouring, PopulationBudget, Reservation
@@ -28,6 +29,17 @@ from services.mpc_server.tables import ledger, steps
 GENESIS = "0" * 64
 FREE = "{}"
 """The request, as it is written down, of a COMPUTE ANSWERS that is not charged."""
+_COLUMNS = ("kind", "run", "population")
+"""Members of records that are columns as well."""
+
+
+class RecordKind(StrEnum):
+    """What a record says happened. The budget of a run is reserved, charged step by step, and closed or released."""
+
+    RESERVE = "reserve"
+    CHARGE = "charge"
+    CLOSE = "close"
+    RELEASE = "release"
 
 
 class LedgerBroken(LocalError):
@@ -47,18 +59,16 @@ class Ledger:
         """
         previous, count = GENESIS, 0
         charged = set()
-        for record, written in self._rows():
-            try:
-                found = canonical.load(record.encode())
-            except DomainError:
-                found = None
-            if not isinstance(found, dict):
-                raise LedgerBroken(f"record {count} of the ledger is none")
-            if (found.get("number"), found.get("previous")) != (count, previous) or _hash(found) != written:
+        for row in self._rows():
+            record = _content(row, count)
+            if (record.get("number"), record.get("previous")) != (count, previous) or _hash(record) != row.hash:
                 raise LedgerBroken(f"record {count} of the ledger is not the one that was written")
-            if found.get("kind") == "charge":
-                charged.add((found.get("run"), found.get("step"), found.get("request")))
-            previous, count = written, count + 1
+            for name in _COLUMNS:
+                if getattr(row, name) != record.get(name):
+                    raise LedgerBroken(f"record {count} of the ledger is indexed under another {name} than its own")
+            if record.get("kind") == RecordKind.CHARGE:
+                charged.add((record.get("run"), record.get("step"), record.get("request")))
+            previous, count = row.hash, count + 1
         with reading(self._database) as connection:
             known = select(steps.c.run, steps.c.step, steps.c.digest).where(steps.c.request != FREE)
             if any(tuple(row) not in charged for row in connection.execute(known)):
@@ -67,10 +77,8 @@ class Ledger:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Every record with its hash, in order."""
-        for record, written in self._rows():
-            found = canonical.load(record.encode())
-            assert isinstance(found, dict)
-            yield found | {"hash": written}
+        for row in self._rows():
+            yield _content(row, row.number) | {"hash": row.hash}
 
     def taken(self) -> dict[str, list[Reservation]]:
         """What of each population's budget is set aside on this server."""
@@ -92,76 +100,74 @@ class Ledger:
         `limit` is what all studies of the population may cost together, by this server's policy.
         """
         population, privacy = manifest.privacy.population, manifest.privacy
-        taken = _taken(within, population=population).get(population, [])
+        taken = _taken(within, ledger.c.population == population).get(population, [])
         if not limit.admits([*taken, reservation]):
             refusal = limit.refusal(taken, reservation, privacy.exact_delta)
             raise BudgetExceeded(f"population {population} has {refusal}")
         members = {"population": population, "privacy": privacy.to_json(), **reservation.to_json()}
-        self._append(within, "reserve", manifest.study_id, run, at, **members)
+        self._append(within, RecordKind.RESERVE, manifest.study_id, run, at, **members)
 
     def charge(
         self, within: Connection, run: str, study: str, step: int, request: str, entry: Entry, by: Neighbouring, at: str
     ) -> str:
         """Record the charge of a step, before it is computed; return the record's hash."""
-        return self._append(within, "charge", study, run, at, step=step, request=request, entry=entry.to_json(by))
+        return self._append(
+            within, RecordKind.CHARGE, study, run, at, step=step, request=request, entry=entry.to_json(by)
+        )
 
     def close(self, within: Connection, run: str, study: str, spent: Fraction, at: str) -> str:
         """Record that a run has ended."""
-        return self._append(within, "close", study, run, at, spent=encode_ratio(spent))
+        return self._append(within, RecordKind.CLOSE, study, run, at, spent=encode_ratio(spent))
 
     def release(self, within: Connection, run: str, manifest: Manifest, at: str) -> None:
         """Give back what a run reserved, for it failed before it charged anything."""
-        self._append(within, "release", manifest.study_id, run, at, population=manifest.privacy.population)
+        self._append(within, RecordKind.RELEASE, manifest.study_id, run, at, population=manifest.privacy.population)
 
     def range_of(self, run: str) -> LedgerRange:
         """Where a run stands in the record."""
         with reading(self._database) as connection:
-            found = _found(connection, run=run)
+            own = select(ledger.c.number, ledger.c.hash).where(ledger.c.run == run).order_by(ledger.c.number)
+            found = connection.execute(own).all()
         first, last = found[0], found[-1]
-        return LedgerRange(first=first["number"], last=last["number"], first_hash=first["hash"], last_hash=last["hash"])
+        return LedgerRange(first=first.number, last=last.number, first_hash=first.hash, last_hash=last.hash)
 
-    def _append(self, within: Connection, kind: str, study: str, run: str, at: str, **members: object) -> str:
+    def _append(self, within: Connection, kind: RecordKind, study: str, run: str, at: str, **members: object) -> str:
         last = within.execute(select(ledger.c.number, ledger.c.hash).order_by(ledger.c.number.desc()).limit(1)).first()
         number, previous = (0, GENESIS) if last is None else (last.number + 1, last.hash)
         record = {"number": number, "previous": previous, "at": at, "kind": kind, "study": study, "run": run, **members}
         digest = _hash(record)
-        within.execute(ledger.insert().values(number=number, record=canonical.dump(record).decode(), hash=digest))
+        columns = {name: record.get(name) for name in _COLUMNS}
+        text = canonical.dump(record).decode()
+        within.execute(ledger.insert().values(number=number, record=text, hash=digest, **columns))
         return digest
 
-    def _rows(self) -> list[tuple[str, str]]:
+    def _rows(self) -> Sequence[Row[Any]]:
         with reading(self._database) as connection:
-            rows = connection.execute(select(ledger.c.record, ledger.c.hash).order_by(ledger.c.number)).all()
-        return [(row.record, row.hash) for row in rows]
+            return connection.execute(select(ledger).order_by(ledger.c.number)).all()
 
 
-def _taken(within: Connection, **members: str) -> dict[str, list[Reservation]]:
-    """By population, what was reserved and not given back, in the records with these members."""
-    records = [record for kind in ("reserve", "release") for record in _found(within, kind=kind, **members)]
+def _taken(within: Connection, *conditions: ColumnElement[bool]) -> dict[str, list[Reservation]]:
+    """By population, what was reserved and not given back, in the records that meet the conditions."""
+    kinds = ledger.c.kind.in_((RecordKind.RESERVE, RecordKind.RELEASE))
     taken: dict[str, dict[str, Reservation]] = {}
-    for record in sorted(records, key=lambda record: int(record["number"])):
-        runs = taken.setdefault(record["population"], {})
-        if record["kind"] == "reserve":
-            runs[record["run"]] = Reservation.from_json({name: record[name] for name in Reservation.MEMBERS})
+    for row in within.execute(select(ledger).where(kinds, *conditions).order_by(ledger.c.number)):
+        record, runs = _content(row, row.number), taken.setdefault(row.population, {})
+        if row.kind == RecordKind.RESERVE:
+            runs[row.run] = Reservation.from_json({name: record[name] for name in Reservation.MEMBERS})
         else:
-            del runs[record["run"]]
+            del runs[row.run]
     return {population: list(runs.values()) for population, runs in taken.items()}
 
 
-def _found(within: Connection, **members: str) -> list[dict[str, Any]]:
-    """The records with these members, in order, and their hashes.
-
-    The database looks for them, since to read every record takes long: in canonical JSON a member has but one spelling.
-    """
-    chosen = select(ledger.c.record, ledger.c.hash).order_by(ledger.c.number)
-    for name, value in members.items():
-        spelling = canonical.dump({name: value}).decode()[1:-1]
-        chosen = chosen.where(ledger.c.record.contains(spelling, autoescape=True))
-    found = [(canonical.load(row.record.encode()), row.hash) for row in within.execute(chosen)]
-    return [
-        record | {"hash": written}
-        for record, written in found
-        if isinstance(record, dict) and members.items() <= record.items()
-    ]
+def _content(row: Row[Any], number: int) -> dict[str, Any]:
+    """The text of a record, which should have this number, as an object."""
+    try:
+        found = canonical.load(row.record.encode())
+    except DomainError:
+        found = None
+    if not isinstance(found, dict):
+        raise LedgerBroken(f"record {number} of the ledger is not an object in canonical JSON")
+    return found
 
 
 def _hash(record: dict[str, Any]) -> str:

@@ -30,12 +30,14 @@ from typing import Any
 
 import uvloop
 
+from caps.basics.schemes import REP3
 from caps.errors import CapsError, PeerAborted, PeerError, party_name
 from caps.trust.pki import Authority, generate_key, role_uri, write_key, write_pem
+from caps.trust.tls import Credentials
 from services.mpc_server.engine.context import Party
 from services.mpc_server.process import worker_environment
 from services.mpc_server.transport.hello import Agreement
-from services.mpc_server.transport.tls import Credentials, Endpoint, Limits, connect
+from services.mpc_server.transport.tls import Endpoint, Limits, connect
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = sha256(b"three local servers, no private data").digest()
@@ -111,7 +113,7 @@ def _certify(directory: Path, now: dt.datetime) -> None:
     valid = {"not_before": now - dt.timedelta(minutes=5), "not_after": now + dt.timedelta(days=1)}
     authority = Authority.create("CaPS, one host, for demonstration only", **valid)
     write_pem(directory / "authority.crt", authority.certificate)
-    for party in range(3):
+    for party in range(REP3.parties):
         name, key = party_name(party), generate_key()
         certificate = authority.issue(
             key.public_key(), subject=name, uris=[role_uri("mpc-server", name)], hosts=["127.0.0.1"], **valid
@@ -132,7 +134,7 @@ def local_servers(
     with tempfile.TemporaryDirectory(prefix="caps-local-") as scratch:
         directory = Path(scratch)
         _certify(directory, dt.datetime.now(dt.UTC))
-        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(REP3.parties)]
         processes: list[subprocess.Popen[str]] = []
         try:
             for party, listener in enumerate(listeners):

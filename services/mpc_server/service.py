@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from caps.errors import DomainError
+from caps.errors import DomainError, party_name
 from caps.service import logs
 from caps.service.app import Clock, create_app, utc_now
 from caps.service.database import open_database
@@ -30,24 +30,24 @@ from services.mpc_server.store import ShareStore, Vault
 from services.mpc_server.studies import Studies
 from services.mpc_server.tables import metadata
 from services.mpc_server.transport.keeper import MeshKeeper
-from services.mpc_server.transport.tls import Credentials, listen
+from services.mpc_server.transport.tls import listen
 
 SWEEP = 3600.0
 """Seconds between two looks for shares whose time is up."""
-_NAMES = ("S1", "S2", "S3")
 
 log = logging.getLogger("caps.mpc_server")
 
 
 class MpcServer:
-    """One server of the three. `start` and `stop` frame its life; `app` is what people and machines call."""
+    """One server of the mesh. `serve` runs it, `close` ends it; `app` is what people and machines call."""
 
     def __init__(self, settings: ServerSettings, *, clock: Clock = utc_now) -> None:
         self._settings = settings
         self._site = Site(settings.base, role="mpc-server", clock=clock)
-        if self._site.name not in _NAMES:
-            raise DomainError("an MPC server is called S1, S2 or S3")
-        self._party = _NAMES.index(self._site.name)
+        names = [party_name(party) for party in range(len(settings.mesh))]
+        if self._site.name not in names:
+            raise DomainError(f"an MPC server is called {' or '.join(names)}, not {self._site.name}")
+        self._party = names.index(self._site.name)
         policy = Policy.read(settings.policy)
         database = open_database(settings.base.database, metadata, migrations="services.mpc_server.migrations")
         store = ShareStore(settings.base.data / "shares", Vault(settings.base.home))
@@ -76,7 +76,7 @@ class MpcServer:
 
     @property
     def name(self) -> str:
-        """S1, S2 or S3."""
+        """The name in its certificate, such as S1."""
         return self._site.name
 
     @property
@@ -135,10 +135,10 @@ class MpcServer:
 
     async def _make_keeper(self) -> MeshKeeper:
         """In the engine's thread, whose event loop the keeper belongs to."""
-        tls, own = self._site.credentials, self._settings.mesh_listen
+        own = self._settings.mesh_listen
         return MeshKeeper(
             self._party,
-            Credentials(tls.certificate, tls.private_key, tls.authority),
+            self._site.credentials,
             self._settings.mesh,
             self._settings.limits,
             listener=await listen(own) if own is not None else None,

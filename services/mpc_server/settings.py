@@ -7,20 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from caps.errors import DomainError
+from caps.basics.schemes import REP3
+from caps.errors import DomainError, party_name
 from caps.service.site import Settings
 from services.mpc_server.transport.tls import Endpoint, Limits
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """base: as for every service. mesh: where S1, S2 and S3 talk to each other. mesh_listen: where this one listens.
+    """base: as for every service. mesh: where the servers talk to each other, in the order S1, S2, ...
 
+    mesh_listen: where this one listens, if not at its address in the mesh.
     patience: seconds a step waits for a session before it is answered that a peer is missing.
     """
 
     base: Settings
-    mesh: tuple[Endpoint, Endpoint, Endpoint]
+    mesh: tuple[Endpoint, ...]
     mesh_listen: Endpoint | None
     policy: Path
     limits: Limits
@@ -28,11 +30,12 @@ class ServerSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> ServerSettings:
-        """CAPS_MESH, three addresses in the order of S1, S2, S3; and CAPS_MESH_LISTEN, CAPS_POLICY, CAPS_STALL."""
+        """CAPS_MESH, the servers' addresses in the order S1, S2, ...; and CAPS_MESH_LISTEN, CAPS_POLICY, CAPS_STALL."""
         base = Settings.from_environment(environment)
         mesh = tuple(map(_endpoint, environment.get("CAPS_MESH", "").split()))
-        if len(mesh) != 3:
-            raise DomainError("CAPS_MESH must be the addresses at which S1, S2 and S3 meet: three times host:port")
+        if len(mesh) != REP3.parties:
+            names = ", ".join(map(party_name, range(REP3.parties)))
+            raise DomainError(f"CAPS_MESH must list {REP3.parties} addresses, host:port, in the order {names}")
         listen = environment.get("CAPS_MESH_LISTEN")
         stall = float(environment.get("CAPS_STALL", "60"))
         return cls(

@@ -43,7 +43,6 @@ class StudyState(Document):
 
     study: str
     state: Literal["judged", "approved", "sealed", "erased"]
-    objections: tuple[str, ...] = ()
     approval: Signed[Approval] | None = None
     seal: Signed[Seal] | None = None
 
@@ -87,7 +86,7 @@ class Studies:
         automatic = self._policy.approval == "automatic"
         with self._database.begin() as connection:
             if self._lock(connection, study) is None:
-                row = {"study": study, "state": "judged", "objections": "[]", "created_at": self._site.instant()}
+                row = {"study": study, "state": "judged", "created_at": self._site.instant()}
                 text = manifest.canonical_bytes().decode()
                 connection.execute(insert(tables.studies).values(**row, manifest=text))
             if automatic:
@@ -498,7 +497,6 @@ def _state(row: Row[Any]) -> StudyState:
     return StudyState(
         study=row.study,
         state=row.state,
-        objections=tuple(canonical.load(row.objections.encode())),  # type: ignore[arg-type]
         approval=row.approval and Signed[Approval].model_validate_json(row.approval),
         seal=row.seal and Signed[Seal].model_validate_json(row.seal),
     )

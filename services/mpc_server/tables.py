@@ -28,7 +28,6 @@ studies = Table(
     Column("study", String(64), primary_key=True),
     Column("manifest", Text, nullable=False),
     Column("state", String(16), nullable=False),  # judged, approved, sealed, erased
-    Column("objections", Text, nullable=False),  # JSON array of sentences
     Column("approval", Text),  # Signed[Approval]
     Column("wrapped_key", LargeBinary),  # the exchange key and the data key, encrypted; NULL once erased
     Column("join_key", LargeBinary),  # of a join by tags, encrypted; NULL before its first use and once sealed
@@ -115,5 +114,9 @@ ledger = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("record", Text, nullable=False),  # canonical JSON; holds the previous record's hash
     Column("hash", String(64), nullable=False),
+    # Members of the record, again, to find it by; `Ledger.verify` compares them with the text, which alone is hashed.
+    Column("kind", String(16), nullable=False, index=True),
+    Column("run", String(32), nullable=False, index=True),
+    Column("population", String(63), index=True),
     UniqueConstraint("hash"),
 )

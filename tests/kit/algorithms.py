@@ -17,7 +17,8 @@ from caps.dp.oracle import Measurement, Selection
 from caps.dp.privacy import AimSchedule, Entry, Filter, Neighbouring, Role, Schedule
 from caps.shares.prss import expand
 from caps.shares.ring import Z64, plane_words
-from services.coordinator.algorithms import Algorithm, Measured, Outcome, Progress, Stage, Task, all_pairs
+from services.coordinator.algorithms import Algorithm, Outcome, Progress, Stage, Task, all_pairs
+from services.coordinator.estimation import Measured
 
 
 def domain_of(*sizes: int) -> Domain:

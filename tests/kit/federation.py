@@ -242,7 +242,7 @@ class Driver:
         for response in (*self.seal(), *self.begin()):
             response.raise_for_status()
 
-    def finish(self) -> tuple[Outcome[Any], DriverOracle]:
+    def finish(self) -> tuple[Outcome, DriverOracle]:
         """Run the algorithm."""
         oracle = DriverOracle(self)
         return self._run(oracle), oracle
@@ -255,7 +255,7 @@ class Driver:
             return due.request
         raise AssertionError("the algorithm has fewer steps")
 
-    def twin(self, codes: np.ndarray) -> Outcome[Any]:
+    def twin(self, codes: np.ndarray) -> Outcome:
         """Run the algorithm again, on data in one place with the random bits that the servers drew."""
         manifest = self.manifest
         privacy = manifest.privacy
@@ -264,7 +264,7 @@ class Driver:
         oracle = ClearOracle(codes, manifest.layout, manifest.task.neighbouring, budget, RunBits(self), b"/run")
         return self._run(oracle)
 
-    def _run(self, oracle: Any) -> Outcome[Any]:
+    def _run(self, oracle: Any) -> Outcome:
         choice = self.manifest.algorithm
         estimator = create_estimator("kernel", self.manifest.domain)
         return algorithm(choice.name, choice.parameters).run(self.manifest.task, oracle, estimator)
@@ -434,7 +434,7 @@ def spent_once(federation: Federation, driver: Driver) -> None:
     assert told[0] == told[1] == told[2]
 
 
-def same_release(one: Outcome[Any], other: Outcome[Any]) -> None:
+def same_release(one: Outcome, other: Outcome) -> None:
     """Two runs measured the same, and publish the same rows."""
     assert [found.clique for found in one.measurements] == [found.clique for found in other.measurements]
     for mine, its in zip(one.measurements, other.measurements, strict=True):

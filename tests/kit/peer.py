@@ -14,6 +14,7 @@ from pathlib import Path
 import uvloop
 
 from caps.errors import CapsError
+from caps.trust.tls import Credentials
 from services.mpc_server.transport import hello, tls
 from services.mpc_server.transport.framing import Kind, encode_header
 from services.mpc_server.transport.keeper import MeshKeeper
@@ -112,7 +113,7 @@ async def keep(keeper):
 async def main(plan):
     if "wire_version" in plan:
         hello.WIRE_VERSION = plan["wire_version"]
-    credentials = tls.Credentials(*(Path(plan[name]) for name in ("certificate", "private_key", "authority")))
+    credentials = Credentials(*(Path(plan[name]) for name in ("certificate", "private_key", "authority")))
     pins = [bytes.fromhex(pin) if pin else None for pin in plan["pins"]]
     endpoints = [tls.Endpoint("127.0.0.1", port, pin) for port, pin in zip(plan["ports"], pins, strict=True)]
     listener = socket.socket(fileno=plan["listener"]) if plan["listener"] is not None else None

@@ -190,7 +190,7 @@ class Study:
         driver.inputs = certificate.attestations[0].document.inputs
         return driver
 
-    def twin(self, certificate: Certificate, folder: Path) -> tuple[Outcome[Any], bytes]:
+    def twin(self, certificate: Certificate, folder: Path) -> tuple[Outcome, bytes]:
         """The release as one party with all data makes it, from the servers' bits and the release's seed."""
         folder.mkdir(parents=True, exist_ok=True)
         with self.driver(certificate) as driver:

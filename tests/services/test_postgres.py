@@ -19,7 +19,8 @@ from caps.service.migrations import DatabaseRefused, upgrade
 from caps.service.problems import Kind, Problem
 from caps.study import Manifest
 from deploy.federation import Federation
-from services.coordinator.store import News, State
+from services.coordinator.states import State
+from services.coordinator.store import News
 from services.mpc_server import tables
 from services.mpc_server.store import forgotten
 from tests.kit.coordinator_servers import Bench, performed
@@ -42,6 +43,11 @@ from tests.services.mpc_server.test_contributions import (
     test_what_a_crash_kept_from_being_unlinked_is_swept,
 )
 from tests.services.mpc_server.test_ledger import *
+from tests.services.mpc_server.test_ledger_columns import (
+    several,
+    test_a_migration_fills_the_columns_from_the_text,
+    test_an_altered_column_is_found,
+)
 from tests.services.mpc_server.test_studies import (
     test_a_run_begins_only_on_the_inputs_that_are_sealed,
     test_all_servers_seal_the_same_inputs,

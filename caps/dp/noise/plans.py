@@ -196,34 +196,6 @@ def half_gaussian(sigma2: Fraction) -> AliasTable:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DistributedPlan:
-    """Three parties each add a discrete Gaussian of variance sigma2 / 2 that they drew themselves.
-
-    One of them may be corrupted and know its own draw; the sum of the two others is then within `distance` of a
-    discrete Gaussian of variance sigma2 (the convolution lemma with s^2 = sigma2 / 4; Kairouz, Liu and Steinke 2021 has
-    the bound for any number of parties). What is released has variance 1.5 sigma2.
-    """
-
-    each: GaussianPlan
-    distance: Fraction
-
-    @property
-    def digest(self) -> str:
-        """Names the plan."""
-        return self.each.digest
-
-
-@lru_cache(maxsize=256, typed=True)
-def distributed_plan(sigma2: Fraction) -> DistributedPlan:
-    """Refused below sigma = 4, where two narrow discrete Gaussians do not add up to one."""
-    each = gaussian_plan(sigma2 / 2)
-    distance = 2 * each.distance + _smoothing_error(sigma2 / 4)
-    if distance > 2 * LIMIT:
-        raise DomainError(f"sigma = {float(sigma2) ** 0.5:.3g} is too narrow to be drawn in three parts")
-    return DistributedPlan(each, distance)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class GeometricPlan:
     """P(G = g) ~ exp(-g / scale), g = 0, 1, ..: table i yields the i-th group of bits of G, lowest first.
 

@@ -10,8 +10,6 @@ from pkgutil import iter_modules
 from caps.dp.programs import Task, all_pairs
 from services.coordinator.algorithms.base import (
     Algorithm,
-    Estimator,
-    Model,
     Outcome,
     Progress,
     Stage,
@@ -19,16 +17,12 @@ from services.coordinator.algorithms.base import (
     algorithm_from_json,
     names,
 )
-from services.coordinator.measured import Measured
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "Algorithm",
-    "Estimator",
-    "Measured",
-    "Model",
     "Outcome",
     "Progress",
     "Stage",

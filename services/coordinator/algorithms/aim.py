@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from caps.dp.programs.aim import AimProgram
-from services.coordinator.algorithms.base import Algorithm, M, Sizes, Walk, register
+from services.coordinator.algorithms.base import Algorithm, Sizes, Walk, register
+from services.coordinator.estimation import Model
 
 
 @register
@@ -16,7 +17,7 @@ class Aim(AimProgram, Algorithm):
     are integers in units of 2^-8; the budget is divided, and rounds are annealed, as `AimSchedule` says.
     """
 
-    def loop(self, walk: Walk[M]) -> M:
+    def loop(self, walk: Walk) -> Model:
         """As the base says."""
         domain, weights, draws = walk.task.domain, self.candidates(walk.task), self.draws(walk.task)
         sizes = Sizes(walk.estimator)

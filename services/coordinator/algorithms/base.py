@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from math import pi, sinh, sqrt
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,38 +26,7 @@ from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax
 from caps.dp.privacy.schedule import Role, Schedule, Step, step_name
 from caps.dp.programs.base import Program, Task, chosen, read_choice, registered
 from caps.errors import DomainError, LocalError
-from services.coordinator.measured import Floats, Measured
-
-
-class Model(Protocol):
-    """A distribution over the domain, times a number of rows."""
-
-    @property
-    def total(self) -> float:
-        """Rows, as estimated or as known publicly."""
-
-    def marginal(self, clique: Clique) -> Floats:
-        """Expected counts, in the clique's shape."""
-
-    def marginals(self, cliques: Sequence[Clique]) -> Sequence[Floats]:
-        """The same for many cliques at once."""
-
-
-M = TypeVar("M", bound=Model)
-"""The kind of model that the estimator makes: a loop returns it as it is, for others to sample from."""
-
-
-class Estimator(Protocol[M]):
-    """Finds a model that explains measurements. Fits `services.coordinator.generate`, which the loops never import."""
-
-    def fit(self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: M | None = None) -> M:
-        """The model that explains these best; `warm_start` is an earlier one to begin from."""
-
-    def smoothed(self, model: M, measurements: Sequence[Measured]) -> M:
-        """The model drawn towards independent columns where measurements do not speak against it."""
-
-    def model_bytes(self, cliques: Sequence[Clique]) -> int:
-        """Memory a model of these cliques would take."""
+from services.coordinator.estimation import Estimator, Floats, Measured, Model
 
 
 class Stage(StrEnum):
@@ -100,10 +69,10 @@ def silent(progress: Progress) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome(Generic[M]):
+class Outcome:
     """The last model, all that was measured (as opened: integers), and what it cost."""
 
-    model: M
+    model: Model
     measurements: tuple[Measured, ...]
     rho_spent: Fraction
     rounds: int
@@ -120,13 +89,13 @@ def magnitude(mechanism: AnyMechanism) -> float:
 
 
 @dataclass
-class Walk(Generic[M]):
+class Walk:
     """A run: the only way from a loop to the oracle. Mechanisms come from the schedule, and each step advances it."""
 
     task: Task
     schedule: Schedule
     oracle: Oracle
-    estimator: Estimator[M]
+    estimator: Estimator
     report: Report = silent
     candidates: int | None = None
     """How many a selection may have at most: so many noise values are drawn for each."""
@@ -207,12 +176,12 @@ class Walk(Generic[M]):
         plain, self.schedule = self.schedule, self._before.after(anneal=True)
         return self.schedule != plain
 
-    def fit(self, warm_start: M | None = None, *, measurements: Sequence[Measured] | None = None) -> M:
+    def fit(self, warm_start: Model | None = None, *, measurements: Sequence[Measured] | None = None) -> Model:
         """GENERATE: a model of these measurements; of all, unless given. Tell of it by `fitted`."""
         self._fitted = tuple(self.measured if measurements is None else measurements)
         return self.estimator.fit(self._fitted, total=self.task.total, warm_start=warm_start)
 
-    def smoothed(self, model: M) -> M:
+    def smoothed(self, model: Model) -> Model:
         """The last model without what is but noise in the measurements it was fitted to."""
         return self.estimator.smoothed(model, self._fitted)
 
@@ -262,10 +231,10 @@ class Algorithm(Program):
     """A select-measure-generate algorithm: a program with a loop that carries it out."""
 
     @abstractmethod
-    def loop(self, walk: Walk[M]) -> M:
+    def loop(self, walk: Walk) -> Model:
         """The algorithm itself. Must walk the schedule to its end."""
 
-    def run(self, task: Task, oracle: Oracle, estimator: Estimator[M], report: Report = silent) -> Outcome[M]:
+    def run(self, task: Task, oracle: Oracle, estimator: Estimator, report: Report = silent) -> Outcome:
         """Spend the budget. Raises DomainError before anything is charged if the oracle cannot answer what is asked."""
         if oracle.layout.domain != task.domain:
             raise DomainError("the oracle counts over another domain")
@@ -283,7 +252,7 @@ class Algorithm(Program):
 class Sizes:
     """Which candidates keep the model small. Sizes are remembered until the model's maximal cliques change."""
 
-    def __init__(self, estimator: Estimator[Any]) -> None:
+    def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator
         self._maximal: frozenset[Clique] = frozenset()
         self._known: dict[Clique, int] = {}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from caps.dp.programs.gaussian import FixedGaussianProgram
-from services.coordinator.algorithms.base import Algorithm, M, Walk, register
+from services.coordinator.algorithms.base import Algorithm, Walk, register
+from services.coordinator.estimation import Model
 
 
 @register
 class FixedGaussian(FixedGaussianProgram, Algorithm):
     """Measure, and fit a model."""
 
-    def loop(self, walk: Walk[M]) -> M:
+    def loop(self, walk: Walk) -> Model:
         """As the base says."""
         walk.measure_all(self.initial(walk.task))
         model = walk.fit()

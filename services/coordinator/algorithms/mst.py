@@ -12,8 +12,8 @@ import numpy.typing as npt
 from caps.data.domain import Clique
 from caps.dp.privacy.schedule import Role
 from caps.dp.programs.mst import MstProgram
-from services.coordinator.algorithms.base import Algorithm, M, Walk, register
-from services.coordinator.measured import Measured
+from services.coordinator.algorithms.base import Algorithm, Walk, register
+from services.coordinator.estimation import Measured, Model
 
 RARE = 3
 """Values whose noisy count is below so many standard deviations are taken together."""
@@ -37,7 +37,7 @@ class Mst(MstProgram, Algorithm):
     before the run.
     """
 
-    def loop(self, walk: Walk[M]) -> M:
+    def loop(self, walk: Walk) -> Model:
         """As the base says."""
         walk.measure_all(self.initial(walk.task))
         groups = {measured.clique[0]: rare_together(measured) for measured in walk.measured}
@@ -50,7 +50,7 @@ class Mst(MstProgram, Algorithm):
         walk.fitted()
         return model
 
-    def _tree(self, walk: Walk[M], independent: Mapping[Clique, npt.NDArray[np.float64]]) -> list[Clique]:
+    def _tree(self, walk: Walk, independent: Mapping[Clique, npt.NDArray[np.float64]]) -> list[Clique]:
         """Kruskal's algorithm with noisy comparisons: edges one by one, none that closes a cycle."""
         component = {name: {name} for name in walk.task.domain.names}
         tree: list[Clique] = []

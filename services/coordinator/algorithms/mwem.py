@@ -6,7 +6,8 @@ import numpy as np
 
 from caps.dp.programs.mwem import MwemProgram
 from caps.errors import DomainError
-from services.coordinator.algorithms.base import Algorithm, M, Sizes, Walk, register
+from services.coordinator.algorithms.base import Algorithm, Sizes, Walk, register
+from services.coordinator.estimation import Model
 
 
 @register
@@ -18,12 +19,12 @@ class Mwem(MwemProgram, Algorithm):
     first selection compares with an empty table.
     """
 
-    def loop(self, walk: Walk[M]) -> M:
+    def loop(self, walk: Walk) -> Model:
         """As the base says."""
         task, rounds = walk.task, self._planned_rounds(walk.task)
         weights, draws = self.candidates(task), self.draws(task)
         sizes = Sizes(walk.estimator)
-        model: M | None = None
+        model: Model | None = None
         while walk.going or model is None:
             limit = self.max_model_bytes * walk.next_round() // rounds
             kept = sizes.within(limit, weights, [measured.clique for measured in walk.measured])

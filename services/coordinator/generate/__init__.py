@@ -3,8 +3,7 @@
 The only package that may import mbi and jax, and it does so only if the estimator `mbi` is chosen.
 """
 
-from services.coordinator.generate.estimator import Estimator, Model, Where, create_estimator, loss
-from services.coordinator.generate.storage import load_model
-from services.coordinator.measured import Measured
+from services.coordinator.generate.create import create_estimator, load_model
+from services.coordinator.generate.fitting import loss
 
-__all__ = ["Estimator", "Measured", "Model", "Where", "create_estimator", "load_model", "loss"]
+__all__ = ["create_estimator", "load_model", "loss"]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from caps.data.domain import Clique, Domain
+from services.coordinator.estimation import Floats, Measured, Model
 from services.coordinator.generate import junction, kernels
-from services.coordinator.generate.estimator import Model, Problem, check_problem
+from services.coordinator.generate.fitting import MergedMeasurements, merge_measurements
+from services.coordinator.generate.indexing import index_tree, link, smallest
 from services.coordinator.generate.model import TreeModel, by_size, reorder
-from services.coordinator.generate.plan import link, make_plan, smallest
-from services.coordinator.measured import Floats, Measured
 
 INDEPENDENCE = 30.0
 """What the prior weighs: a model that diverges from independent columns by 1 nat is worth so much in log-likelihood."""
@@ -41,58 +41,60 @@ class KernelEstimator:
     ) -> TreeModel:
         """As Estimator.fit. Potentials of the warm start that lie within no measured clique are dropped: with them,
         the result would not have the greatest entropy."""
-        problem = check_problem(self.domain, measurements, total, self.limit)
-        return self._descend(problem, {}, warm_start)
+        merged = merge_measurements(self.domain, measurements, total, self.limit)
+        return self._descend(merged, {}, warm_start)
 
     def smoothed(self, model: Model, measurements: Sequence[Measured]) -> TreeModel:
         """As Estimator.smoothed."""
-        problem = check_problem(self.domain, measurements, model.total, self.limit)
-        smooth = self._descend(problem, _prior(model))
+        merged = merge_measurements(self.domain, measurements, model.total, self.limit)
+        smooth = self._descend(merged, _prior(model))
         for _ in range(_SMOOTHINGS - 1):
-            smooth = self._descend(problem, _prior(smooth))
+            smooth = self._descend(merged, _prior(smooth))
         return smooth
 
-    def _descend(self, problem: Problem, prior: Mapping[Clique, Floats], warm_start: Model | None = None) -> TreeModel:
+    def _descend(
+        self, merged: MergedMeasurements, prior: Mapping[Clique, Floats], warm_start: Model | None = None
+    ) -> TreeModel:
         """The fit; drawn to the distribution with the potentials of the prior, if there is one, and begun there."""
         inner = by_size(self.domain)
-        cliques = tuple(dict.fromkeys((*problem.cliques, *prior)))
-        plan = make_plan(junction.junction_tree(inner, cliques), [inner.clique(clique) for clique in cliques])
-        theta, target, weight, origin = (np.zeros(int(plan.offsets[-1])) for _ in range(4))
+        cliques = tuple(dict.fromkeys((*merged.cliques, *prior)))
+        index = index_tree(junction.junction_tree(inner, cliques), [inner.clique(clique) for clique in cliques])
+        theta, target, weight, origin = (np.zeros(int(index.offsets[-1])) for _ in range(4))
         for k, clique in enumerate(cliques):
-            if k < len(problem.cliques):
-                target[plan.part(k)] = reorder(problem.values[k], self.domain, clique, inner)
-                weight[plan.part(k)] = problem.weights[k]
+            if k < len(merged.cliques):
+                target[index.part(k)] = reorder(merged.values[k], self.domain, clique, inner)
+                weight[index.part(k)] = merged.weights[k]
             if clique in prior:
-                theta[plan.part(k)] = origin[plan.part(k)] = reorder(prior[clique], self.domain, clique, inner)
+                theta[index.part(k)] = origin[index.part(k)] = reorder(prior[clique], self.domain, clique, inner)
         if isinstance(warm_start, TreeModel) and warm_start.domain == self.domain:
             for factor, potentials in warm_start.factors():
-                home = smallest(inner, factor, plan.factors)
+                home = smallest(inner, factor, index.factors)
                 if home >= 0:
-                    row, maps = link(inner, plan.factors[home], factor)
-                    theta[plan.part(home)] += kernels.expand(potentials, row, maps)
-        cells = np.empty(int(plan.cell_offsets[-1]))
+                    row, maps = link(inner, index.factors[home], factor)
+                    theta[index.part(home)] += kernels.expand(potentials, row, maps)
+        cells = np.empty(int(index.cell_offsets[-1]))
         # By Pinsker's inequality the loss is smooth relative to the entropy with this constant: the first step is safe.
-        step = 1 / (problem.total * max(sum(problem.weights), 1e-300))
+        step = 1 / (merged.total * max(sum(merged.weights), 1e-300))
         kernels.descend(
             theta,
-            problem.total,
+            merged.total,
             target,
             weight,
             origin,
-            INDEPENDENCE / problem.total if prior else 0.0,
+            INDEPENDENCE / merged.total if prior else 0.0,
             step,
             self.tolerance,
             self.iterations,
             cells,
-            np.empty(plan.sep_cells),
-            plan.parents,
-            plan.starts,
-            plan.links,
-            plan.maps,
-            plan.offsets,
-            len(plan.factors),
+            np.empty(index.sep_cells),
+            index.parents,
+            index.starts,
+            index.links,
+            index.maps,
+            index.offsets,
+            len(index.factors),
         )
-        return TreeModel(self.domain, problem.total, plan, theta, cells)
+        return TreeModel(self.domain, merged.total, index, theta, cells)
 
 
 def _prior(model: Model) -> dict[Clique, Floats]:

@@ -14,22 +14,22 @@ import numpy as np
 
 from caps.data.domain import Clique
 from caps.errors import DomainError
+from services.coordinator.estimation import Floats
 from services.coordinator.generate import kernels
-from services.coordinator.generate.plan import Plan, cells, link, smallest
-from services.coordinator.measured import Floats
+from services.coordinator.generate.indexing import TreeIndex, cells, link, smallest
 
 
 class Queries:
-    """Answers about one calibrated model. Cliques are in the order of the plan's domain; tables have their shape."""
+    """Answers about one calibrated model. Cliques are in the order of the index's domain; tables have their shape."""
 
-    def __init__(self, plan: Plan, tables: Floats, total: float, max_cells: int) -> None:
-        self._plan = plan
-        self._tree = plan.tree
-        self._domain = plan.tree.domain
+    def __init__(self, index: TreeIndex, tables: Floats, total: float, max_cells: int) -> None:
+        self._index = index
+        self._tree = index.tree
+        self._domain = index.tree.domain
         self._tables = tables
         self._total = total
         self._max_cells = max_cells
-        self._projections: list[dict[Clique, Floats]] = [{} for _ in plan.tree.cliques]
+        self._projections: list[dict[Clique, Floats]] = [{} for _ in index.tree.cliques]
         self._messages: dict[tuple[int, Clique], tuple[Clique, Floats]] = {}
 
     def marginal(self, clique: Clique) -> Floats:
@@ -128,7 +128,7 @@ class Queries:
         """Clique k's marginal over some of its attributes, by way of the smallest one at hand."""
         known = self._projections[k]
         if names not in known:
-            source, flat = self._tree.cliques[k], self._tables[self._plan.clique_part(k)]
+            source, flat = self._tree.cliques[k], self._tables[self._index.clique_part(k)]
             home = smallest(self._domain, names, tuple(known))
             if home >= 0:
                 source = tuple(known)[home]

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from caps.data.domain import Clique, Domain
+from services.coordinator.estimation import Measured, Model
 from services.coordinator.generate import junction
-from services.coordinator.generate.estimator import Model, check_problem
+from services.coordinator.generate.fitting import merge_measurements
 from services.coordinator.generate.kernel import KernelEstimator
 from services.coordinator.generate.model import TreeModel
-from services.coordinator.measured import Measured
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class MbiEstimator:
         self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: Model | None = None
     ) -> TreeModel:
         """As Estimator.fit."""
-        problem = check_problem(self.domain, measurements, total, self.limit)
+        merged = merge_measurements(self.domain, measurements, total, self.limit)
         mbi = _mbi()
         domain = mbi.Domain(self.domain.names, self.domain.sizes)
         fitted = mbi.estimation.MirrorDescent().estimate(
             domain,
             [mbi.LinearMeasurement(m.values, m.clique, stddev=m.sigma) for m in measurements],
-            known_total=problem.total,
+            known_total=merged.total,
             iters=self.iterations,
             tol=self.tolerance or None,
             warm_start=_potentials(domain, warm_start),
@@ -54,7 +54,7 @@ class MbiEstimator:
             )
             for clique in fitted.potentials.cliques
         }
-        return TreeModel.from_potentials(self.domain, problem.total, tables, limit=self.limit)
+        return TreeModel.from_potentials(self.domain, merged.total, tables, limit=self.limit)
 
     def smoothed(self, model: Model, measurements: Sequence[Measured]) -> TreeModel:
         """As Estimator.smoothed."""

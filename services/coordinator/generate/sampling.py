@@ -17,10 +17,10 @@ import numpy.typing as npt
 from caps.basics.uniform import Uniform
 from caps.data.domain import Codes, Domain
 from caps.errors import DomainError
+from services.coordinator.estimation import Floats
 from services.coordinator.generate import kernels
-from services.coordinator.generate.plan import Plan
+from services.coordinator.generate.indexing import TreeIndex
 from services.coordinator.generate.queries import Queries
-from services.coordinator.measured import Floats
 
 _CHUNK_CELLS = 1 << 22
 _PAIR_CELLS = 1 << 16
@@ -29,15 +29,15 @@ _MOST_EXCHANGES = 1 << 20
 """Exchanges that are tried for a clique: so many a row, but for many rows, which hardly err, fewer."""
 
 
-def sample_tree(plan: Plan, cells: Floats, total: float, rows: int, uniform: Uniform) -> Codes:
-    """Codes in the order of the plan's domain. `cells` are the cliques' marginals, which sum to `total`."""
-    domain = plan.tree.domain
+def sample_tree(index: TreeIndex, cells: Floats, total: float, rows: int, uniform: Uniform) -> Codes:
+    """Codes in the order of the index's domain. `cells` are the cliques' marginals, which sum to `total`."""
+    domain = index.tree.domain
     codes = np.zeros((rows, len(domain.names)), np.int64)
-    queries = Queries(plan, cells, total, _CHUNK_CELLS)
+    queries = Queries(index, cells, total, _CHUNK_CELLS)
     placed: list[str] = []
-    for k, (clique, sep) in enumerate(zip(plan.tree.cliques, plan.tree.separators, strict=True)):
+    for k, (clique, sep) in enumerate(zip(index.tree.cliques, index.tree.separators, strict=True)):
         new = [name for name in clique if name not in sep]
-        table = cells[plan.clique_part(k)].reshape(domain.shape(clique))
+        table = cells[index.clique_part(k)].reshape(domain.shape(clique))
         table = table.transpose([clique.index(name) for name in (*sep, *new)])
         given = [domain.position(name) for name in sep]
         groups = _groups(codes[:, given], table.shape[: len(sep)])

@@ -15,18 +15,15 @@ from collections.abc import Mapping
 from math import isfinite
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from caps.data.domain import MAX_ATTRIBUTES, Attribute, Clique, Domain
 from caps.errors import DomainError
-from services.coordinator.generate.estimator import MODEL_LIMIT, check_size
+from services.coordinator.estimation import Floats
+from services.coordinator.generate.fitting import check_size
 from services.coordinator.generate.junction import FLOAT_BYTES, model_bytes
-from services.coordinator.measured import Floats
-
-if TYPE_CHECKING:
-    from services.coordinator.generate.model import TreeModel
 
 MAGIC = b"caps-model/v1\n"
 MAX_HEADER = 1 << 24
@@ -50,10 +47,8 @@ def save_model(path: str | PathLike[str], domain: Domain, total: float, potentia
     draft.replace(target)
 
 
-def load_model(path: str | PathLike[str], *, limit: int = MODEL_LIMIT) -> TreeModel:
-    """Read a model. Raises DomainError for all but a whole file of this version, and for one beyond `limit` bytes."""
-    from services.coordinator.generate.model import TreeModel
-
+def read_model(path: str | PathLike[str], limit: int) -> tuple[Domain, float, dict[Clique, Floats]]:
+    """What `save_model` was given. Raises DomainError as `load_model` does."""
     with Path(path).open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise DomainError("this is no model of a version known here")
@@ -69,7 +64,7 @@ def load_model(path: str | PathLike[str], *, limit: int = MODEL_LIMIT) -> TreeMo
     if not np.isfinite(values).all():
         raise DomainError("a potential of the model is not a number")
     tables = np.split(values, np.cumsum(sizes)[:-1]) if sizes else []
-    return TreeModel.from_potentials(domain, total, dict(zip(cliques, tables, strict=True)), limit=limit)
+    return domain, total, dict(zip(cliques, tables, strict=True))
 
 
 def _header(file: BinaryIO) -> tuple[Domain, list[Clique], str, float]:

@@ -13,9 +13,7 @@ import numpy as np
 
 from caps.data.domain import Layout
 from caps.dp.bounds import MOST_COUNTED
-from caps.dp.noise.clear import BitSource
-from caps.dp.noise.clear import discrete_gaussian as discrete_gaussian_of_own
-from caps.dp.noise.plans import DistributedPlan, DummyPlan, GaussianPlan, GumbelPlan, LaplacePlan
+from caps.dp.noise.plans import DummyPlan, GaussianPlan, GumbelPlan, LaplacePlan
 from caps.dp.oracle import Integers, Measurement, Plan, Request, Selection, request_digest
 from caps.dp.privacy.neighbouring import Neighbouring
 from caps.errors import DomainError
@@ -25,7 +23,6 @@ from services.mpc_server.engine.conversion import from_bits
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.release import (
     count_bits,
-    counts_with_own_noise,
     error_scores,
     noisy_argmax,
     noisy_counts,
@@ -63,7 +60,7 @@ def request_context(run: Context, request: Request) -> Context:
     return run.step(request.step).step(request_digest(request).hex()[:32])
 
 
-def noise_context(run: Context, step: str, plan: Plan | DistributedPlan | DummyPlan) -> Context:
+def noise_context(run: Context, step: str, plan: Plan | DummyPlan) -> Context:
     """Where the noise of a step is drawn: bound to the run's keys, the step, and the law with its parameters."""
     return run.step(step).step("noise").step(plan.digest[:16])
 
@@ -164,17 +161,11 @@ class Steps:
         )
         return await noisy_argmax(ctx.step("argmax"), scores, noise[: len(selection.candidates)])
 
-    async def measure(self, measurement: Measurement, own_bits: BitSource | None = None) -> Integers:
-        """MEASURE. Opens the marginal plus noise. `own_bits`, this party's alone, serves distributed noise."""
+    async def measure(self, measurement: Measurement) -> Integers:
+        """MEASURE. Opens the marginal plus noise."""
         ctx = request_context(self.run, measurement)
         counts = self.counts[self.layout.part(measurement.clique)]
         draws, plan = measurement.noise_values(self.layout), measurement.plan()
-        if isinstance(plan, DistributedPlan):
-            if own_bits is None:
-                raise DomainError("distributed noise needs a source of bits of this party's own")
-            label = noise_context(self.run, measurement.step, plan).path + b"/S%d" % (self.run.party + 1)
-            own = discrete_gaussian_of_own(own_bits, label, plan.each, (draws,))
-            return await counts_with_own_noise(ctx.step("open"), counts, own[: counts.size])
         noise = await self._noise(measurement.step, plan, draws)
         return await noisy_counts(ctx.step("open"), counts, noise[: counts.size])
 

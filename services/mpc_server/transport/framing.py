@@ -10,6 +10,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
+from caps.basics.schemes import SCHEMES
 from services.mpc_server.channel import TAG_BYTES
 
 MAGIC = b"CaPS"
@@ -24,7 +25,7 @@ MAX_ABORT = 512
 
 _ABORT = Struct("<BH")
 _NOBODY = 0xFF
-_PARTIES = 3
+_MOST_PARTIES = max(scheme.parties for scheme in SCHEMES.values())
 
 
 class FrameError(ValueError):
@@ -181,7 +182,7 @@ def decode_abort(payload: bytes | bytearray) -> tuple[str, int | None]:
     if len(payload) < _ABORT.size:
         raise FrameError("ABORT cut short")
     blames, length = _ABORT.unpack_from(payload)
-    if blames >= _PARTIES and blames != _NOBODY:
+    if blames >= _MOST_PARTIES and blames != _NOBODY:
         raise FrameError(f"ABORT blames party {blames}")
     return decode_text(payload, _ABORT.size, length), None if blames == _NOBODY else blames
 

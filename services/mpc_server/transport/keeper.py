@@ -1,7 +1,7 @@
 """Keeps one party's mesh alive for the life of a process: when a stream is lost, the mesh is closed and made anew.
 
-A mesh is whole or useless, so one party's fall makes all three start over: a survivor closes its stream to the other,
-which thereby learns of it. They meet again whatever the order, since a stream lost while a mesh is being made is
+A mesh is whole or useless, so one party's fall makes all of them start over: a survivor closes its streams to the
+others, which thereby learn of it. They meet again whatever the order, since a stream lost while a mesh is being made is
 dialled anew, and since the listening socket stays: whoever dials a party that has not noticed yet waits in its backlog.
 """
 
@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Literal, NoReturn
 
 from caps.errors import LocalError, PeerError, PeerUnreachable
-from services.mpc_server.transport.session import PARTIES
-from services.mpc_server.transport.tls import Credentials, Endpoint, Limits, Mesh, connect, listen
+from caps.trust.tls import Credentials
+from services.mpc_server.transport.tls import Endpoint, Limits, Mesh, connect, listen
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 2.0
 
@@ -69,7 +69,7 @@ class MeshKeeper:
         self._meshes = 0
         self._local: LocalError | None = None
         self._troubles: dict[int, PeerError | None] = {
-            peer: PeerUnreachable(peer, "not connected yet") for peer in range(PARTIES) if peer != party
+            peer: PeerUnreachable(peer, "not connected yet") for peer in range(len(endpoints)) if peer != party
         }
 
     @property
@@ -90,7 +90,7 @@ class MeshKeeper:
         later, perhaps while they are renewed, are tried again.
         """
         try:
-            if self._listener is None and self._party < PARTIES - 1:
+            if self._listener is None and self._party < len(self._endpoints) - 1:
                 self._listener = await listen(self._endpoints[self._party])
             await self._keep()
         except LocalError as error:

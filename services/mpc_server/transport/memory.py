@@ -1,4 +1,4 @@
-"""Three parties in one event loop, for tests and simulations: no sockets, no Hello, otherwise a real `Session`.
+"""All parties in one event loop, for tests and simulations: no sockets, no Hello, otherwise a real `Session`.
 
 An interceptor sees each message of a round before it is delivered, and may change, delay or drop it.
 """
@@ -12,10 +12,11 @@ from itertools import combinations
 from secrets import token_bytes
 from typing import Final, Literal, NamedTuple
 
+from caps.basics.schemes import REP3, Scheme
 from services.mpc_server.channel import Buffers
 from services.mpc_server.transport.framing import MAX_PAYLOAD, Frame, Kind
 from services.mpc_server.transport.hello import SECRET_BYTES
-from services.mpc_server.transport.session import PARTIES, Session
+from services.mpc_server.transport.session import Session
 
 
 class Message(NamedTuple):
@@ -48,20 +49,22 @@ def memory_channels(
     secrets: Mapping[Pair, bytes] | None = None,
     interceptor: Interceptor | None = None,
     *,
+    scheme: Scheme = REP3,
     stall: float = 60.0,
     max_unread: int = MAX_PAYLOAD,
-) -> tuple[Session, Session, Session]:
-    """Three connected channels, in party order.
+) -> tuple[Session, ...]:
+    """Connected channels for all parties of a scheme, in party order.
 
     `secrets[i, j]` with i < j is what parties i and j share; given those, nothing here is random.
-    Pre-conditions: all three are used within one event loop.
+    Pre-conditions: all of them are used within one event loop.
     """
     if secrets is None:
-        secrets = {pair: token_bytes(SECRET_BYTES) for pair in combinations(range(PARTIES), 2)}
-    pipes = {(s, d): _Pipe(s, d, interceptor) for s in range(PARTIES) for d in range(PARTIES) if s != d}
+        secrets = {pair: token_bytes(SECRET_BYTES) for pair in combinations(range(scheme.parties), 2)}
+    parties = range(scheme.parties)
+    pipes = {(s, d): _Pipe(s, d, interceptor) for s in parties for d in scheme.peers_of(s)}
     sessions = []
-    for party in range(PARTIES):
-        peers = [peer for peer in range(PARTIES) if peer != party]
+    for party in parties:
+        peers = scheme.peers_of(party)
         session = Session(
             party,
             {peer: pipes[party, peer] for peer in peers},
@@ -72,7 +75,7 @@ def memory_channels(
         for peer in peers:
             pipes[peer, party].target = session
         sessions.append(session)
-    return sessions[0], sessions[1], sessions[2]
+    return tuple(sessions)
 
 
 class _Pipe:

@@ -39,8 +39,6 @@ from services.mpc_server.transport.framing import (
 )
 from services.mpc_server.transport.hello import Hello, meet
 
-PARTIES = 3
-
 _EARLY = "ended the session before the protocol did"
 _HEARSAY_GRACE = 0.02
 _SUSPICION_GRACE = 0.5
@@ -84,9 +82,9 @@ class _Lane:
 
 
 class Session:
-    """Implements `Channel` over two ports.
+    """Implements `Channel` over one port per peer.
 
-    Pre-conditions: `secrets` holds both pairs' secrets, or `hail` and `opened` are called first.
+    Pre-conditions: `secrets` holds the secret of every pair, or `hail` and `opened` are called first.
     """
 
     def __init__(
@@ -149,7 +147,7 @@ class Session:
             self._lanes[peer].port.send(Kind.HELLO, 0, NO_TAG, (memoryview(payload),), len(payload))
 
     async def opened(self, patience: float) -> None:
-        """Wait for both peers' Hellos, each for so many seconds."""
+        """Wait for every peer's Hello, each for so many seconds."""
         self._patience = patience
         if not self._settles():
             await self._settled()

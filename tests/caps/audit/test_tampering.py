@@ -248,10 +248,6 @@ COLLUSIONS: list[tuple[str, Callable[[Steps], tuple[int, Steps]]]] = [
         "another epsilon in a selection",
         lambda s: (at(s, Selection), noisier(s, at(s, Selection), Fraction(2))),
     ),
-    (
-        "noise that servers draw for themselves",
-        lambda s: (at(s, Measurement), asked_otherwise(s, at(s, Measurement), distributed=True)),
-    ),
     ("another marginal", lambda s: (1, asked_otherwise(s, 1, clique=s[2][0].clique))),
     ("what was not selected", lambda s: (at(s, Measurement), answered_otherwise(s, at(s, Selection), 5))),
     (

@@ -415,7 +415,7 @@ def test_no_clique_is_measured_twice_in_one_step() -> None:
 
 
 @every
-def test_other_numbers_of_draws_and_distributed_noise_are_refused(case: str) -> None:
+def test_other_numbers_of_draws_are_refused(case: str) -> None:
     enforcer, (_, _, layout) = start(case), of(case)
     for request in legitimate(case).requests:
         if isinstance(request, Measurement):
@@ -424,7 +424,6 @@ def test_other_numbers_of_draws_and_distributed_noise_are_refused(case: str) -> 
                 refused(enforcer, replace(request, draws=draws), "noise values")
             if DOMAIN.cells(request.clique) != due:
                 refused(enforcer, replace(request, draws=None), "noise values")
-            refused(enforcer, replace(request, distributed=True), "by itself")
             assert enforcer.after(replace(request, draws=due)).position == enforcer.position + 1
         enforcer = enforcer.after(request)
 

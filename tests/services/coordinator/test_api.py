@@ -18,7 +18,7 @@ from caps.service.identity import CERTIFICATE
 from caps.service.tokens import Scope
 from caps.wire import Certificate, TranscriptStep
 from services.coordinator.events import stream
-from services.coordinator.store import State
+from services.coordinator.states import RunEvent
 from tests.kit.coordinator_servers import Bench
 from tests.kit.study import NOW, certificate_of, make_keys
 from tests.kit.tls import make_authority
@@ -373,7 +373,7 @@ def test_what_is_written_is_told_at_once(tmp_path):
         async with asyncio.timeout(20):
             async for piece in stream(coordinator.store, run, 0, stopping=lambda: False, **pace):
                 heard += [body["state"] for _, _, body in parsed(piece.decode())]
-                if after := {"queued": State.RUNNING, "running": State.FAILED}.get(heard[-1] if heard else ""):
+                if after := {"queued": RunEvent.PROCEED, "running": RunEvent.FAIL}.get(heard[-1] if heard else ""):
                     await asyncio.to_thread(coordinator.store.change_state, run, after)
         return heard
 

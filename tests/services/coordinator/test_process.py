@@ -22,7 +22,7 @@ from caps.trust.tls import Credentials, client_context, server_context
 from caps.wire import Certificate
 from deploy.ports import free_ports
 from services.coordinator.service import Coordinator
-from services.coordinator.store import Judged
+from services.coordinator.states import Judged
 from tests.kit.coordinator_servers import SMALL, ClearServers, serve_tls
 from tests.kit.study import ROWS, SERVERS, example_json, make_keys, write_site
 from tests.kit.tls import make_authority

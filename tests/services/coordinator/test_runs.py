@@ -16,7 +16,7 @@ from services.coordinator import runs
 from services.coordinator.execution import Patience, Stopped
 from services.coordinator.formats import digest_of
 from services.coordinator.service import Coordinator
-from services.coordinator.store import Judged, Judgement, State
+from services.coordinator.states import Judged, State
 from tests.kit.coordinator_servers import Bench, performed, written
 from tests.kit.study import AT, COLUMNS, NOW, SERVERS, example_json, make_keys
 from tests.kit.waiting import until
@@ -421,16 +421,15 @@ def test_judgements_of_the_servers(bench):
 def test_servers_that_were_away_are_asked_again_and_those_that_refused_are_not(bench, monkeypatch):
     monkeypatch.setattr(runs, "_ATTEND_EVERY", 0.02)
     coordinator, study, faults = bench.coordinator(), bench.manifest.study_id, bench.federation.faults
-    faults.down, faults.manual = {"S1"}, {"S3"}
+    faults.down, faults.refuses, faults.manual = {"S1"}, {"S2"}, {"S3"}
     coordinator.studies.propose(bench.manifest.to_json())
     assert coordinator.store.unjudged() == [study]
     coordinator.runs.open()
     try:
         faults.down, faults.manual = set(), set()
-        until(lambda: coordinator.studies.state(study, []) == "approved")
-        assert coordinator.store.unjudged() == []
-        coordinator.store.judge(study, Judgement("S2", Judged.REFUSED, "no"))
-        assert coordinator.store.unjudged() == []
+        until(lambda: coordinator.store.unjudged() == [])
+        judged = coordinator.store.judgements(study).values()
+        assert [one.state for one in judged] == [Judged.APPROVED, Judged.REFUSED, Judged.APPROVED]
     finally:
         coordinator.runs.close()
 

@@ -139,7 +139,7 @@ def test_a_removed_record_is_missed(filled: Engine, number: int) -> None:
 def test_an_inserted_record_is_found(filled: Engine) -> None:
     with filled.begin() as transaction:
         row = transaction.execute(select(table).where(table.c.number == 4)).one()
-        transaction.execute(insert(table).values(number=5, record=row.record, hash="0" * 64))
+        transaction.execute(insert(table).values(**dict(row._mapping) | {"number": 5, "hash": "0" * 64}))
     with pytest.raises(LedgerBroken, match="record 5 "):
         Ledger(filled).verify()
 

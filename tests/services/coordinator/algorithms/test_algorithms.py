@@ -32,12 +32,13 @@ from caps.dp.privacy import (
 )
 from caps.dp.programs.base import MAX_POOLED
 from caps.errors import DomainError, LocalError
-from services.coordinator.algorithms import Measured, Stage, Task, algorithm, algorithm_from_json, all_pairs, names
+from services.coordinator.algorithms import Stage, Task, algorithm, algorithm_from_json, all_pairs, names
 from services.coordinator.algorithms.aim import Aim
 from services.coordinator.algorithms.base import Algorithm, Walk, magnitude, register
 from services.coordinator.algorithms.gaussian import FixedGaussian
 from services.coordinator.algorithms.mst import Mst, averaged, rare_together
 from services.coordinator.algorithms.mwem import Mwem
+from services.coordinator.estimation import Measured
 from tests.kit.algorithms import (
     BruteForce,
     Recorded,

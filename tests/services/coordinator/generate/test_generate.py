@@ -8,7 +8,8 @@ import pytest
 
 from caps.data.domain import Attribute, Domain, Layout
 from caps.errors import DomainError
-from services.coordinator.generate import Measured, create_estimator, load_model, loss
+from services.coordinator.estimation import Measured
+from services.coordinator.generate import create_estimator, load_model, loss
 from services.coordinator.generate.junction import junction_tree, model_bytes
 from services.coordinator.generate.model import TreeModel
 from services.coordinator.generate.storage import MAGIC
@@ -144,7 +145,8 @@ def test_nothing_is_compiled_for_another_shape():
 def test_neither_numba_nor_jax_is_imported_before_it_is_needed():
     code = """
 import sys
-from services.coordinator.generate import create_estimator, Measured
+from services.coordinator.estimation import Measured
+from services.coordinator.generate import create_estimator
 assert not {"numba", "jax", "mbi"} & set(sys.modules)
 from caps.data.domain import *
 create_estimator("kernel", Domain((Attribute("a", 2),))).fit([Measured(("a",), [1.0, 2.0], 1.0)])

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caps.data.domain import Attribute, Domain
-from services.coordinator.generate import Measured, create_estimator, kernel, plan
+from services.coordinator.estimation import Measured
+from services.coordinator.generate import create_estimator, indexing, kernel
 from services.coordinator.generate.junction import junction_tree, model_bytes
 from services.coordinator.generate.model import TreeModel
 
@@ -53,11 +54,11 @@ def test_every_marginal_is_that_of_the_joint_distribution(problem, spread, worth
     domain, cliques, seed = problem
     rng = np.random.default_rng(seed)
     potentials = {clique: spread * rng.normal(size=domain.cells(clique)) for clique in cliques}
-    before, plan._WORTH_SPLITTING = plan._WORTH_SPLITTING, worth_splitting
+    before, indexing._WORTH_SPLITTING = indexing._WORTH_SPLITTING, worth_splitting
     try:
         model = TreeModel.from_potentials(domain, 100.0, potentials)
     finally:
-        plan._WORTH_SPLITTING = before
+        indexing._WORTH_SPLITTING = before
     joint = joint_of(domain, potentials, 100.0)
     queries = [part for degree in range(1, len(domain.names) + 1) for part in combinations(domain.names, degree)]
     for query, marginal in zip(queries, model.marginals(queries), strict=True):

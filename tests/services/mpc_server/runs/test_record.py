@@ -66,7 +66,7 @@ def database(tmp_path: Path, study: tuple[Manifest, Keys]) -> Iterator[Engine]:
     manifest, _ = study
     with opened(tmp_path / "state.db") as found:
         with found.begin() as transaction:
-            row = {"manifest": "{}", "state": "sealed", "objections": "[]", "created_at": AT}
+            row = {"manifest": "{}", "state": "sealed", "created_at": AT}
             transaction.execute(insert(tables.studies).values(study=manifest.study_id, **row))
             run = {"run": RUN, "study": manifest.study_id, "inputs": INPUTS, "build": "0" * 64, "state": "going"}
             transaction.execute(insert(tables.runs).values(**run))

@@ -456,7 +456,7 @@ def test_an_open_session_is_not_opened_twice(run_tls):
 
 def test_sessions_nobody_opens_here_are_bounded(run_tls, monkeypatch):
     async def scenario(net):
-        monkeypatch.setattr(tls, "_MAX_EARLY", 8)
+        monkeypatch.setattr(tls.link, "_MAX_EARLY", 8)
         opening = [asyncio.ensure_future(net.meshes[0].open(f"flood {i}", AGREEMENT)) for i in range(12)]
         results = await asyncio.gather(*opening, return_exceptions=True)
         assert sum(isinstance(result, PeerAborted) and "too many" in result.cause for result in results) >= 4

@@ -13,6 +13,7 @@ import pytest
 
 from caps.errors import LocalError, PeerError, PeerLost, PeerStalled, PeerUnreachable, SessionClosed
 from caps.trust.pki import read_certificate, spki_pin
+from caps.trust.tls import Credentials
 from deploy.ports import free_ports
 from services.mpc_server.transport import tls
 from services.mpc_server.transport.keeper import MeshKeeper
@@ -354,7 +355,7 @@ def test_a_keeper_says_who_is_missing_and_why(run_loop, credentials):
 def test_a_keeper_that_cannot_begin_says_so(run_loop, credentials, tmp_path):
     async def main():
         endpoints = free_endpoints()
-        broken = tls.Credentials(tmp_path / "none", credentials[0].private_key, credentials[0].authority)
+        broken = Credentials(tmp_path / "none", credentials[0].private_key, credentials[0].authority)
         keeper = MeshKeeper(0, broken, endpoints, QUICK)
         with pytest.raises(LocalError, match="credentials"):
             await keeper.run()

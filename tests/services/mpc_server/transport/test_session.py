@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from caps.errors import DomainError, PeerStalled, SessionClosed
-from services.mpc_server.transport import tls
 from services.mpc_server.transport.framing import NO_TAG, Frame, FrameDecoder, Kind, encode
 from services.mpc_server.transport.hello import Greeting
 from services.mpc_server.transport.session import Session
+from services.mpc_server.transport.tls.link import Limits, Link, Port, Wire
 
 TAG = b"unittest"
 
@@ -109,12 +109,12 @@ def test_memory_of_a_message_cut_off_is_not_read_later():
 
     async def main():
         sessions = {}
-        links = {peer: tls._Link(0, sessions, tls.Wire(), tls.Limits(), None, dials=True) for peer in (1, 2)}
+        links = {peer: Link(0, sessions, Wire(), Limits(), None, dials=True) for peer in (1, 2)}
         for peer, link in links.items():
             link.peer, link._transport = peer, FullTransport(link)
         transport = links[1]._transport
         session = sessions[7] = Session(
-            0, {peer: tls._Port(link, 7) for peer, link in links.items()}, {1: b"", 2: b""}, stall=5.0
+            0, {peer: Port(link, 7) for peer, link in links.items()}, {1: b"", 2: b""}, stall=5.0
         )
         share = bytearray(b"A" * (1 << 20))
         pending = asyncio.ensure_future(session.exchange(TAG, {1: [memoryview(share)]}, {}))
@@ -134,7 +134,7 @@ def test_memory_of_a_message_cut_off_is_not_read_later():
 
 def test_pings_of_a_peer_that_does_not_read_are_not_answered():
     async def main():
-        link = tls._Link(0, {}, tls.Wire(), tls.Limits(), None, dials=False)
+        link = Link(0, {}, Wire(), Limits(), None, dials=False)
         link.peer, link._transport = 1, FullTransport(link)
         ping = encode(Frame(Kind.PING, 0, 0, NO_TAG, bytearray()))
 
@@ -156,6 +156,6 @@ def test_pings_of_a_peer_that_does_not_read_are_not_answered():
 
 def test_limits_leave_time_for_an_answer():
     with pytest.raises(DomainError):
-        tls.Limits(heartbeat=5.0, silence=14.0)
+        Limits(heartbeat=5.0, silence=14.0)
     with pytest.raises(DomainError):
-        tls.Limits(heartbeat=0.0)
+        Limits(heartbeat=0.0)

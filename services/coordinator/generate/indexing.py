@@ -24,7 +24,7 @@ _WORTH_SPLITTING = 1 << 10
 
 
 @dataclass(frozen=True)
-class Plan:
+class TreeIndex:
     """Where each table lies in its flat array, and the links between tables (see kernels)."""
 
     tree: JunctionTree
@@ -48,8 +48,8 @@ class Plan:
         return slice(int(self.cell_offsets[k]), int(self.cell_offsets[k + 1]))
 
 
-def make_plan(tree: JunctionTree, factors: Sequence[Clique]) -> Plan:
-    """The plan for these factors, each contained in a clique of the tree.
+def index_tree(tree: JunctionTree, factors: Sequence[Clique]) -> TreeIndex:
+    """The index for these factors, each contained in a clique of the tree.
 
     Each is linked to the smallest table that contains it: another factor's, an auxiliary one, or a clique's. Auxiliary
     tables stand between a large clique and its factors, so that not every factor takes a pass over the clique.
@@ -83,7 +83,7 @@ def make_plan(tree: JunctionTree, factors: Sequence[Clique]) -> Plan:
     links, maps = _links(domain, [*own, *above, *(pair for group in groups for pair in group), *within])
     starts = 2 * len(tree.cliques) + np.cumsum([0, *map(len, groups)])
     parents = np.array(tree.parents, np.int64)
-    return Plan(
+    return TreeIndex(
         tree,
         tuple(factors),
         offsets,

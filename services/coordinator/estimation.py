@@ -1,0 +1,89 @@
+"""What algorithms and estimators say to each other: measurements go in, a model comes out.
+
+The loops (`services.coordinator.algorithms`) see only this much of `services.coordinator.generate`, which they never
+import; so a loop runs with any estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from caps.data.domain import Clique, Codes, Domain
+from caps.errors import DomainError
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+Where: TypeAlias = Mapping[str, int | Iterable[int]]
+"""Attributes that are fixed to a code, or to be among some."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """One noisy marginal, flat and row-major; `sigma` is the standard deviation of the noise in each cell."""
+
+    clique: Clique
+    values: Floats = field(repr=False)
+    sigma: float
+
+    def __post_init__(self) -> None:
+        values = np.ascontiguousarray(self.values, np.float64).ravel()
+        object.__setattr__(self, "values", values)
+        if not np.isfinite(values).all():
+            raise DomainError("a measured count is not a number")
+        if not (np.isfinite(self.sigma) and self.sigma > 0):
+            raise DomainError(f"noise has a positive standard deviation, not {self.sigma}")
+
+
+class Model(Protocol):
+    """A distribution over the domain, times the number of rows it stands for."""
+
+    @property
+    def domain(self) -> Domain:
+        """The attributes."""
+
+    @property
+    def total(self) -> float:
+        """Number of rows."""
+
+    @property
+    def cliques(self) -> tuple[Clique, ...]:
+        """The maximal cliques of its junction tree."""
+
+    def marginal(self, clique: Iterable[str]) -> Floats:
+        """The expected counts of any clique, in the shape domain.shape(clique)."""
+
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> list[Floats]:
+        """The same of many cliques, which share the work."""
+
+    def sample(
+        self, rows: int | None = None, *, seed: int | str | bytes | None = None, where: Where | None = None
+    ) -> Codes:
+        """Synthetic rows: as many as the model stands for, unless told; only such as agree with `where`."""
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Store the model in a file that `generate.load_model` reads."""
+
+
+class Estimator(Protocol):
+    """Finds the distribution that fits noisy marginals best."""
+
+    def fit(
+        self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: Model | None = None
+    ) -> Model:
+        """The least-squares fit; of all such, the one of greatest entropy. `warm_start` only saves time."""
+
+    def smoothed(self, model: Model, measurements: Sequence[Measured]) -> Model:
+        """The most probable model after these measurements if one of independent columns, like `model`'s, is before.
+
+        A fit reproduces what it was given, noise and all. Where noise is large, what it says about a cell is closer to
+        the truth once it is drawn to what the columns alone would say; where it is small, this changes nothing.
+        """
+
+    def model_bytes(self, cliques: Iterable[Clique]) -> int:
+        """Memory of the model of these cliques: 8 bytes a cell of its junction tree. Nothing is fitted."""

@@ -1,0 +1,71 @@
+"""What every fit needs: measurements checked and merged, the number of rows, limits of size, and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from caps.data.domain import Clique, Domain
+from caps.errors import DomainError
+from services.coordinator.estimation import Floats, Measured, Model
+from services.coordinator.generate.junction import model_bytes
+
+MODEL_LIMIT = 2 << 30
+MAX_MODEL_LIMIT = 8 << 30
+"""Cells are numbered by 32-bit integers."""
+
+
+@dataclass(frozen=True)
+class MergedMeasurements:
+    """What a fit is to explain. Measurements of the same clique are merged into their inverse-variance mean."""
+
+    cliques: tuple[Clique, ...]
+    values: tuple[Floats, ...]
+    weights: tuple[float, ...]
+    """1 / sigma^2."""
+    total: float
+
+
+def merge_measurements(
+    domain: Domain, measurements: Sequence[Measured], total: float | None, limit: int
+) -> MergedMeasurements:
+    """Refuse measurements that do not fit the domain, and models that do not fit into `limit` bytes."""
+    merged: dict[Clique, tuple[Floats, float]] = {}
+    for measured in measurements:
+        clique, weight = domain.clique(measured.clique), measured.sigma**-2
+        if clique != tuple(measured.clique) or measured.values.size != domain.cells(clique):
+            raise DomainError("a measurement's clique is in domain order, with one value a cell")
+        values, sum_of_weights = merged.get(clique, (np.zeros(measured.values.size), 0.0))
+        merged[clique] = values + weight * measured.values, sum_of_weights + weight
+    check_size(model_bytes(domain, merged), limit)
+    if total is None:
+        total = estimate_total(measurements)
+    if not (np.isfinite(total) and total > 0):
+        raise DomainError(f"a model stands for a positive number of rows, not {total}")
+    means = tuple(values / weight for values, weight in merged.values())
+    return MergedMeasurements(tuple(merged), means, tuple(weight for _, weight in merged.values()), float(total))
+
+
+def check_size(size: int, limit: int) -> None:
+    """Refuse tables of more than `limit` bytes."""
+    if size > limit:
+        raise DomainError(f"the model would take {size} bytes ({size / 2**20:.1f} MiB), more than {limit}")
+
+
+def estimate_total(measurements: Sequence[Measured]) -> float:
+    """The unbiased estimate of least variance from the sums of all marginals; at least 1."""
+    if not measurements:
+        return 1.0
+    weights = [1 / (measured.values.size * measured.sigma**2) for measured in measurements]
+    return max(1.0, float(np.average([measured.values.sum() for measured in measurements], weights=weights)))
+
+
+def loss(model: Model, measurements: Sequence[Measured]) -> float:
+    """What a fit minimises: the sum of |mu - y|^2 / (2 sigma^2)."""
+    marginals = model.marginals(measured.clique for measured in measurements)
+    return sum(
+        0.5 * float(np.square((mu.ravel() - measured.values) / measured.sigma).sum())
+        for mu, measured in zip(marginals, measurements, strict=True)
+    )
