@@ -13,7 +13,7 @@ from services.mpc_server.channel import Channel
 from services.mpc_server.transport import memory, tls
 from services.mpc_server.transport.hello import Agreement
 from services.mpc_server.transport.session import Session
-from tests.kit.tls import Kit
+from tests.kit.tls import Authority
 
 AGREEMENT = Agreement(*(bytes([i]) * 32 for i in range(4)))
 OUTER = 30.0
@@ -56,8 +56,8 @@ async def tls_net(credentials, limits):
 
 @pytest.fixture(scope="session")
 def credentials(tmp_path_factory):
-    kit = Kit(tmp_path_factory.mktemp("pki"))
-    return [kit.party(party) for party in range(3)]
+    authority = Authority(tmp_path_factory.mktemp("pki"))
+    return [authority.party(party) for party in range(3)]
 
 
 def loop_factory(kind):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
-import uvicorn
+import pytest
 from fastapi import APIRouter, Depends, Header, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
@@ -27,11 +25,12 @@ from caps.service.identity import Allow
 from caps.service.problems import Problem
 from caps.service.tokens import Scope, Tokens
 from caps.trust import home as party
-from caps.trust.tls import Credentials, client_context, server_context
+from caps.trust.tls import Credentials, client_context
 from caps.wire.coordinator import ReleaseView, RunView, StudyView
 from caps.wire.holder import TableReport
 from caps.wire.problems import Kind
 from services.coordinator.algorithms import Progress, Stage
+from tests.kit.tls import serving
 
 RUN = "0123456789abcdef" * 2
 STUDY = "ab" * 32
@@ -270,7 +269,7 @@ def make_home(folder: Path, role: str = "coordinator", name: str = "coordinator"
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Service]:
+def scripted(folder: Path) -> Iterator[Service]:
     """The service, until the block ends."""
     home = make_home(folder)
     tokens = Tokens(home / party.TOKENS)
@@ -280,20 +279,22 @@ def serving(folder: Path) -> Iterator[Service]:
     routers = [routes(script)]
     app = create_app(service="coordinator", name="test", description="", routers=routers, tokens=tokens, limits=limits)
     credentials = Credentials(home / party.CERTIFICATE, home / party.PRIVATE_KEY, home / party.AUTHORITY)
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, ws="none", lifespan="off")
-    config.load()
-    config.ssl = server_context(credentials)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield Service(f"https://localhost:{port}", credentials.authority, token, script, home)
-    finally:
-        server.should_exit = True
-        thread.join(10)
+    with serving(app, credentials) as url:
+        yield Service(url.replace("127.0.0.1", "localhost"), credentials.authority, token, script, home)
+
+
+@pytest.fixture(scope="module")
+def scripted_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One for all tests of a module."""
+    with scripted(tmp_path_factory.mktemp("service")) as found:
+        yield found
+
+
+@pytest.fixture
+def service(scripted_service: Service) -> Service:
+    """With a script of its own for each test."""
+    scripted_service.script.__init__()  # type: ignore[misc]
+    return scripted_service
 
 
 class Flaky(httpx.BaseTransport):

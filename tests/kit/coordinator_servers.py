@@ -10,7 +10,6 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import RLock, Thread
@@ -26,7 +25,7 @@ from caps.dp.oracle import Compute, Selection, request_digest
 from caps.service.site import Settings, Site
 from caps.study import Manifest, Server
 from caps.study.account import Account
-from caps.trust import pki, signing
+from caps.trust import signing
 from caps.wire import (
     Answer,
     Approval,
@@ -43,6 +42,7 @@ from caps.wire.steps import request_from_json
 from services.coordinator.service import Coordinator
 from tests.kit.algorithms import SeededBits, rows_of
 from tests.kit.study import AT, NOW, SERVERS, Keys, example_manifest, write_site
+from tests.kit.tls import make_authority
 
 SMALL = {"name": "aim", "parameters": {"rounds": 5}}
 BRISK = Backoff(first=0.001, longest=0.01)
@@ -70,7 +70,7 @@ class Faults:
     delay: float = 0.0
 
 
-class Federation:
+class ClearServers:
     """The servers' common knowledge; `handle` answers a request to one of them."""
 
     def __init__(self, manifest: Manifest, keys: Keys, *, rows: int = 400) -> None:
@@ -291,9 +291,9 @@ class Bench:
     def __init__(self, folder: Path, **choices: Any) -> None:
         choices.setdefault("algorithm", SMALL)
         self.manifest, self.keys = example_manifest(**choices)
-        self.federation = Federation(self.manifest, self.keys)
+        self.federation = ClearServers(self.manifest, self.keys)
         self.home = folder / "home"
-        authority = pki.Authority.create("a", not_before=NOW - timedelta(days=2), not_after=NOW + timedelta(days=2))
+        authority = make_authority(NOW)
         write_site(self.home, authority, self.keys["coordinator"], "coordinator")
         state = folder / "state"
         self.settings = Settings(self.home, state, "127.0.0.1", 0, f"sqlite:///{state / 'state.db'}")

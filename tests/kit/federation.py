@@ -445,15 +445,18 @@ def same_release(one: Outcome, other: Outcome) -> None:
 
 @contextmanager
 def supervised(
-    federation: Federation, under: Sequence[str] = (), on_death: Callable[[str], None] = lambda _: None
+    federation: Federation,
+    *names: str,
+    under: Sequence[str] = (),
+    on_death: Callable[[str], None] = lambda _: None,
 ) -> Iterator[list[str]]:
-    """Start every server again that dies, as an init system would; yields the names of the dead, as they die."""
+    """Start every service again that dies, MPC servers if none is named; yields the names of the dead, as they die."""
     died: list[str] = []
     over = Event()
 
     def watch() -> None:
         while not over.wait(0.05):
-            for name in SERVERS:
+            for name in names or SERVERS:
                 if not federation.running(name):
                     died.append(name)
                     on_death(name)

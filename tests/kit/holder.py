@@ -6,8 +6,6 @@ The servers are stand-ins: they store, and verify what real ones verify. What th
 from __future__ import annotations
 
 import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
-import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from caps.basics.retry import Backoff
@@ -24,52 +21,23 @@ from caps.service.app import create_app
 from caps.service.database import sqlite_url
 from caps.service.identity import Allow, Caller
 from caps.service.problems import Problem
-from caps.service.serve import CertificateProtocol
 from caps.service.site import Settings, Site, confirm
 from caps.service.tokens import Scope
 from caps.shares.ring import SHARED_RINGS, Words
 from caps.shares.sharing import Explicit, Seeded, reconstruct
 from caps.study import Manifest
-from caps.trust import pki
-from caps.trust.tls import Credentials, client_context, server_context
+from caps.trust.tls import client_context
 from caps.wire import Approval, Commitment, ContributionState, Offer, Receipt, Signed, digests
 from caps.wire.problems import Kind
 from services.holder.api import holder_app
 from services.holder.service import HolderService
 from services.holder.settings import Options
 from tests.kit.study import SERVERS, example_json, write_site
+from tests.kit.tls import make_authority, serving
 
 HOLDERS = Allow(machines=["holder"])
 Met = Annotated[Caller, Depends(HOLDERS)]
 QUICK = Backoff(first=0.01, longest=0.05)
-
-
-@contextmanager
-def served(app: FastAPI, credentials: Credentials, listening: socket.socket) -> Iterator[None]:
-    """An application over TLS in a thread."""
-    config = uvicorn.Config(
-        app,
-        http=CertificateProtocol,
-        ws="none",
-        log_config=None,
-        access_log=False,
-        ssl_certfile=credentials.certificate,
-        ssl_keyfile=credentials.private_key,
-        timeout_graceful_shutdown=1,
-    )
-    config.load()
-    config.ssl = server_context(credentials)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.005)
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        thread.join(20)
 
 
 class StandIn:
@@ -188,13 +156,13 @@ class StandIn:
         return routes
 
 
-class World:
+class HolderBench:
     """A study's parties on loopback. `holder()` makes the holder's service; another on the same folder is a restart."""
 
     def __init__(self, folder: Path, name: str, **choices: Any) -> None:
         self.folder, self.name = folder, name
         now = datetime.now(UTC)
-        self.authority = pki.Authority.create("test", not_before=now - timedelta(1), not_after=now + timedelta(1))
+        self.authority = make_authority(now)
         self.sockets = {one: socket.create_server(("127.0.0.1", 0)) for one in (*SERVERS, "coordinator", "holder")}
         self.urls = {one: f"https://127.0.0.1:{sock.getsockname()[1]}" for one, sock in self.sockets.items()}
         self.document, self.keys = example_json(urls=self.urls, **choices)
@@ -258,7 +226,7 @@ class World:
         """The coordinator and the servers, listening."""
         own = self.site("coordinator", "coordinator").credentials
         with (
-            served(self.coordinator_app(), own, self.sockets["coordinator"]),
+            serving(self.coordinator_app(), own, self.sockets["coordinator"], stop_within=1),
             self._server(0),
             self._server(1),
             self._server(2),
@@ -269,7 +237,12 @@ class World:
 
     def _server(self, party: int) -> Any:
         server = self.servers[party]
-        return served(self._app(SERVERS[party], server.router()), server.site.credentials, self.sockets[SERVERS[party]])
+        return serving(
+            self._app(SERVERS[party], server.router()),
+            server.site.credentials,
+            self.sockets[SERVERS[party]],
+            stop_within=1,
+        )
 
     def holder(self, **options: Any) -> HolderService:
         return HolderService(self.site("holder", "holder"), Options(**({"backoff": QUICK} | options)))
@@ -289,7 +262,7 @@ class World:
         """The holder over TLS, and a person who calls it."""
         service = self.holder(**options)
         with (
-            served(holder_app(service), service.site.credentials, self.sockets["holder"]),
+            serving(holder_app(service), service.site.credentials, self.sockets["holder"], stop_within=1),
             self.person(scope) as client,
         ):
             yield client
@@ -303,11 +276,3 @@ class World:
         """The values that the three servers hold together."""
         (contribution,) = {name for server in self.servers for name in server.receipts}
         return reconstruct([server.components(contribution) for server in self.servers])
-
-
-def until(check: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for something that happens in the background."""
-    end = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)

@@ -26,7 +26,6 @@ from caps.service.tokens import Scope
 from caps.shares.ring import SHARED_RINGS, Words
 from caps.shares.sharing import DealtShare, Explicit, Seeded, deal
 from caps.study import Policy
-from caps.trust import pki
 from caps.wire import Approval, Contribution, Offer, Opening, Signed, commitment
 from services.mpc_server import matching_api, tables
 from services.mpc_server.contributions import Contributions
@@ -35,6 +34,7 @@ from services.mpc_server.store import Hook, ShareStore, Vault
 from services.mpc_server.studies import Studies
 from services.mpc_server.studies_api import LIMITS, router
 from tests.kit.study import AT, NOW, POPULATIONS, SERVERS, Keys, certificate_of, example_manifest, make_keys, write_site
+from tests.kit.tls import make_authority
 
 SMALL = 10_000
 """Bytes of a chunk, so that vectors of tests have several."""
@@ -51,16 +51,14 @@ class Clock:
         return self.now
 
 
-class Federation:
+class Parties:
     """A manifest, the keys of all its parties, and an authority."""
 
     def __init__(self, folder: Path, **choices: Any) -> None:
         self.folder = folder
         self.clock = Clock()
         self.manifest, self.keys = example_manifest(**choices)
-        self.authority = pki.Authority.create(
-            "test", not_before=NOW - timedelta(days=1), not_after=NOW + timedelta(days=1)
-        )
+        self.authority = make_authority(NOW)
         for name in SERVERS:
             write_site(folder / name, self.authority, self.keys[name], "mpc-server")
         self.roles = {"coordinator": "coordinator"} | {holder.name: "holder" for holder in self.manifest.holders}
@@ -96,7 +94,7 @@ class Desk:
     """One server's studies and contributions, and a way to call its routes. Another on the same folder is a restart."""
 
     def __init__(
-        self, federation: Federation, name: str, *, policy: Policy = AUTOMATIC, before: Hook = lambda _: None
+        self, federation: Parties, name: str, *, policy: Policy = AUTOMATIC, before: Hook = lambda _: None
     ) -> None:
         self.federation, self.name = federation, name
         self.home = federation.folder / name
@@ -236,7 +234,7 @@ class Dealt:
         return Offer(contribution=self.signed, openings=(self.opening(party), self.opening((party + 1) % 3)))
 
 
-def dealt(federation: Federation, holder: str, *, chunk_bytes: int = SMALL, **changes: Any) -> Dealt:
+def dealt(federation: Parties, holder: str, *, chunk_bytes: int = SMALL, **changes: Any) -> Dealt:
     """A contribution of arbitrary values, as the study expects it but for `changes` of the document."""
     manifest = federation.manifest
     party = manifest.holder(holder)
@@ -270,9 +268,7 @@ def dealt(federation: Federation, holder: str, *, chunk_bytes: int = SMALL, **ch
     return Dealt(holder, signed, values, shares, nonces)
 
 
-def approvals(
-    federation: Federation, desks: dict[str, Desk], holders: list[str] | None = None
-) -> list[Signed[Approval]]:
+def approvals(federation: Parties, desks: dict[str, Desk], holders: list[str] | None = None) -> list[Signed[Approval]]:
     """Of all three servers, and of these holders (all if not given)."""
     found = [Signed[Approval].model_validate(desks[name].propose().json()) for name in SERVERS]
     names = [holder.name for holder in federation.manifest.holders] if holders is None else holders
@@ -287,7 +283,7 @@ class Sealable:
     """Three servers that hold the contributions of some holders."""
 
     def __init__(self, folder, contributors=None, policies=None, **choices):
-        self.federation = Federation(folder, **choices)
+        self.federation = Parties(folder, **choices)
         self.desks = {name: self.federation.desk(name, **(policies or {})) for name in SERVERS}
         self.approvals = approvals(self.federation, self.desks)
         names = [holder.name for holder in self.federation.manifest.holders]
@@ -311,3 +307,28 @@ def wrapped_keys(desk):
             *connection.execute(tables.contributions.select()).all(),
         ]
     return [row.wrapped_key for row in found]
+
+
+class Unchanged:
+    """Compares everything durable before and after."""
+
+    def __init__(self, *desks):
+        self.desks = desks
+
+    def __enter__(self):
+        self.before = [desk.snapshot() for desk in self.desks]
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            assert [desk.snapshot() for desk in self.desks] == self.before
+
+
+def refused(response, kind, *dealt):
+    """A problem of this kind, which repeats nothing secret."""
+    assert response.status_code == kind.value.status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    document = response.json()
+    assert document["type"] == kind.urn
+    for one in dealt:
+        assert not any(secret in response.text for secret in one.secrets if secret)
+    return document

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +22,7 @@ from deploy.federation import COORDINATOR, SERVERS, Federation
 from services.coordinator.algorithms import Outcome
 from services.coordinator.publish import DATA, write_rows
 from tests.kit.federation import Driver, manifest_of, spent_once
+from tests.kit.waiting import until
 
 HOLDERS = ("north", "south", "west")
 LARGEST_UPLOAD = 4 << 20
@@ -40,6 +39,7 @@ SCHEMA: dict[str, Any] = {
     ]
 }
 SLOTS = 256
+T = TypeVar("T")
 T = TypeVar("T")
 
 
@@ -216,15 +216,6 @@ def client(federation: Federation, name: str, scope: str) -> Client:
     return Client(federation.places[name].url, token=federation.token(name, scope), authority=federation.authority)
 
 
-def until(attempt: Callable[[], T], timeout: float) -> T:
-    """What the attempt gives as soon as it gives something."""
-    deadline = time.monotonic() + timeout
-    while not (found := attempt()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
-    return found
-
-
 def write(frame: pl.DataFrame, path: Path) -> Path:
     """As CSV."""
     frame.write_csv(path)
@@ -306,28 +297,6 @@ def _columns(
         frame = persons.select(columns).with_columns(records)[draws.permutation(kept)]
         files[name] = write(frame, folder / f"{name}.csv")
     return manifest, files, codes
-
-
-@contextmanager
-def supervised(federation: Federation) -> Iterator[list[str]]:
-    """Start every service again that dies, as an init system would; yields the names of the dead, as they die."""
-    died: list[str] = []
-    over = Event()
-
-    def watch() -> None:
-        while not over.wait(0.05):
-            for name in federation.places:
-                if not federation.running(name):
-                    died.append(name)
-                    federation.start(name)
-
-    thread = Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield died
-    finally:
-        over.set()
-        thread.join()
 
 
 def secrets_of(federation: Federation) -> list[str]:

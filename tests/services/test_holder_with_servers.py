@@ -22,8 +22,10 @@ from services.mpc_server.contributions import Contributions
 from services.mpc_server.store import ShareStore, Vault
 from services.mpc_server.studies import Studies
 from services.mpc_server.studies_api import LIMITS, router
-from tests.kit.holder import World, served, until
+from tests.kit.holder import HolderBench
 from tests.kit.study import COLUMNS, POPULATIONS, SERVERS
+from tests.kit.tls import serving
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -31,14 +33,14 @@ TABLE = "region,diagnosis\neast,A\nsouth,\n"
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HolderBench]:
     monkeypatch.setattr(sharing, "CHUNK_BYTES", 1 << 10)
-    world = World(tmp_path, "lab", holders=COLUMNS, slots=1000)
+    world = HolderBench(tmp_path, "lab", holders=COLUMNS, slots=1000)
     coordinator = world.manifest.coordinator
     caller = Caller(Machine("coordinator", coordinator.name, coordinator.pin))
     with ExitStack() as stack:
         site = world.site("coordinator", "coordinator")
-        stack.enter_context(served(world.coordinator_app(), site.credentials, world.sockets["coordinator"]))
+        stack.enter_context(serving(world.coordinator_app(), site.credentials, world.sockets["coordinator"]))
         for name in SERVERS:
             site = world.site(name, "mpc-server")
             studies, contributions = server_of(site, stack)
@@ -51,7 +53,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
                 tokens=site.tokens,
                 limits=LIMITS,
             )
-            stack.enter_context(served(app, site.credentials, world.sockets[name]))
+            stack.enter_context(serving(app, site.credentials, world.sockets[name]))
         yield world
     for one in world.sockets.values():
         one.close()
@@ -65,7 +67,7 @@ def server_of(site: Site, stack: ExitStack) -> tuple[Studies, Contributions]:
     return studies, Contributions(site, studies, database, store)
 
 
-def test_pushed_withdrawn_and_pushed_again(world: World) -> None:
+def test_pushed_withdrawn_and_pushed_again(world: HolderBench) -> None:
     with world.running() as holder:
         holder.know(world.urls["coordinator"], world.study)
         holder.approve(world.study)

@@ -34,8 +34,10 @@ from services.mpc_server.contributions import Contributions
 from services.mpc_server.matching import Matching
 from services.mpc_server.store import ShareStore, Vault
 from services.mpc_server.studies import Studies
-from tests.kit.holder import QUICK, World, served, until
+from tests.kit.holder import QUICK, HolderBench
 from tests.kit.study import POPULATIONS, SERVERS, write_site
+from tests.kit.tls import serving
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -79,7 +81,7 @@ TABLES = {
 }
 
 
-class Parties(World):
+class Parties(HolderBench):
     """All servers with their own routes, and holders by name."""
 
     def __init__(self, folder: Path) -> None:
@@ -92,7 +94,7 @@ class Parties(World):
     def serving(self) -> Iterator[None]:
         with ExitStack() as stack:
             site = self.site("coordinator", "coordinator")
-            stack.enter_context(served(self.coordinator_app(), site.credentials, self.sockets["coordinator"]))
+            stack.enter_context(serving(self.coordinator_app(), site.credentials, self.sockets["coordinator"]))
             for name in SERVERS:
                 self._serve(name, stack)
             yield
@@ -120,7 +122,7 @@ class Parties(World):
             tokens=site.tokens,
             limits=(*studies_api.LIMITS, *matching_api.LIMITS),
         )
-        stack.enter_context(served(app, site.credentials, self.sockets[name]))
+        stack.enter_context(serving(app, site.credentials, self.sockets[name]))
 
     def service(self, name: str) -> HolderService:
         home = self.folder / name

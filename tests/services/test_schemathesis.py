@@ -46,6 +46,7 @@ from services.mpc_server.service import MpcServer
 from tests.kit import mpc_server as mpc_kit
 from tests.kit.coordinator_servers import Bench
 from tests.kit.study import COLUMNS, NOW, certificate_of, example_manifest, write_site
+from tests.kit.tls import make_authority
 
 pytestmark = pytest.mark.integration
 
@@ -116,10 +117,6 @@ def certificates(authority: pki.Authority, keys: Any, holder: str = "clinic-a") 
     }
 
 
-def make_authority() -> pki.Authority:
-    return pki.Authority.create("a", not_before=NOW - timedelta(days=2), not_after=NOW + timedelta(days=2))
-
-
 def make_site(folder: Path, authority: pki.Authority, keys: Any, role: str, name: str) -> Site:
     home = folder / name
     write_site(home, authority, keys[name], role)
@@ -130,7 +127,7 @@ def make_site(folder: Path, authority: pki.Authority, keys: Any, role: str, name
 
 def mpc_server(folder: Path, stack: ExitStack) -> Target:
     """S2, which has approved a study, and holds a contribution of which one chunk is there."""
-    federation = mpc_kit.Federation(folder, holders=COLUMNS)
+    federation = mpc_kit.Parties(folder, holders=COLUMNS)
     study, dealt = federation.study, mpc_kit.dealt(federation, "registry")
     home = folder / "S2"
     data = home / "state"
@@ -160,7 +157,7 @@ def mpc_server(folder: Path, stack: ExitStack) -> Target:
 def holder(folder: Path, stack: ExitStack) -> Target:
     """A holder that knows a study."""
     manifest, keys = example_manifest()
-    authority = make_authority()
+    authority = make_authority(NOW)
     service = stack.enter_context(closing(HolderService(make_site(folder, authority, keys, "holder", "clinic-a"))))
     service.store.add_study(manifest)
     table = b"age,smoker,region,diagnosis\n30,yes,north,A\n"
@@ -182,7 +179,7 @@ def coordinator(folder: Path, stack: ExitStack) -> Target:
         "PUT /v1/studies/{study}/approvals/{holder}": approval.to_json(),
         "POST /v1/releases/{release}/samples": {"rows": 5},
     }
-    target = Target(made.app(), made.site.tokens, certificates(make_authority(), bench.keys), known, bodies)
+    target = Target(made.app(), made.site.tokens, certificates(make_authority(NOW), bench.keys), known, bodies)
     sample = target.ask("", "POST", f"/v1/releases/{run}/samples", json={"rows": 5, "seed": "1" * 64})
     known["sample"] = sample.json()["sample"]
     return target

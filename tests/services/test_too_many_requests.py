@@ -17,7 +17,8 @@ from services.coordinator.execution import Execution
 from services.coordinator.servers import Servers
 from services.coordinator.states import RunEvent
 from tests.kit.coordinator_servers import BRISK, Bench
-from tests.kit.holder import World, until
+from tests.kit.holder import HolderBench
+from tests.kit.waiting import until
 
 PROBLEM = {"type": "about:blank", "title": "Busy", "status": 429, "detail": "later", "retryable": False}
 Answers = Callable[[httpx.Request], httpx.Response]
@@ -45,7 +46,7 @@ def client_asks(_: Path, answers: Answers) -> Sequence[float]:
 
 def holder_asks(folder: Path, answers: Answers) -> Sequence[float]:
     waits: list[float] = []
-    world = World(folder, "clinic-a")
+    world = HolderBench(folder, "clinic-a")
     holder = world.holder()
     holder.site.calls = lambda *_, **__: httpx.Client(  # type: ignore[method-assign]
         base_url="https://coordinator", transport=httpx.MockTransport(answers)

@@ -16,18 +16,8 @@ from typer.testing import CliRunner
 from caps.cli import app
 from deploy.federation import COORDINATOR, ROOT, SERVERS
 from tests.kit.federation import manifest_of
-from tests.kit.processes import (
-    CANARIES,
-    SCHEMA,
-    Everybody,
-    Study,
-    encoded,
-    horizontal,
-    nobody_wrote,
-    persons,
-    until,
-    write,
-)
+from tests.kit.processes import CANARIES, SCHEMA, Everybody, Study, encoded, horizontal, nobody_wrote, persons, write
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -16,18 +16,9 @@ import pytest
 from deploy.federation import COORDINATOR, SERVERS
 from tests.kit.crashing import arm, points
 from tests.kit.crashing_service import POINTS
-from tests.kit.processes import (
-    CANARIES,
-    HOLDERS,
-    Everybody,
-    Study,
-    client,
-    nobody_wrote,
-    persons,
-    supervised,
-    until,
-    vertical,
-)
+from tests.kit.federation import supervised
+from tests.kit.processes import CANARIES, HOLDERS, Everybody, Study, client, nobody_wrote, persons, vertical
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -60,7 +51,7 @@ def survives(federation: Everybody, folder: Path, faults: Sequence[Fault], *, al
     study = small(federation, folder)
     for victim, point, number in faults:
         arm(federation.places[victim].home, point, number)
-    with supervised(federation) as died:
+    with supervised(federation, *federation.places) as died:
         study.agree()
         before = study.contribute()
         study.start()

@@ -10,7 +10,8 @@ import pytest
 
 from deploy.federation import COORDINATOR, SERVERS, Federation
 from tests.kit.federation import manifest_of
-from tests.kit.processes import CANARIES, SCHEMA, Study, client, encoded, nobody_wrote, persons, until, write
+from tests.kit.processes import CANARIES, SCHEMA, Study, client, encoded, nobody_wrote, persons, write
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -21,7 +21,9 @@ from deploy.federation import COORDINATOR, HOST, SERVERS, Federation, approve_ev
 from services.coordinator.servers import Servers
 from tests.kit.federation import POPULATIONS, manifest_of
 from tests.kit.processes import CANARIES, SCHEMA, persons, write
-from tests.kit.service import HOUR, Authority, Sample, calling, serving
+from tests.kit.service import Sample
+from tests.kit.tls import HOUR, Authority, calling, serving
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -175,18 +177,9 @@ def lines(federation, name):
     return found
 
 
-def until(wanted, timeout=200.0):
-    """What `wanted` returns as soon as it is true."""
-    deadline = time.monotonic() + timeout
-    while not (found := wanted()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return found
-
-
 def with_id(federation, name, request_id):
     """The lines of a request, which are written when its answer is out."""
-    return until(lambda: [line for line in lines(federation, name) if line.get("request_id") == request_id])
+    return until(lambda: [line for line in lines(federation, name) if line.get("request_id") == request_id], 200)
 
 
 def test_one_id_goes_through_the_logs_of_all_parties(federation, manifest):
@@ -222,16 +215,16 @@ def test_a_run_is_seen_in_figures_and_logs_and_its_data_is_not(federation, tmp_p
     with federation.client("north", "owner") as owner:
         owner.put(f"{study}/table", content=table.read_bytes(), headers={"content-type": "text/csv"}).raise_for_status()
         owner.put(f"{study}/contribution", headers={"X-Request-Id": "pushed-0001"}).raise_for_status()
-        until(lambda: owner.get(f"{study}/contribution").json()["state"] == "complete")
+        until(lambda: owner.get(f"{study}/contribution").json()["state"] == "complete", 200)
     with federation.client(COORDINATOR, "operator") as operator:
         begun = operator.post(f"{study}/runs").raise_for_status()
         run = begun.json()["run"]
         federation.kill("S3")
-        until(lambda: operator.get(f"/v1/runs/{run}").json()["state"] == "waiting")
+        until(lambda: operator.get(f"/v1/runs/{run}").json()["state"] == "waiting", 200)
         assert f'caps_run_waiting{{party="S3",run="{run}"}} 1.0' in figures(federation, COORDINATOR)
         federation.start("S3")
         state = until(
-            lambda: (now := operator.get(f"/v1/runs/{run}").json()["state"]) in ("released", "failed") and now
+            lambda: (now := operator.get(f"/v1/runs/{run}").json()["state"]) in ("released", "failed") and now, 200
         )
         assert state == "released", federation.log(COORDINATOR)[-3000:]
     coordinator, server = figures(federation, COORDINATOR), figures(federation, "S1")

@@ -19,23 +19,11 @@ from caps.client import ProblemError
 from caps.errors import DomainError
 from caps.service.problems import Problem
 from caps.wire.problems import Kind
-from tests.kit.client import ROWS, RUN, STUDY, make_home, serving
+from tests.kit.client import ROWS, RUN, STUDY, make_home
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def _service(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("service")) as found:
-        yield found
-
-
-@pytest.fixture
-def service(_service):
-    _service.script.__init__()
-    return _service
 
 
 @pytest.fixture(autouse=True)

@@ -10,21 +10,9 @@ from caps.client.client import ATTEMPTS, parse_events
 from caps.errors import DomainError
 from caps.wire import holder, server
 from caps.wire.coordinator import RunChanged, RunProgress, StudyView
-from tests.kit.client import ROWS, RUN, STUDY, Flaky, make_home, serving
+from tests.kit.client import ROWS, RUN, STUDY, Flaky, make_home
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def _service(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("service")) as found:
-        yield found
-
-
-@pytest.fixture
-def service(_service):
-    _service.script.__init__()
-    return _service
 
 
 @pytest.fixture

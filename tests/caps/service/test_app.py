@@ -20,7 +20,8 @@ from caps.study import Holder
 from caps.trust import pki
 from caps.wire import media
 from caps.wire.problems import Kind
-from tests.kit.service import CANARY, HOUR, Authority, Sample
+from tests.kit.service import CANARY, Sample
+from tests.kit.tls import HOUR, Authority
 
 
 @pytest.fixture

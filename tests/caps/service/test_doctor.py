@@ -19,7 +19,8 @@ from caps.trust import pki
 from caps.trust.cards import Card
 from caps.trust.tls import Credentials
 from deploy.ports import free_ports
-from tests.kit.service import Sample, serving
+from tests.kit.service import Sample
+from tests.kit.tls import serving
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +28,7 @@ NOW = datetime.now(UTC)
 HOSTS = ["127.0.0.1", "localhost"]
 
 
-class World:
+class Homes:
     """An authority and homes of parties."""
 
     def __init__(self, folder):
@@ -50,7 +51,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path):
-    return World(tmp_path)
+    return Homes(tmp_path)
 
 
 @pytest.fixture

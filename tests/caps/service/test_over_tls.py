@@ -24,14 +24,15 @@ from caps.trust.tls import NotTheParty, client_context, server_context
 from caps.wire import media
 from caps.wire.problems import Kind
 from deploy.ports import free_ports
-from tests.kit.service import CANARY, HOUR, Authority, Sample, calling, pin_of, serving
+from tests.kit.service import CANARY, Sample
+from tests.kit.tls import HOUR, Authority, calling, pin_of, serving
 
 pytestmark = pytest.mark.integration
 
 HOLDER, SERVICE = "caps:holder/clinic", "caps:mpc-server/S1"
 
 
-class World:
+class Running:
     """A running sample, its authority, and a caller with the right role."""
 
     def __init__(self, url, authority, service, sample):
@@ -55,7 +56,7 @@ def world(tmp_path_factory):
     authority, sample = Authority(folder), Sample(folder)
     service = authority.issue("service", SERVICE)
     with serving(sample.app, service) as url:
-        yield World(url, authority, service, sample)
+        yield Running(url, authority, service, sample)
 
 
 @pytest.fixture(autouse=True)

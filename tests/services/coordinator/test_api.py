@@ -16,16 +16,16 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from caps.service.identity import CERTIFICATE
 from caps.service.tokens import Scope
-from caps.trust import pki
 from caps.wire import Certificate, TranscriptStep
 from services.coordinator.events import stream
 from services.coordinator.states import RunEvent
 from tests.kit.coordinator_servers import Bench
 from tests.kit.study import NOW, certificate_of, make_keys
+from tests.kit.tls import make_authority
 
 pytestmark = pytest.mark.integration
 
-AUTHORITY = pki.Authority.create("b", not_before=NOW - timedelta(days=2), not_after=NOW + timedelta(days=2))
+AUTHORITY = make_authority(NOW)
 
 
 class Client:

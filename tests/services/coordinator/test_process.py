@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -19,14 +18,15 @@ from caps.service.site import Settings
 from caps.service.site import Site as Party
 from caps.service.tokens import Scope, Tokens
 from caps.study import Manifest
-from caps.trust import pki
 from caps.trust.tls import Credentials, client_context, server_context
 from caps.wire import Certificate
 from caps.wire.coordinator import Judged
 from deploy.ports import free_ports
 from services.coordinator.service import Coordinator
-from tests.kit.coordinator_servers import SMALL, Federation, serve_tls
+from tests.kit.coordinator_servers import SMALL, ClearServers, serve_tls
 from tests.kit.study import ROWS, SERVERS, example_json, make_keys, write_site
+from tests.kit.tls import make_authority
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +38,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         now = datetime.now(UTC)
-        authority = pki.Authority.create("a", not_before=now - timedelta(days=2), not_after=now + timedelta(days=2))
+        authority = make_authority(now)
         keys = make_keys([*SERVERS, "coordinator", *(name for name, _ in ROWS)])
         self.home = folder / "coordinator"
         write_site(self.home, authority, keys["coordinator"], "coordinator", now=now)
@@ -55,7 +55,7 @@ class Site:
         self.keys, self.urls = keys, urls
         document, _ = example_json(keys=keys, urls=urls, algorithm=SMALL)
         self.manifest = Manifest.from_json(document)
-        self.federation = Federation(self.manifest, keys)
+        self.federation = ClearServers(self.manifest, keys)
         expires = now + timedelta(hours=1)
         scopes = (Scope.OPERATOR, Scope.ANALYST)
         token = Tokens(self.home / "tokens.json").create("somebody", scopes, expires=expires)
@@ -90,7 +90,7 @@ class Site:
         command = [sys.executable, "-m", "services.coordinator"]
         with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) as process:
             try:
-                until(self.answers)
+                until(self.answers, 90)
                 yield
             finally:
                 process.send_signal(signal.SIGKILL)
@@ -107,13 +107,6 @@ class Site:
         for server in self.servers:
             server.shutdown()
             server.server_close()
-
-
-def until(condition, seconds=90.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "in vain"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -143,13 +136,13 @@ def test_killed_again_and_again_the_run_completes(site):
             sent = client.put(f"/v1/studies/{study}/approvals/{name}", json=approval.to_json())
             assert sent.status_code == 200
         run = site.person.post(f"/v1/studies/{study}/runs").json()["run"]
-        until(lambda: len(federation.answered) >= 2)
+        until(lambda: len(federation.answered) >= 2, 90)
     for answered in (4, 7):
         with site.process():
-            until(lambda answered=answered: len(federation.answered) >= answered)
+            until(lambda answered=answered: len(federation.answered) >= answered, 90)
     federation.faults.delay = 0.0
     with site.process():
-        until(lambda: site.person.get(f"/v1/runs/{run}").json()["state"] in ("released", "failed"))
+        until(lambda: site.person.get(f"/v1/runs/{run}").json()["state"] in ("released", "failed"), 90)
         view = site.person.get(f"/v1/runs/{run}").json()
         assert (view["state"], view["reason"], view["percent"]) == ("released", None, 100)
         certificate = Certificate.model_validate(site.person.get(f"/v1/releases/{run}/certificate").json())

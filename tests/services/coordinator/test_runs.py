@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -22,6 +21,7 @@ from services.coordinator.service import Coordinator
 from services.coordinator.store import State
 from tests.kit.coordinator_servers import Bench, performed, written
 from tests.kit.study import AT, COLUMNS, NOW, SERVERS, example_json, make_keys
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -286,13 +286,6 @@ def test_an_invalid_contribution_fails_the_run_and_names_the_holder(bench):
 def test_answers_that_take_their_time(bench):
     bench.federation.faults.computing = 3
     assert performed(bench)[1].state is State.RELEASED
-
-
-def until(condition, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "in vain"
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("step", [0, 2, 6])

@@ -31,8 +31,9 @@ from services.holder import sharing
 from services.holder.preview import preview
 from services.holder.sharing import Form, Secrets
 from services.holder.table import Rows, read_table
-from tests.kit.holder import World, until
+from tests.kit.holder import HolderBench
 from tests.kit.study import COLUMNS, example_json, make_keys
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -310,10 +311,10 @@ def test_a_full_table_needs_no_padding() -> None:
 
 
 @pytest.fixture
-def joining(tmp_path: Path) -> Iterator[World]:
+def joining(tmp_path: Path) -> Iterator[HolderBench]:
     """A holder, a coordinator and stand-ins for servers, over TLS, for a study that joins."""
 
-    class Joining(World):
+    class Joining(HolderBench):
         def __init__(self) -> None:
             super().__init__(tmp_path / "world", "registry", holders=COLUMNS, keys=KEYS)
             self.document |= choices_of({"duplicates": "refuse"}, capacity=16)
@@ -325,7 +326,7 @@ def joining(tmp_path: Path) -> Iterator[World]:
         yield found
 
 
-def test_from_an_upload_to_the_servers(joining: World) -> None:
+def test_from_an_upload_to_the_servers(joining: HolderBench) -> None:
     world = joining
     with world.client() as client:
         place = f"/v1/studies/{world.study}"
@@ -372,7 +373,7 @@ def test_from_an_upload_to_the_servers(joining: World) -> None:
                 assert ids[0] not in kept
 
 
-def test_the_preview_says_what_would_leave_and_who_sees_what(joining: World) -> None:
+def test_the_preview_says_what_would_leave_and_who_sees_what(joining: HolderBench) -> None:
     manifest = joining.manifest
     found = preview(joining.site("holder", "holder"), manifest, manifest.holders[0], loaded=False)
     assert (found.form, found.bits, found.shape) == ("records", 8, [16, 17])

@@ -22,8 +22,9 @@ from services.holder import service, sharing, uploader
 from services.holder.retry_queue import Stopped
 from services.holder.service import HolderService
 from services.holder.store import Store
-from tests.kit.holder import World, until
+from tests.kit.holder import HolderBench
 from tests.kit.study import COLUMNS, MIXED, ROWS
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +37,7 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HolderBench]:
     monkeypatch.setattr(sharing, "CHUNK_BYTES", 1 << 10)
     wide = {"name": "region", "kind": "categorical", "categories": ["north", "south", *map(str, range(200))]}
     schema: dict[str, Any] = {
@@ -48,12 +49,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             {"name": "diagnosis", "kind": "categorical", "categories": ["none", "A", "B", "C"], "missing": "null"},
         ],
     }
-    world = World(tmp_path, "clinic-a", holders=ROWS, schema=schema)
+    world = HolderBench(tmp_path, "clinic-a", holders=ROWS, schema=schema)
     with world.others():
         yield world
 
 
-def begin(holder: HolderService, world: World, table: str = TABLE) -> None:
+def begin(holder: HolderService, world: HolderBench, table: str = TABLE) -> None:
     """Up to a loaded table; what was done before is only repeated."""
     holder.know(world.urls["coordinator"], world.study)
     holder.approve(world.study)
@@ -61,23 +62,23 @@ def begin(holder: HolderService, world: World, table: str = TABLE) -> None:
         load(holder, world, table)
 
 
-def load(holder: HolderService, world: World, table: str = TABLE) -> None:
+def load(holder: HolderService, world: HolderBench, table: str = TABLE) -> None:
     path = holder.upload_path(world.study)
     path.write_text(table)
     holder.load(world.study, path, CSV, sha256(table.encode()).hexdigest())
 
 
-def goal(holder: HolderService, world: World) -> Goal:
+def goal(holder: HolderService, world: HolderBench) -> Goal:
     return holder.contribution(world.study).goal
 
 
-def counts(world: World) -> Any:
+def counts(world: HolderBench) -> Any:
     codes = CODES.copy()
     codes[1, 2] = 1
     return world.manifest.layout.marginals(codes)
 
 
-def test_three_servers_together_hold_the_counts_and_nothing_is_left_behind(world: World) -> None:
+def test_three_servers_together_hold_the_counts_and_nothing_is_left_behind(world: HolderBench) -> None:
     with world.running() as holder:
         begin(holder, world)
         preview = holder.preview(world.study)
@@ -104,7 +105,7 @@ def test_three_servers_together_hold_the_counts_and_nothing_is_left_behind(world
 @pytest.mark.parametrize("column", [None, "slot"])
 def test_columns_arrive_one_hot_in_their_slots(tmp_path: Path, column: str | None) -> None:
     alignment = {"slots": 50, "column": column}
-    world = World(tmp_path, "lab", holders=COLUMNS, alignment=alignment)
+    world = HolderBench(tmp_path, "lab", holders=COLUMNS, alignment=alignment)
     table = "region,diagnosis\neast,A\nsouth,\n" if column is None else "slot,region,diagnosis\n40,east,A\n7,south,\n"
     with world.others(), world.running() as holder:
         begin(holder, world, table)
@@ -118,7 +119,7 @@ def test_columns_arrive_one_hot_in_their_slots(tmp_path: Path, column: str | Non
 
 
 def test_a_holder_of_rows_among_holders_of_columns_counts(tmp_path: Path) -> None:
-    world = World(tmp_path, "clinic-a", holders=MIXED)
+    world = HolderBench(tmp_path, "clinic-a", holders=MIXED)
     with world.others(), world.running() as holder:
         begin(holder, world)
         holder.contribute(world.study)
@@ -126,7 +127,7 @@ def test_a_holder_of_rows_among_holders_of_columns_counts(tmp_path: Path) -> Non
         assert np.array_equal(world.reconstructed(), world.manifest.layout.marginals(CODES))
 
 
-def test_files_are_the_owners_alone(world: World) -> None:
+def test_files_are_the_owners_alone(world: HolderBench) -> None:
     for server in world.servers:
         server.hook = _raising(Problem(Kind.PEER_FAILED, "not now"))
     with world.running(backoff=Backoff(first=60.0, longest=60.0)) as holder:
@@ -139,7 +140,7 @@ def test_files_are_the_owners_alone(world: World) -> None:
                 assert name.startswith("table") or (Path(folder) / name).stat().st_mode & 0o777 == 0o600
 
 
-def test_an_erased_table_does_not_stop_the_push(world: World) -> None:
+def test_an_erased_table_does_not_stop_the_push(world: HolderBench) -> None:
     world.servers[1].hook = _raising(Problem(Kind.PEER_FAILED, "not now"))
     with world.running() as holder:
         begin(holder, world)
@@ -178,7 +179,7 @@ STEPS: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("owner", "name"), STEPS, ids=[name for _, name in STEPS])
-def test_the_process_may_end_at_any_step(world: World, owner: Any, name: str, late: bool) -> None:
+def test_the_process_may_end_at_any_step(world: HolderBench, owner: Any, name: str, late: bool) -> None:
     inner = getattr(owner, name)
 
     def killing(*args: Any, **kwargs: Any) -> Any:
@@ -226,7 +227,7 @@ def test_the_process_may_end_at_any_step(world: World, owner: Any, name: str, la
 )
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 def test_an_interrupted_push_goes_on_with_the_same_contribution(
-    world: World, monkeypatch: pytest.MonkeyPatch, party: int, part: str, late: bool
+    world: HolderBench, monkeypatch: pytest.MonkeyPatch, party: int, part: str, late: bool
 ) -> None:
     ask, cut = uploader.ask, []
 
@@ -255,7 +256,7 @@ def test_an_interrupted_push_goes_on_with_the_same_contribution(
         assert len(sent) - len(set(sent)) <= 1  # nothing that a server has is sent again
 
 
-def test_servers_that_fail_for_a_while_are_asked_again(world: World) -> None:
+def test_servers_that_fail_for_a_while_are_asked_again(world: HolderBench) -> None:
     failing = {"left": 3}
 
     def hook(method: str, path: str) -> None:
@@ -271,7 +272,7 @@ def test_servers_that_fail_for_a_while_are_asked_again(world: World) -> None:
         assert [one.problem for one in holder.contribution(world.study).deliveries] == [None] * 3
 
 
-def test_a_refusal_is_shown_and_the_owner_can_ask_again(world: World) -> None:
+def test_a_refusal_is_shown_and_the_owner_can_ask_again(world: HolderBench) -> None:
     world.servers[2].hook = _raising(Problem(Kind.POLICY_REFUSED, "not with us"))
     with world.running() as holder:
         begin(holder, world)
@@ -286,7 +287,7 @@ def test_a_refusal_is_shown_and_the_owner_can_ask_again(world: World) -> None:
         until(lambda: goal(holder, world) is Goal.COMPLETE)
 
 
-def test_a_receipt_that_is_not_the_servers_is_no_receipt(world: World) -> None:
+def test_a_receipt_that_is_not_the_servers_is_no_receipt(world: HolderBench) -> None:
     server = world.servers[0]
     honest = server.signed
 
@@ -309,7 +310,7 @@ def test_a_receipt_that_is_not_the_servers_is_no_receipt(world: World) -> None:
         until(lambda: goal(holder, world) is Goal.COMPLETE)
 
 
-def test_a_receipt_for_something_else_is_refused(world: World) -> None:
+def test_a_receipt_for_something_else_is_refused(world: HolderBench) -> None:
     server = world.servers[0]
     honest = server.signed
     server.signed = lambda contribution, _: honest(contribution, "erased")  # type: ignore[method-assign]
@@ -322,7 +323,7 @@ def test_a_receipt_for_something_else_is_refused(world: World) -> None:
         assert "something else" in problem["detail"]
 
 
-def test_a_server_with_another_key_gets_nothing(world: World, tmp_path: Path) -> None:
+def test_a_server_with_another_key_gets_nothing(world: HolderBench, tmp_path: Path) -> None:
     servers = [dict(one) for one in world.document["servers"]]
     servers[0]["url"], servers[1]["url"] = servers[1]["url"], servers[0]["url"]
     document = world.document | {"servers": servers}
@@ -339,7 +340,7 @@ def test_a_server_with_another_key_gets_nothing(world: World, tmp_path: Path) ->
     assert not world.servers[1].requests
 
 
-def test_withdrawn_everywhere_and_contributed_anew(world: World) -> None:
+def test_withdrawn_everywhere_and_contributed_anew(world: HolderBench) -> None:
     with world.running() as holder:
         begin(holder, world)
         first = holder.contribute(world.study)
@@ -354,7 +355,7 @@ def test_withdrawn_everywhere_and_contributed_anew(world: World) -> None:
         until(lambda: goal(holder, world) is Goal.COMPLETE)
 
 
-def test_a_withdrawal_overtakes_a_push(world: World) -> None:
+def test_a_withdrawal_overtakes_a_push(world: HolderBench) -> None:
     world.servers[1].hook = _raising(Problem(Kind.PEER_FAILED, "not now"))
     with world.running(backoff=Backoff(first=60.0, longest=60.0)) as holder:
         begin(holder, world)
@@ -367,7 +368,7 @@ def test_a_withdrawal_overtakes_a_push(world: World) -> None:
         until(lambda: world.files() == ["table"])
 
 
-def test_after_sealing_the_servers_refusal_is_passed_on(world: World) -> None:
+def test_after_sealing_the_servers_refusal_is_passed_on(world: HolderBench) -> None:
     with world.running() as holder:
         begin(holder, world)
         holder.contribute(world.study)
@@ -381,7 +382,7 @@ def test_after_sealing_the_servers_refusal_is_passed_on(world: World) -> None:
         assert holder.store.study(world.study).state is State.CONTRIBUTED
 
 
-def test_a_withdrawal_that_was_cut_off_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_withdrawal_that_was_cut_off_goes_on(world: HolderBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_PATIENCE", 0.0)
     with world.running() as holder:
         begin(holder, world)
@@ -398,7 +399,7 @@ def test_a_withdrawal_that_was_cut_off_goes_on(world: World, monkeypatch: pytest
         assert holder.store.study(world.study).state is State.WITHDRAWN
 
 
-def test_the_approval_waits_for_the_coordinator(world: World) -> None:
+def test_the_approval_waits_for_the_coordinator(world: HolderBench) -> None:
     world.approval_hook = lambda: _raising(Problem(Kind.PEER_FAILED, "not now"))("", "")
     with world.running() as holder:
         holder.know(world.urls["coordinator"], world.study)
@@ -412,6 +413,6 @@ def test_the_approval_waits_for_the_coordinator(world: World) -> None:
     assert len(world.approvals) == 1
 
 
-def test_two_holders_never_share_a_directory(world: World) -> None:
+def test_two_holders_never_share_a_directory(world: HolderBench) -> None:
     with world.running(), pytest.raises(Problem, match="another holder"):
         world.holder()

@@ -16,8 +16,9 @@ from services.holder import table
 from services.holder.service import HolderService
 from services.holder.state import Goal
 from services.holder.store import ContributionRecord
-from tests.kit.holder import World, until
+from tests.kit.holder import HolderBench
 from tests.kit.study import COLUMNS, ROWS
+from tests.kit.waiting import until
 
 CAPACITY = 8
 KEY: dict[str, Any] = {"columns": [{"name": "number", "kind": "text"}]}
@@ -54,16 +55,16 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture(params=STUDIES)
-def study(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, World, str]]:
+def study(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, HolderBench, str]]:
     name, text, choices = STUDIES[request.param]
     if "join" in choices:
         choices = {"capacity": CAPACITY, **choices}
-    world = World(tmp_path, name, **choices)
+    world = HolderBench(tmp_path, name, **choices)
     with world.others():
         yield request.param, world, text
 
 
-def uploaded(holder: HolderService, world: World, text: str) -> tuple[str, Path, str, str]:
+def uploaded(holder: HolderService, world: HolderBench, text: str) -> tuple[str, Path, str, str]:
     path = holder.upload_path(world.study)
     path.write_text(text)
     return world.study, path, CSV, sha256(text.encode()).hexdigest()

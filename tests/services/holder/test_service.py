@@ -22,8 +22,9 @@ from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.study import Manifest
 from caps.wire.problems import Kind
-from tests.kit.holder import World, until
+from tests.kit.holder import HolderBench
 from tests.kit.study import COLUMNS
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -35,19 +36,19 @@ CSV, PARQUET = {"content-type": "text/csv"}, {"content-type": "application/vnd.a
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path, "clinic-a")
+def world(tmp_path: Path) -> Iterator[HolderBench]:
+    world = HolderBench(tmp_path, "clinic-a")
     with world.others():
         yield world
 
 
-def invite(world: World, url: str | None = None, study: str | None = None) -> httpx.Response:
+def invite(world: HolderBench, url: str | None = None, study: str | None = None) -> httpx.Response:
     body = {"coordinator": url or world.urls["coordinator"], "study": study or world.study}
     with world.person(Scope.OPERATOR) as operator:
         return operator.post("/v1/studies", json=body)
 
 
-def approved(world: World, client: httpx.Client) -> str:
+def approved(world: HolderBench, client: httpx.Client) -> str:
     assert invite(world).status_code == 201
     path = f"/v1/studies/{world.study}"
     assert client.post(f"{path}/approval").json()["state"] == "approved"
@@ -68,7 +69,7 @@ def complete(client: httpx.Client, path: str) -> dict[str, Any]:
     return found
 
 
-def test_from_invitation_to_withdrawal(world: World) -> None:
+def test_from_invitation_to_withdrawal(world: HolderBench) -> None:
     with world.client() as client:
         path = approved(world, client)
         assert invite(world).status_code == 200
@@ -102,7 +103,7 @@ def test_from_invitation_to_withdrawal(world: World) -> None:
         assert [one["study"] for one in client.get("/v1/studies").json()] == [world.study]
 
 
-def test_one_call_from_parquet_to_contribution(world: World) -> None:
+def test_one_call_from_parquet_to_contribution(world: HolderBench) -> None:
     body = io.BytesIO()
     pl.read_csv(TABLE, schema_overrides={"smoker": pl.Categorical()}).write_parquet(body)
     with world.client() as client:
@@ -154,7 +155,7 @@ REFUSED: dict[str, tuple[bytes, dict[str, str], Kind]] = {
 }
 
 
-def test_tables_that_are_refused_leave_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_tables_that_are_refused_leave_nothing(world: HolderBench, caplog: pytest.LogCaptureFixture) -> None:
     assert len(BOMB) < 100_000
     with world.client(max_upload=300_000) as client:
         path = approved(world, client)
@@ -176,7 +177,7 @@ def test_tables_that_are_refused_leave_nothing(world: World, caplog: pytest.LogC
     assert CANARY not in caplog.text
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(world: World) -> None:
+def test_an_upload_that_breaks_off_leaves_nothing(world: HolderBench) -> None:
     with world.client() as client:
         path = approved(world, client)
         for framing in ("content-length: 100000", "transfer-encoding: chunked"):
@@ -195,7 +196,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(world: World) -> None:
         assert client.get(path).json()["state"] == "approved"
 
 
-def test_order_matters(world: World) -> None:
+def test_order_matters(world: HolderBench) -> None:
     with world.client() as client:
         path = f"/v1/studies/{world.study}"
         for method, route in (("GET", ""), ("POST", "/approval"), ("GET", "/preview"), ("PUT", "/contribution")):
@@ -212,7 +213,7 @@ def test_order_matters(world: World) -> None:
         problem(client.delete(f"{path}/contribution"), Kind.NOT_FOUND)
 
 
-def test_who_may_do_what(world: World) -> None:
+def test_who_may_do_what(world: HolderBench) -> None:
     with world.client() as owner, world.person(Scope.OPERATOR) as operator, world.person(Scope.ANALYST) as analyst:
         path = approved(world, owner)
         body = {"coordinator": world.urls["coordinator"], "study": world.study}
@@ -234,7 +235,7 @@ def test_who_may_do_what(world: World) -> None:
             problem(nobody.get(path), Kind.UNAUTHENTICATED)
 
 
-def test_invitations_that_are_refused(world: World) -> None:
+def test_invitations_that_are_refused(world: HolderBench) -> None:
     original = world.answer
     others = Manifest.from_json(world.document | {"holders": world.document["holders"][1:]})
     own = dict(world.document["holders"][0])
@@ -264,7 +265,7 @@ def test_invitations_that_are_refused(world: World) -> None:
 
 
 def test_slots_over_http(tmp_path: Path) -> None:
-    world = World(tmp_path, "lab", holders=COLUMNS, alignment={"slots": 4, "column": "slot"})
+    world = HolderBench(tmp_path, "lab", holders=COLUMNS, alignment={"slots": 4, "column": "slot"})
     with world.others(), world.client() as client:
         path = approved(world, client)
         twice = b"slot,region,diagnosis\n1,east,A\n1,east,A\n"
@@ -277,7 +278,7 @@ def test_slots_over_http(tmp_path: Path) -> None:
         assert world.reconstructed().sum(axis=1).tolist() == [0, 2, 0, 2]
 
 
-def test_the_process_survives_kill_9_in_the_middle_of_a_push(world: World) -> None:
+def test_the_process_survives_kill_9_in_the_middle_of_a_push(world: HolderBench) -> None:
     def hook(method: str, path: str) -> None:
         raise Problem(Kind.PEER_FAILED, "not now")
 

@@ -18,7 +18,7 @@ from caps.wire.problems import Kind
 from services.mpc_server import contributions as module
 from services.mpc_server import tables
 from services.mpc_server.contributions import _gaps
-from tests.kit.mpc_server import SMALL, Federation, content_digest, dealt
+from tests.kit.mpc_server import SMALL, Parties, Unchanged, content_digest, dealt, refused
 from tests.kit.study import AT, COLUMNS, MIXED, POPULATIONS, SERVERS
 
 SLOTS = 2000
@@ -27,7 +27,7 @@ SLOTS = 2000
 
 @pytest.fixture
 def federation(tmp_path):
-    return Federation(tmp_path, holders=COLUMNS, slots=SLOTS)
+    return Parties(tmp_path, holders=COLUMNS, slots=SLOTS)
 
 
 @pytest.fixture
@@ -40,31 +40,6 @@ def desk(federation):
 @pytest.fixture
 def lab(federation):
     return dealt(federation, "lab")
-
-
-class Unchanged:
-    """Compares everything durable before and after."""
-
-    def __init__(self, desk):
-        self.desk = desk
-
-    def __enter__(self):
-        self.before = self.desk.snapshot()
-
-    def __exit__(self, kind, *_):
-        if kind is None:
-            assert self.desk.snapshot() == self.before
-
-
-def refused(response, kind, *dealt):
-    """A problem of this kind, which repeats nothing secret."""
-    assert response.status_code == kind.value.status, response.text
-    assert response.headers["content-type"] == "application/problem+json"
-    document = response.json()
-    assert document["type"] == kind.urn
-    for one in dealt:
-        assert not any(secret in response.text for secret in one.secrets if secret)
-    return document
 
 
 def offer(desk, one, **choices):
@@ -90,7 +65,7 @@ def seal(desk, dealt_ones):
 
 
 def test_three_servers_hold_what_was_shared(tmp_path):
-    federation = Federation(tmp_path, holders=MIXED, slots=SLOTS)
+    federation = Parties(tmp_path, holders=MIXED, slots=SLOTS)
     desks = [federation.desk(name) for name in SERVERS]
     for desk in desks:
         desk.propose()
@@ -111,7 +86,7 @@ def test_three_servers_hold_what_was_shared(tmp_path):
 
 def test_words_of_three_bytes_are_held_whole_where_chunks_end_inside_them(tmp_path):
     """Chunks of 65,537 bytes, two more than whole words: borders lie at every place of a word."""
-    federation = Federation(tmp_path, holders=COLUMNS, slots=1 << 16)
+    federation = Parties(tmp_path, holders=COLUMNS, slots=1 << 16)
     one = dealt(federation, "lab", chunk_bytes=(1 << 16) + 1)
     assert one.signed.document.bits == 24
     assert one.signed.document.chunks == -(-3 * 7 * (1 << 16) // ((1 << 16) + 1))
@@ -546,7 +521,7 @@ def consistent(desk, story):
 
 @pytest.mark.parametrize("part", range(4))
 def test_killed_before_any_durable_operation_the_study_goes_on(tmp_path, part):
-    federation = Federation(tmp_path / "template", holders=COLUMNS, slots=SLOTS)
+    federation = Parties(tmp_path / "template", holders=COLUMNS, slots=SLOTS)
     story = Story(federation)
 
     def start(name, trap):

@@ -13,8 +13,8 @@ from caps.service.migrations import upgrade
 from caps.study import Manifest
 from services.mpc_server.ledger import Ledger, LedgerBroken
 from services.mpc_server.tables import ledger as table
+from tests.kit.ledger import LIMIT, RUNS, charge, database, filled, manifest, release, reserve  # noqa: F401
 from tests.kit.postgres import SERVICES
-from tests.services.mpc_server.test_ledger import LIMIT, RUNS, charge, database, filled, manifest, release, reserve  # noqa: F401
 
 PACKAGE, TABLES = SERVICES["mpc_server"]
 FOLDER = Path(__file__).parents[3] / PACKAGE.replace(".", "/")

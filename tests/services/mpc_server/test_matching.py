@@ -20,7 +20,7 @@ from caps.study import Policy
 from caps.wire.problems import Kind
 from services.mpc_server import tables
 from services.mpc_server.matching_api import LIMITS
-from tests.kit.mpc_server import Dealt, Desk, Federation, approvals, dealt, seal_request
+from tests.kit.mpc_server import Dealt, Desk, Parties, approvals, dealt, seal_request
 from tests.kit.study import COLUMNS, MIXED, POPULATIONS, SERVERS, example_manifest
 
 CAPACITY = 8
@@ -31,12 +31,12 @@ NO_ELEMENT = b"\xff" * 32
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Federation:
-    return Federation(tmp_path, holders=MIXED, capacity=CAPACITY, join=JOIN)
+def federation(tmp_path: Path) -> Parties:
+    return Parties(tmp_path, holders=MIXED, capacity=CAPACITY, join=JOIN)
 
 
 @pytest.fixture
-def desk(federation: Federation) -> Desk:
+def desk(federation: Parties) -> Desk:
     desk = federation.desk("S1", policy=POLICY)
     desk.propose()
     return desk
@@ -73,7 +73,7 @@ def told(response: httpx.Response) -> list[int]:
     return np.frombuffer(response.content, "<u4").tolist()
 
 
-def test_three_servers_evaluate_a_function_that_all_holders_share(federation: Federation) -> None:
+def test_three_servers_evaluate_a_function_that_all_holders_share(federation: Parties) -> None:
     desks = [federation.desk(name, policy=POLICY) for name in SERVERS]
     ids, found = random_ids(CAPACITY), []
     for desk in desks:
@@ -125,8 +125,8 @@ def test_a_batch_that_is_none_changes_nothing(desk: Desk, batch: bytes, kind: Ki
 def test_who_may_not_ask(desk: Desk, tmp_path: Path) -> None:
     federation = desk.federation
     stranger = federation.certificate("lab", impostor=True)
-    outside = Federation(tmp_path / "other", holders=[("stranger", None)])
-    other = Federation(tmp_path / "aligned", holders=COLUMNS)
+    outside = Parties(tmp_path / "other", holders=[("stranger", None)])
+    other = Parties(tmp_path / "aligned", holders=COLUMNS)
     aligned = other.desk("S1")
     aligned.propose()
     before = desk.snapshot()
@@ -146,7 +146,7 @@ def test_who_may_not_ask(desk: Desk, tmp_path: Path) -> None:
     assert desk.snapshot() == before
 
 
-def test_only_s1_matches(federation: Federation) -> None:
+def test_only_s1_matches(federation: Parties) -> None:
     desk = federation.desk("S2", policy=POLICY)
     desk.propose()
     refused(put_tags(desk, fresh_tags()), Kind.NOT_FOUND, "at S1")
@@ -190,7 +190,7 @@ def test_tags_that_cannot_be(desk: Desk, tags: bytes, kind: Kind, words: str) ->
     assert desk.snapshot() == before
 
 
-def sealed(federation: Federation) -> dict[str, Desk]:
+def sealed(federation: Parties) -> dict[str, Desk]:
     """All servers have evaluated and S1 has matched; then the inputs are sealed."""
     desks = {name: federation.desk(name, policy=POLICY) for name in SERVERS}
     given = approvals(federation, desks)
@@ -208,7 +208,7 @@ def sealed(federation: Federation) -> dict[str, Desk]:
     return desks
 
 
-def test_the_key_and_all_tags_are_gone_once_inputs_are_sealed(federation: Federation) -> None:
+def test_the_key_and_all_tags_are_gone_once_inputs_are_sealed(federation: Parties) -> None:
     for desk in sealed(federation).values():
         with desk.database.begin() as connection:
             assert connection.execute(select(tables.studies.c.join_key)).scalars().all() == [None]
@@ -223,7 +223,7 @@ def test_the_key_and_all_tags_are_gone_once_inputs_are_sealed(federation: Federa
         assert desk.snapshot() == before
 
 
-def test_what_a_crash_at_the_seal_left_is_unlinked(federation: Federation) -> None:
+def test_what_a_crash_at_the_seal_left_is_unlinked(federation: Parties) -> None:
     desk = sealed(federation)["S1"]
     desk.store.put(f"{federation.study}/join/tags/left", bytes(32), b"tags")
     desk.studies.sweep(federation.clock())
@@ -253,7 +253,7 @@ def test_tags_rest_encrypted_and_no_log_has_them(desk: Desk, caplog: pytest.LogC
             assert not path.is_file() or secret not in path.read_bytes()
 
 
-def test_a_study_that_is_not_approved_answers_nothing(federation: Federation) -> None:
+def test_a_study_that_is_not_approved_answers_nothing(federation: Parties) -> None:
     desk = federation.desk("S1", policy=Policy(populations=POPULATIONS, approval="manual", least_capacity=1))
     desk.propose()
     refused(evaluate(desk, elements(1)), Kind.NOT_READY, "not approved")

@@ -16,7 +16,7 @@ from caps.trust.exchange import ExchangeKey, public_digest
 from services.mpc_server import tables
 from services.mpc_server.pairs import Pairs, agree, scope_of
 from services.mpc_server.transport.memory import Message, memory_channels
-from tests.kit.mpc_server import Federation, approvals
+from tests.kit.mpc_server import Parties, approvals
 from tests.kit.study import SERVERS
 
 SCOPE = b"a run"
@@ -32,7 +32,7 @@ class Trio:
     """Three servers that have approved a study."""
 
     def __init__(self, folder) -> None:
-        self.federation = Federation(folder)
+        self.federation = Parties(folder)
         self.study = self.federation.study
         self.desks = [self.federation.desk(name) for name in SERVERS]
         given = approvals(self.federation, dict(zip(SERVERS, self.desks, strict=True)))

@@ -13,7 +13,7 @@ from caps.trust.exchange import ExchangeKey, public_digest
 from caps.wire import Approval, Receipt, Seal, Signed, inputs_digest
 from caps.wire.problems import Kind
 from services.mpc_server import tables
-from tests.kit.mpc_server import Federation, Sealable, dealt, wrapped_keys
+from tests.kit.mpc_server import Parties, Sealable, Unchanged, dealt, refused, wrapped_keys
 from tests.kit.study import AT, COLUMNS, MIXED, NOW, POPULATIONS, SERVERS
 
 MANUAL = Policy(populations=POPULATIONS, approval="manual")
@@ -22,35 +22,12 @@ RUN = "ab" * 16
 
 @pytest.fixture
 def federation(tmp_path):
-    return Federation(tmp_path)
+    return Parties(tmp_path)
 
 
 @pytest.fixture
 def desk(federation):
     return federation.desk()
-
-
-def refused(desk, response, kind):
-    """A refusal is a problem of this kind; `unchanged` has already compared what is durable."""
-    assert response.status_code == kind.value.status, response.text
-    assert response.headers["content-type"] == "application/problem+json"
-    document = response.json()
-    assert document["type"] == kind.urn
-    return document
-
-
-class Unchanged:
-    """Compares everything durable before and after."""
-
-    def __init__(self, *desks):
-        self.desks = desks
-
-    def __enter__(self):
-        self.before = [desk.snapshot() for desk in self.desks]
-
-    def __exit__(self, kind, *_):
-        if kind is None:
-            assert [desk.snapshot() for desk in self.desks] == self.before
 
 
 def test_a_study_within_the_policy_is_approved_at_once(federation, desk):
@@ -107,7 +84,7 @@ def test_the_operator_cannot_approve_against_the_policy(federation):
     federation.desk(policy=MANUAL).propose()
     desk = federation.desk(policy=Policy(populations=POPULATIONS, approval="manual", largest_epsilon=0.5))
     with Unchanged(desk):
-        document = refused(desk, desk.call(Scope.OPERATOR, "POST", "/approval"), Kind.POLICY_REFUSED)
+        document = refused(desk.call(Scope.OPERATOR, "POST", "/approval"), Kind.POLICY_REFUSED)
     assert document["objections"] == ["epsilon 1 exceeds this server's largest, 0.5"]
 
 
@@ -116,9 +93,9 @@ def test_objections_are_all_listed_and_nothing_is_kept(federation):
         policy=Policy(populations=POPULATIONS, approval="automatic", largest_epsilon=0.5, least_holders=3)
     )
     with Unchanged(desk):
-        document = refused(desk, desk.propose(), Kind.POLICY_REFUSED)
+        document = refused(desk.propose(), Kind.POLICY_REFUSED)
     assert len(document["objections"]) == 2
-    refused(desk, desk.call("coordinator", "GET"), Kind.NOT_FOUND)
+    refused(desk.call("coordinator", "GET"), Kind.NOT_FOUND)
 
 
 @pytest.mark.parametrize(
@@ -135,12 +112,12 @@ def test_only_the_coordinator_of_the_manifest_may_propose(federation, desk, who,
     if who == "impostor":
         who = federation.certificate("coordinator", impostor=True)
     with Unchanged(desk):
-        refused(desk, desk.call(who, "PUT", "", federation.manifest), kind)
+        refused(desk.call(who, "PUT", "", federation.manifest), kind)
 
 
 def test_a_manifest_must_be_the_one_of_its_address(federation, desk):
     with Unchanged(desk):
-        refused(desk, desk.call("coordinator", "PUT", f"/v1/studies/{'0' * 64}", federation.manifest), Kind.INVALID)
+        refused(desk.call("coordinator", "PUT", f"/v1/studies/{'0' * 64}", federation.manifest), Kind.INVALID)
 
 
 def test_a_manifest_that_gives_this_server_other_keys_is_refused(federation, desk):
@@ -148,7 +125,7 @@ def test_a_manifest_that_gives_this_server_other_keys_is_refused(federation, des
     document["servers"][1]["pin"] = "9" * 64
     other = type(federation.manifest).from_json(document)
     with Unchanged(desk):
-        answer = refused(desk, desk.call("coordinator", "PUT", f"/v1/studies/{other.study_id}", other), Kind.INVALID)
+        answer = refused(desk.call("coordinator", "PUT", f"/v1/studies/{other.study_id}", other), Kind.INVALID)
     assert "S2" in answer["detail"]
 
 
@@ -165,13 +142,13 @@ def test_a_manifest_that_gives_this_server_other_keys_is_refused(federation, des
 )
 def test_what_is_no_manifest_is_refused(desk, body, kind):
     with Unchanged(desk):
-        refused(desk, desk.call("coordinator", "PUT", content=body), kind)
+        refused(desk.call("coordinator", "PUT", content=body), kind)
 
 
 def test_an_inconsistent_manifest_is_refused_with_the_place(federation, desk):
     document = federation.manifest.to_json() | {"retention_days": 0}
     with Unchanged(desk):
-        answer = refused(desk, desk.call("coordinator", "PUT", "", document), Kind.INVALID)
+        answer = refused(desk.call("coordinator", "PUT", "", document), Kind.INVALID)
     assert [one["place"] for one in answer["errors"]] == ["retention_days"]
 
 
@@ -181,15 +158,15 @@ def test_studies_are_shown_to_those_with_a_part_in_them(federation, desk):
     for who in ("coordinator", "clinic-a", "clinic-b", Scope.OPERATOR, Scope.AUDITOR):
         assert desk.call(who, "GET").json()["study"] == federation.study
         assert [one["study"] for one in desk.call(who, "GET", "/v1/studies").json()] == [federation.study]
-    refused(desk, desk.call(impostor, "GET"), Kind.FORBIDDEN)
+    refused(desk.call(impostor, "GET"), Kind.FORBIDDEN)
     assert desk.call(impostor, "GET", "/v1/studies").json() == []
     for who in ("S1", Scope.ANALYST, Scope.OWNER):
-        refused(desk, desk.call(who, "GET"), Kind.FORBIDDEN)
-        refused(desk, desk.call(who, "GET", "/v1/studies"), Kind.FORBIDDEN)
+        refused(desk.call(who, "GET"), Kind.FORBIDDEN)
+        refused(desk.call(who, "GET", "/v1/studies"), Kind.FORBIDDEN)
     unknown = desk.call("coordinator", "GET", f"/v1/studies/{'0' * 64}")
-    refused(desk, unknown, Kind.NOT_FOUND)
+    refused(unknown, Kind.NOT_FOUND)
     assert unknown.json()["retryable"], "a holder that is ahead of the coordinator asks again"
-    refused(desk, desk.call("coordinator", "GET", "/v1/studies/nonsense"), Kind.INVALID)
+    refused(desk.call("coordinator", "GET", "/v1/studies/nonsense"), Kind.INVALID)
 
 
 def test_all_servers_seal_the_same_inputs(tmp_path):
@@ -231,7 +208,7 @@ def test_another_set_replaces_the_seal_until_a_run_exists_and_does_not_prolong_r
         row = {"run": RUN, "study": here.federation.study, "inputs": "0" * 64, "build": "0" * 64, "state": "failed"}
         connection.execute(insert(tables.runs).values(**row))
     with Unchanged(desk):
-        refused(desk, here.seal(), Kind.CONFLICT)
+        refused(here.seal(), Kind.CONFLICT)
         assert here.seal(["a", "c"]).json() == second.json()
     assert desk.studies.sweep(NOW + timedelta(days=30)) == [here.federation.study]
 
@@ -287,7 +264,7 @@ def test_a_seal_needs_the_approvals_of_all_servers_and_contributors(tmp_path):
     ]
     with Unchanged(desk):
         for approvals_given, kind in cases:
-            refused(desk, here.seal(given=approvals_given), kind)
+            refused(here.seal(given=approvals_given), kind)
     assert here.seal().status_code == 200
 
 
@@ -297,7 +274,7 @@ def test_only_the_coordinator_may_seal(tmp_path, who):
     if who == "impostor":
         who = here.federation.certificate("coordinator", impostor=True)
     with Unchanged(here.desks["S2"]):
-        refused(here.desks["S2"], here.seal(who=who), Kind.FORBIDDEN)
+        refused(here.seal(who=who), Kind.FORBIDDEN)
 
 
 def test_only_complete_contributions_can_be_sealed_one_for_each_holder(tmp_path):
@@ -321,7 +298,7 @@ def test_only_complete_contributions_can_be_sealed_one_for_each_holder(tmp_path)
     with Unchanged(desk):
         for contributions, kind in cases:
             changed = body | {"contributions": contributions}
-            refused(desk, desk.call("coordinator", "PUT", "/seal", changed), kind)
+            refused(desk.call("coordinator", "PUT", "/seal", changed), kind)
     assert desk.call("coordinator", "PUT", "/seal", body).status_code == 200
 
 
@@ -329,7 +306,7 @@ def test_columns_must_all_be_there(tmp_path):
     here = Sealable(tmp_path, holders=MIXED)
     desk = here.desks["S2"]
     with Unchanged(desk):
-        document = refused(desk, here.seal(["clinic-a", "registry"]), Kind.NOT_READY)
+        document = refused(here.seal(["clinic-a", "registry"]), Kind.NOT_READY)
     assert document["columns"] == ["region", "diagnosis"]
     assert here.seal(["registry", "lab"]).status_code == 200
 
@@ -340,7 +317,7 @@ def test_a_study_that_waits_for_the_operator_cannot_be_sealed(tmp_path):
     with desk.database.begin() as connection:
         connection.execute(tables.studies.update().values(state="judged"))
     with Unchanged(desk):
-        refused(desk, desk.call("coordinator", "PUT", "/seal", here.request()), Kind.NOT_READY)
+        refused(desk.call("coordinator", "PUT", "/seal", here.request()), Kind.NOT_READY)
 
 
 def test_the_operator_erases_and_every_contribution_gets_a_receipt(tmp_path):
@@ -362,7 +339,7 @@ def test_the_operator_erases_and_every_contribution_gets_a_receipt(tmp_path):
     assert not any(key in content for key in keys for content in files)
     with Unchanged(desk):
         assert desk.call(Scope.OPERATOR, "DELETE", "/shares").json() == response.json()
-        refused(desk, here.seal(), Kind.CONFLICT)
+        refused(here.seal(), Kind.CONFLICT)
         assert desk.propose().status_code == 200
     assert here.desks["S1"].contributions.load(here.dealt["lab"].id)
 
@@ -387,9 +364,9 @@ def test_shares_are_not_erased_under_a_run(tmp_path):
     with desk.database.begin() as connection:
         connection.execute(insert(tables.runs).values(**row))
     with Unchanged(desk):
-        refused(desk, desk.call(Scope.OPERATOR, "DELETE", "/shares"), Kind.CONFLICT)
+        refused(desk.call(Scope.OPERATOR, "DELETE", "/shares"), Kind.CONFLICT)
         for who in ("coordinator", "clinic-a", Scope.AUDITOR):
-            refused(desk, desk.call(who, "DELETE", "/shares"), Kind.FORBIDDEN)
+            refused(desk.call(who, "DELETE", "/shares"), Kind.FORBIDDEN)
 
 
 def test_an_unknown_study_is_not_found(federation, desk):
@@ -399,7 +376,7 @@ def test_an_unknown_study_is_not_found(federation, desk):
         (Scope.OPERATOR, "POST", "/approval", None),
         ("coordinator", "GET", "/contributions", None),
     ):
-        refused(desk, desk.call(who, method, path, document), Kind.NOT_FOUND)
+        refused(desk.call(who, method, path, document), Kind.NOT_FOUND)
 
 
 @pytest.mark.parametrize("sealed", [False, True])

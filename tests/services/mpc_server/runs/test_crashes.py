@@ -105,7 +105,8 @@ def survives(
     for victim, point, number in faults:
         arm(federation.places[victim].home, point, number)
     kept: list[tuple[str, dict[int, str]]] = []
-    with driver, supervised(federation, UNDER, lambda name: kept.append(note(federation, driver, name))) as died:
+    restarted = supervised(federation, under=UNDER, on_death=lambda name: kept.append(note(federation, driver, name)))
+    with driver, restarted as died:
         complete(federation, driver, codes)
     for victim, _, _ in faults:
         (federation.places[victim].home / "crash").unlink(missing_ok=True)
@@ -170,7 +171,7 @@ def test_servers_that_die_when_they_first_meet_have_the_same_secrets(
     """A server writes what it drew for its peers, then what it got of them: two commits, before the first step."""
     for victim, point, number in faults:
         arm(federation.places[victim].home, point, number)
-    with supervised(federation, UNDER) as died:
+    with supervised(federation, under=UNDER) as died:
         driver, codes = begun(federation)
         with driver:
             complete(federation, driver, codes)
@@ -184,7 +185,7 @@ def test_servers_that_die_when_they_first_meet_have_the_same_secrets(
 def test_all_servers_die_at_once_and_two_while_they_attest(federation: Federation) -> None:
     """Of one step, S1 has written the charge, S2 nothing, and S3 perhaps the charge, too."""
     driver, codes = begun(federation)
-    with driver, supervised(federation, UNDER) as died:
+    with driver, supervised(federation, under=UNDER) as died:
         driver.step(0, {"kind": "compute"})
         for victim, point in (("S1", "committed"), ("S2", "committing"), ("S3", "committed")):
             arm(federation.places[victim].home, point, 1)

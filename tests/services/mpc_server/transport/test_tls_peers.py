@@ -17,7 +17,7 @@ import pytest
 
 from caps.trust import pki
 from deploy.ports import free_ports
-from tests.kit.tls import Kit
+from tests.kit.tls import Authority
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration]
 
@@ -113,7 +113,7 @@ class Town:
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory):
-    return Kit(tmp_path_factory.mktemp("pki"))
+    return Authority(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def test_a_flawed_certificate_is_refused(town, tmp_path, flaw):
     pins = [None, None, None]
     flawed = None
     if flaw == "foreign authority":
-        flawed = Kit(tmp_path, "foreign").party(2, trusts=town.kit.root)
+        flawed = Authority(tmp_path, "foreign").party(2, trusts=town.kit.root)
     elif flaw == "expired":
         flawed = town.kit.party(2, "expired", expires=-timedelta(hours=1))
     else:
@@ -251,7 +251,7 @@ def refused_by(port, context):
 
 
 def test_strangers_are_turned_away_and_do_not_keep_the_parties_apart(town, tmp_path):
-    foreign = Kit(tmp_path, "foreign").party(2)
+    foreign = Authority(tmp_path, "foreign").party(2)
     first = town.start(0, limits={"hello": 60.0})
     port = town.ports[0]
 
