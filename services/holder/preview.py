@@ -10,7 +10,7 @@ from caps.service.site import Site
 from caps.study import Holder, Manifest
 from caps.wire import Contribution, Signed
 from services.holder.matching import ELEMENT_BYTES, TAG_BYTES, joins_by_tags
-from services.holder.sharing import Form, Secrets, offer
+from services.holder.sharing import Secrets, offer, stated
 
 STATEMENT = (
     "Each server receives two of three components. Every two of them are independent, uniformly random words, whatever "
@@ -81,11 +81,11 @@ class Preview(BaseModel):
 
 def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> Preview:
     """The dry run of one holder; its offers are made, with blanks for secrets, and measured."""
-    form = Form.of(manifest, holder)
+    form = manifest.form_of(holder)
     by_tags = joins_by_tags(manifest, holder)
     asked = (holder.capacity or 0) if by_tags else 0
     blank = Secrets((bytes(32), bytes(32)), (bytes(32), bytes(32), bytes(32)))
-    statement = form.statement(manifest.study_id, site.name, ("0" * 64,) * 3, site.instant())
+    statement = stated(form, manifest.study_id, site.name, ("0" * 64,) * 3, site.instant())
     signed = Signed[Contribution].by(statement, site.name, site.signing_key)
     servers = []
     for party, server in enumerate(manifest.servers):
@@ -124,7 +124,7 @@ def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> 
         holder=site.name,
         loaded=loaded,
         form=form.form,
-        bits=form.ring.bits,
+        bits=form.bits,
         shape=list(form.shape),
         parts=parts,
         servers=servers,
