@@ -76,7 +76,7 @@ def after(state: State, event: RunEvent) -> State:
 
 
 class Judged(StrEnum):
-    """What a server made of a study."""
+    """What a server made of a study; pending if it was not reached yet, waiting if its operator decides."""
 
     PENDING = "pending"
     WAITING = "waiting"
