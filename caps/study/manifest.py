@@ -142,7 +142,7 @@ class Join(Document):
     protocol: Literal["shuffle", "oprf"] = "shuffle"
 
 
-class Outline(NamedTuple):
+class Form(NamedTuple):
     """What a contribution looks like: it follows from the manifest alone, so it tells nothing of a table.
 
     `marginals`, the flat counts of the layout in Z_2^32, of which servers take the `counted_bits` lowest; `columns`,
@@ -390,7 +390,7 @@ class Manifest(Document):
                 f"holders: capacities, with {self.dummies:,} dummies for each of {self.overlap_sets} sets of holders, "
                 f"add up to more than {MAX_SLOTS} rows: fewer holders or a larger epsilon need fewer"
             )
-        if max(self.outline_of(holder).bytes for holder in self.holders) > MOST_STREAM:
+        if max(self.form_of(holder).bytes for holder in self.holders) > MOST_STREAM:
             found.append(f"holders: a contribution has more than {MOST_STREAM} bytes, the most that one key may mask")
         if any(holder.brings == "columns" for holder in self.holders):
             widest = max(self.layout.cliques, key=len)
@@ -774,15 +774,15 @@ class Manifest(Document):
         """What may be said of a run that a filter of this study's budgets has accepted."""
         return PrivacyStatement.of(spent, self.privacy.exact_delta, assumptions=self.premises, views=self.views)
 
-    def outline_of(self, holder: Holder) -> Outline:
+    def form_of(self, holder: Holder) -> Form:
         """What a holder's contribution looks like."""
         if holder.brings == "rows":
-            return Outline("marginals", 32, (self.layout.cells,))
+            return Form("marginals", 32, (self.layout.cells,))
         domain = self.columns_of(holder).domain()
         if self.slots is not None:
-            return Outline("columns", columns_bits(self.slots), (self.slots, domain.width))
+            return Form("columns", columns_bits(self.slots), (self.slots, domain.width))
         assert holder.capacity is not None
-        return Outline("records", 8, (holder.capacity, RowFormat(domain).row_bytes))
+        return Form("records", 8, (holder.capacity, RowFormat(domain).row_bytes))
 
     def columns_of(self, holder: Holder) -> Schema:
         """The schema of what a holder brings."""

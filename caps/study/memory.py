@@ -37,7 +37,7 @@ def memory_of(manifest: Manifest) -> Memory:
     spends = manifest.forecast.spends
     draws = max((spend.draws // spend.releases for spend in spends), default=0)
     return Memory(
-        sum(_PARTS * manifest.outline_of(holder).held_bytes for holder in manifest.holders),
+        sum(_PARTS * manifest.form_of(holder).held_bytes for holder in manifest.holders),
         _working(manifest),
         _PARTS * (_COUNT_BYTES * manifest.layout.cells + 32 * (manifest.layout.cells // 8 + 8)),
         _PARTS * _COUNT_BYTES * draws * 4 + _DRAW_WORKSPACE,
@@ -53,7 +53,7 @@ def _working(manifest: Manifest) -> int:
         return merged + counting_memory(manifest.slots, manifest.layout)
     if manifest.join is not None:
         # Rows are moved to new places, with masks; only so many joint rows are expanded at once.
-        tables = [(manifest.shuffled_rows(holder), manifest.outline_of(holder).shape[1]) for holder in manifest.joined]
+        tables = [(manifest.shuffled_rows(holder), manifest.form_of(holder).shape[1]) for holder in manifest.joined]
         rows = sum(count for count, _ in tables)
         records = sum(count * width for count, width in tables)
         return 4 * records + 4 * _JOINED_BYTES * min(rows * width, _JOINED_WORDS) + _products(width)

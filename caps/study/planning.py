@@ -290,7 +290,7 @@ def _marginals(manifest: Manifest, spends: Sequence[Spend]) -> Iterator[PlannedM
 
 def _uploads(manifest: Manifest) -> Iterator[PlannedUpload]:
     for holder in manifest.holders:
-        form = manifest.outline_of(holder)
+        form = manifest.form_of(holder)
         yield PlannedUpload(holder.name, form.form, form.shape, _sent(form.bytes))
 
 

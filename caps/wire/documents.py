@@ -77,7 +77,7 @@ class Approval(Signable):
 class Contribution(Signable):
     """What one holder shares into a study: its form, and a commitment to each of the three components.
 
-    form, bits and shape are those of `caps.study.manifest.Outline`. Components 0 and 1 are seeds of 32 bytes, 2 is a
+    form, bits and shape are those of `caps.study.manifest.Form`. Components 0 and 1 are seeds of 32 bytes, 2 is a
     vector of little-endian words of `bits`, with nothing between them. Each is committed to with a nonce that only its
     two servers learn, so the third learns nothing from it.
     """
@@ -110,7 +110,7 @@ class Contribution(Signable):
         if self.study != manifest.study_id:
             raise DomainError("the contribution is for another study")
         holder = manifest.holder(self.holder)
-        form = manifest.outline_of(holder)
+        form = manifest.form_of(holder)
         if (self.form, self.bits, self.shape) != form:
             sizes = "x".join(map(str, form.shape))
             raise DomainError(f"the study expects {form.form} of shape {sizes} in {form.bits} bits from {self.holder}")

@@ -8,7 +8,7 @@ from caps.study import Holder, Manifest
 from caps.wire import Contribution, Signed
 from caps.wire.holder import STATEMENT, ComponentPreview, Part, Preview, ServerPreview
 from services.holder.matching import joins_by_tags
-from services.holder.sharing import Form, Secrets, offer
+from services.holder.sharing import Secrets, offer, stated
 
 JOINED_BY_TAGS = (
     "Before that, every server receives one blinded element for each row, padding included: uniformly random, "
@@ -19,11 +19,11 @@ JOINED_BY_TAGS = (
 
 def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> Preview:
     """The dry run of one holder; its offers are made, with blanks for secrets, and measured."""
-    form = Form.of(manifest, holder)
+    form = manifest.form_of(holder)
     by_tags = joins_by_tags(manifest, holder)
     asked = (holder.capacity or 0) if by_tags else 0
     blank = Secrets((bytes(32), bytes(32)), (bytes(32), bytes(32), bytes(32)))
-    statement = form.statement(manifest.study_id, site.name, ("0" * 64,) * 3, site.instant())
+    statement = stated(form, manifest.study_id, site.name, ("0" * 64,) * 3, site.instant())
     signed = Signed[Contribution].by(statement, site.name, site.signing_key)
     servers = []
     for party, server in enumerate(manifest.servers):
@@ -62,7 +62,7 @@ def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> 
         holder=site.name,
         loaded=loaded,
         form=form.form,
-        bits=form.ring.bits,
+        bits=form.bits,
         shape=list(form.shape),
         parts=parts,
         servers=servers,

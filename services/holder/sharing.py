@@ -22,9 +22,10 @@ from caps.data.linkage import RowFormat
 from caps.errors import DomainError
 from caps.service.site import Site
 from caps.shares.prss import SEED_BYTES, expand_stream
-from caps.shares.ring import SHARED_RINGS, Z8, Ring, Words
+from caps.shares.ring import SHARED_RINGS, Z8, Words
 from caps.shares.sharing import COMPONENT_LABEL, Algebra
 from caps.study import Holder, Manifest
+from caps.study.manifest import Form
 from caps.wire import Commitment, Contribution, Offer, Opening, Signed, commitment
 from services.holder.counting import count_marginals
 from services.holder.table import Rows
@@ -34,41 +35,6 @@ _PIECE_BYTES = 4 << 20
 _SECRETS, _VECTOR = "secrets.json", "component-2"
 
 Entropy = Callable[[int], bytes]
-
-
-@dataclass(frozen=True)
-class Form:
-    """What a holder's contribution looks like; it follows from the manifest alone, so it tells nothing of the table."""
-
-    form: str
-    ring: Ring
-    shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, manifest: Manifest, holder: Holder) -> Form:
-        """The form in which this holder contributes."""
-        form, bits, shape = manifest.outline_of(holder)
-        return cls(form, SHARED_RINGS[bits], shape)
-
-    @property
-    def bytes(self) -> int:
-        """Size of component 2."""
-        return int(np.prod(self.shape)) * self.ring.itemsize
-
-    def statement(self, study: str, holder: str, commitments: tuple[str, ...], at: str) -> Contribution:
-        """The document the holder signs."""
-        return Contribution.model_validate(
-            {
-                "study": study,
-                "holder": holder,
-                "form": self.form,
-                "bits": self.ring.bits,
-                "shape": self.shape,
-                "commitments": commitments,
-                "chunk_bytes": CHUNK_BYTES,
-                "at": at,
-            }
-        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,15 +93,31 @@ def offer(contribution: Signed[Contribution], secrets: Secrets, party: int) -> O
     return Offer(contribution=contribution, openings=(secrets.opening(party), secrets.opening((party + 1) % 3)))
 
 
+def stated(form: Form, study: str, holder: str, commitments: tuple[str, ...], at: str) -> Contribution:
+    """The document the holder signs."""
+    return Contribution.model_validate(
+        {
+            "study": study,
+            "holder": holder,
+            "form": form.form,
+            "bits": form.bits,
+            "shape": form.shape,
+            "commitments": commitments,
+            "chunk_bytes": CHUNK_BYTES,
+            "at": at,
+        }
+    )
+
+
 def prepare(
     site: Site, manifest: Manifest, holder: Holder, rows: Rows, folder: Path, entropy: Entropy
 ) -> Signed[Contribution]:
     """Count or spread the rows, share them, and write all that a push needs into `folder`, durably."""
-    form = Form.of(manifest, holder)
+    form = manifest.form_of(holder)
     secrets = Secrets.draw(entropy)
     folder.mkdir(mode=0o700)
     if form.form == "marginals":
-        pieces = iter([form.ring.encode(count_marginals(manifest.layout, rows.codes))])
+        pieces = iter([count_marginals(manifest.layout, rows.codes)])
     elif form.form == "columns":
         pieces = one_hot_pieces(manifest.columns_of(holder).domain(), rows, form.shape[0])
     else:
@@ -145,7 +127,7 @@ def prepare(
     sync_path(folder)
     sync_path(folder.parent)
     commitments = (*(commitment(secrets.nonces[i], secrets.seeds[i]) for i in range(2)), last)
-    statement = form.statement(manifest.study_id, site.name, commitments, site.instant())
+    statement = stated(form, manifest.study_id, site.name, commitments, site.instant())
     statement.check(manifest)
     return Signed[Contribution].by(statement, site.name, site.signing_key)
 
@@ -173,19 +155,19 @@ def records(manifest: Manifest, holder: Holder, rows: Rows) -> Words:
 def write_vector(path: Path, pieces: Iterator[Words], form: Form, secrets: Secrets) -> str:
     """Component 2, value minus (of records, XOR) components 0 and 1, into a file; returns the commitment to it."""
     streams = [expand_stream(seed, COMPONENT_LABEL + bytes([i]), form.bytes) for i, seed in enumerate(secrets.seeds)]
-    algebra = Algebra.XOR if form.form == "records" else Algebra.ADD
+    ring, algebra = SHARED_RINGS[form.bits], Algebra.XOR if form.form == "records" else Algebra.ADD
     committed = Commitment(secrets.nonces[2])
     written = 0
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         for piece in pieces:
-            rest = form.ring.encode(piece).reshape(-1)
+            rest = ring.encode(piece).reshape(-1)
             for stream in streams:
-                rest = algebra.remove(rest, form.ring.from_bytes(stream(rest.size * form.ring.itemsize)))
-            data = form.ring.to_bytes(rest)
+                rest = algebra.remove(rest, ring.from_bytes(stream(rest.size * ring.itemsize)))
+            data = ring.to_bytes(rest)
             committed.update(data)
             written += file.write(data)
         file.flush()
         os.fsync(file.fileno())
     if written != form.bytes:
-        raise DomainError("the contribution has not the size that the study expects")
+        raise DomainError(f"the contribution's size is {written} bytes; the study expects {form.bytes}")
     return committed.hex()

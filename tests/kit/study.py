@@ -222,7 +222,7 @@ def contribution_of(manifest: Manifest, holder: Holder, /, **changes: Any) -> Co
         "at": AT,
     }
     if holder.capacity is not None:
-        members |= manifest.outline_of(holder)._asdict()
+        members |= manifest.form_of(holder)._asdict()
     return Contribution(**members | changes)
 
 

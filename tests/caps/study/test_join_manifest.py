@@ -26,7 +26,7 @@ from caps.errors import DomainError
 from caps.study import manifest as manifests
 from caps.study import memory
 from caps.study.authoring import check, load, template
-from caps.study.manifest import MAX_SLOTS, MAX_TABLES, MISTAKES, Join, Manifest, Outline
+from caps.study.manifest import MAX_SLOTS, MAX_TABLES, MISTAKES, Form, Join, Manifest
 from caps.study.planning import plan_study
 from caps.study.policy import Policy
 from services.mpc_server.costs import costs_of
@@ -202,28 +202,26 @@ def test_another_join_is_another_study(edit: Edit) -> None:
 def test_forms_of_all_kinds_of_holders() -> None:
     manifest = joined_manifest(holders=MIXED, capacity=150)
     clinic, registry, lab = manifest.holders
-    assert manifest.outline_of(clinic) == Outline("marginals", 32, (manifest.layout.cells,))
+    assert manifest.form_of(clinic) == Form("marginals", 32, (manifest.layout.cells,))
     # age has 4 values and the missing one, smoker 2: 3 + 2 bits; region 3, diagnosis 4: 2 + 3 bits
-    assert manifest.outline_of(registry) == Outline("records", 8, (150, ID_BYTES + 1))
-    assert manifest.outline_of(lab) == Outline(
-        "records", 8, (150, RowFormat(manifest.columns_of(lab).domain()).row_bytes)
-    )
-    assert manifest.outline_of(lab).bytes == 150 * 17
+    assert manifest.form_of(registry) == Form("records", 8, (150, ID_BYTES + 1))
+    assert manifest.form_of(lab) == Form("records", 8, (150, RowFormat(manifest.columns_of(lab).domain()).row_bytes))
+    assert manifest.form_of(lab).bytes == 150 * 17
     assert manifest.slots is None
     tagged = joined_manifest(holders=MIXED, capacity=150, join={"protocol": "oprf"})
     assert tagged.slots == 300
-    assert tagged.outline_of(tagged.holders[1]) == Outline("columns", 16, (300, 6))
-    assert tagged.outline_of(tagged.holders[0]).form == "marginals"
+    assert tagged.form_of(tagged.holders[1]) == Form("columns", 16, (300, 6))
+    assert tagged.form_of(tagged.holders[0]).form == "marginals"
     aligned = Manifest.from_json(example_json(holders=COLUMNS, slots=64)[0])
-    assert aligned.outline_of(aligned.holders[1]) == Outline("columns", 16, (64, 7))
+    assert aligned.form_of(aligned.holders[1]) == Form("columns", 16, (64, 7))
     large = joined_manifest(holders=MIXED, capacity=40_000, join={"protocol": "oprf"})
-    assert large.outline_of(large.holders[1]) == Outline("columns", 24, (80_000, 6))
+    assert large.form_of(large.holders[1]) == Form("columns", 24, (80_000, 6))
 
 
 def test_a_contribution_must_have_the_form() -> None:
     manifest = joined_manifest()
     holder = manifest.holders[2]
-    form = manifest.outline_of(holder)._asdict()
+    form = manifest.form_of(holder)._asdict()
     contribution_of(manifest, holder, **form).check(manifest)
     for changes in ({"form": "columns"}, {"bits": 16}, {"shape": (199, 17)}, {"shape": (200, 18)}, {"shape": (3400,)}):
         with pytest.raises(DomainError, match="expects records of shape 200x17 in 8 bits from insurer"):

@@ -134,7 +134,7 @@ def test_the_slots_alone_decide_how_wide_the_words_of_columns_are() -> None:
     for slots, bits in ((65_535, 16), (65_536, 24)):
         manifest, _ = example_manifest(holders=COLUMNS, slots=slots)
         for holder in manifest.holders:
-            form = manifest.outline_of(holder)
+            form = manifest.form_of(holder)
             assert (form.form, form.bits) == ("columns", bits)
             assert form.bytes == form.shape[0] * form.shape[1] * bits // 8
             assert form.held_bytes == form.shape[0] * form.shape[1] * SHARED_RINGS[bits].dtype.itemsize

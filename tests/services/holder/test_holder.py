@@ -21,8 +21,9 @@ from caps.data.schema import Limits
 from caps.errors import DomainError
 from caps.service.problems import Problem
 from caps.shares.prss import expand, expand_stream
-from caps.shares.ring import RINGS
+from caps.shares.ring import RINGS, SHARED_RINGS
 from caps.shares.sharing import Explicit, Seeded
+from caps.study.manifest import Form
 from caps.wire import commitment
 from caps.wire.holder import Delivery, Goal, State
 from caps.wire.media import CSV, PARQUET
@@ -31,7 +32,7 @@ from services.holder import counting, sharing
 from services.holder.counting import count_marginals
 from services.holder.retry_queue import RetryQueue, TryLater
 from services.holder.settings import Options
-from services.holder.sharing import Form, Secrets
+from services.holder.sharing import Secrets
 from services.holder.state import GONE, TRANSITIONS, Event, after, settled
 from services.holder.table import Rows, read_table
 from tests.kit.study import COLUMNS, example_manifest, holder_of
@@ -99,7 +100,7 @@ def test_a_stream_is_the_expansion_in_pieces(seed: bytes, pieces: list[int]) -> 
 @pytest.mark.parametrize("bits", [16, 32])
 def test_components_are_those_of_caps_sharing(tmp_path: Path, words: int, bits: int) -> None:
     ring = RINGS[bits]
-    form, drawn = Form("marginals", ring, (words,)), Secrets.draw(secrets.token_bytes)
+    form, drawn = Form("marginals", ring.bits, (words,)), Secrets.draw(secrets.token_bytes)
     values = ring.encode(np.arange(words))
     pieces = np.array_split(values, 3)
     sharing.write_vector(tmp_path / "v", iter(pieces), form, drawn)
@@ -136,18 +137,18 @@ def test_one_hot_columns_stand_in_their_slots(monkeypatch: pytest.MonkeyPatch, s
 
 def test_the_form_tells_nothing_of_the_table() -> None:
     manifest, _ = example_manifest()
-    form = Form.of(manifest, holder_of(manifest))
-    assert (form.form, form.ring.bits, form.shape) == ("marginals", 32, (manifest.layout.cells,))
+    form = manifest.form_of(holder_of(manifest))
+    assert (form.form, form.bits, form.shape) == ("marginals", 32, (manifest.layout.cells,))
     vertical, _ = example_manifest(holders=COLUMNS, slots=64)
-    form = Form.of(vertical, holder_of(vertical, 1))
-    assert (form.form, form.ring.bits, form.shape, form.bytes) == ("columns", 16, (64, 7), 2 * 64 * 7)
+    form = vertical.form_of(holder_of(vertical, 1))
+    assert (form.form, form.bits, form.shape, form.bytes) == ("columns", 16, (64, 7), 2 * 64 * 7)
 
 
 def test_many_slots_are_shared_in_three_bytes_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces end inside chunks and chunks inside words; what servers make of it are the columns, modulo 2^24."""
     manifest, _ = example_manifest(holders=COLUMNS, slots=70_000)
-    form = Form.of(manifest, holder_of(manifest, 1))
-    assert (form.form, form.ring.bits, form.shape, form.bytes) == ("columns", 24, (70_000, 7), 3 * 70_000 * 7)
+    form = manifest.form_of(holder_of(manifest, 1))
+    assert (form.form, form.bits, form.shape, form.bytes) == ("columns", 24, (70_000, 7), 3 * 70_000 * 7)
     monkeypatch.setattr(sharing, "_PIECE_BYTES", 100_000)
     domain = manifest.columns_of(holder_of(manifest, 1)).domain()
     generator = np.random.default_rng(1)
@@ -159,16 +160,16 @@ def test_many_slots_are_shared_in_three_bytes_piece_by_piece(tmp_path: Path, mon
     content = path.read_bytes()
     assert committed == commitment(drawn.nonces[2], content)
     chunks = [content[start : start + 65_537] for start in range(0, len(content), 65_537)]
-    components = [Seeded(drawn.seeds[i], i).words(form.shape, form.ring) for i in range(2)]
-    components.append(form.ring.read(form.shape, chunks))
+    components = [Seeded(drawn.seeds[i], i).words(form.shape, SHARED_RINGS[form.bits]) for i in range(2)]
+    components.append(SHARED_RINGS[form.bits].read(form.shape, chunks))
     expected = np.zeros(form.shape, np.uint32)
     expected[rows.slots] = domain.one_hot(codes)
-    assert np.array_equal(form.ring.reduce(sum(components[1:], start=components[0])), expected)
+    assert np.array_equal(SHARED_RINGS[form.bits].reduce(sum(components[1:], start=components[0])), expected)
 
 
 def test_a_holder_never_has_the_whole_vector_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest, _ = example_manifest(holders=COLUMNS, slots=200_000)
-    form = Form.of(manifest, holder_of(manifest, 1))
+    form = manifest.form_of(holder_of(manifest, 1))
     monkeypatch.setattr(sharing, "_PIECE_BYTES", 1 << 16)
     domain = manifest.columns_of(holder_of(manifest, 1)).domain()
     pieces = sharing.one_hot_pieces(domain, Rows(np.zeros((10, 2), np.int64), None), 200_000)

@@ -24,16 +24,16 @@ from caps.service.tokens import Scope
 from caps.shares.ring import RINGS
 from caps.shares.sharing import Algebra, Explicit, Seeded, reconstruct
 from caps.study import Manifest
+from caps.study.manifest import Form
 from caps.wire.holder import TableReport
 from caps.wire.media import CSV, PARQUET
 from caps.wire.problems import Kind
 from services.holder import sharing
 from services.holder.preview import preview
-from services.holder.sharing import Form, Secrets
+from services.holder.sharing import Secrets
 from services.holder.table import Rows, read_table
-from tests.kit.holder import HolderBench
+from tests.kit.holder import until
 from tests.kit.study import COLUMNS, example_json, make_keys
-from tests.kit.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -262,9 +262,9 @@ def test_identifiers_belong_to_the_study_and_the_key(tmp_path: Path) -> None:
 def components(folder: Path, form: Form) -> list[tuple[Any, Any]]:
     """What the three servers would hold of a parcel."""
     drawn = Secrets.from_bytes((folder / "secrets.json").read_bytes())
-    vector = np.frombuffer((folder / "component-2").read_bytes(), form.ring.dtype).reshape(form.shape)
+    vector = np.frombuffer((folder / "component-2").read_bytes(), RINGS[form.bits].dtype).reshape(form.shape)
     parts = [Seeded(drawn.seeds[0], 0), Seeded(drawn.seeds[1], 1), Explicit(vector)]
-    words = [part.words(form.shape, form.ring) for part in parts]
+    words = [part.words(form.shape, RINGS[form.bits]) for part in parts]
     return [(words[i], words[(i + 1) % 3]) for i in range(3)]
 
 
@@ -273,8 +273,8 @@ def test_shares_are_of_rows_and_padding(tmp_path: Path) -> None:
     holder = manifest.holders[0]
     text = f"{HEADER}no,A,30,1990-01-02\nyes,B,79,1990-01-02\n"
     rows, _ = loaded(tmp_path / "t", text, manifest)
-    form, drawn = Form.of(manifest, holder), Secrets.draw(secrets.token_bytes)
-    assert (form.form, form.ring, form.shape, form.bytes) == ("records", RINGS[8], (20, 17), 340)
+    form, drawn = manifest.form_of(holder), Secrets.draw(secrets.token_bytes)
+    assert (form.form, RINGS[form.bits], form.shape, form.bytes) == ("records", RINGS[8], (20, 17), 340)
     folder = tmp_path / "parcel"
     folder.mkdir()
     packed = sharing.records(manifest, holder, rows)
