@@ -10,6 +10,8 @@ CSV = "text/csv"
 PARQUET = "application/vnd.apache.parquet"
 ARROW = "application/vnd.apache.arrow.stream"
 NDJSON = "application/x-ndjson"
+PARQUET_MAGIC = b"PAR1"
+"""What a Parquet file begins and ends with."""
 
 JSON_BODY = {"Content-Type": JSON}
 OCTETS_BODY = {"Content-Type": OCTETS}

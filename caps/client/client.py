@@ -53,7 +53,6 @@ BACKOFF = Backoff(first=0.25, longest=4.0, attempts=ATTEMPTS)
 POLL = 1.0
 ENDED = frozenset({"released", "failed"})
 """States that a run does not leave."""
-_PARQUET = b"PAR1"
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 
 
@@ -395,7 +394,7 @@ class Client:
 
     def _upload(self, method: str, path: str, table: Path, progress: Progress | None) -> Json:
         with table.open("rb") as file:
-            kind = FORMATS["parquet" if file.read(len(_PARQUET)) == _PARQUET else "csv"]
+            kind = FORMATS["parquet" if file.read(len(http.PARQUET_MAGIC)) == http.PARQUET_MAGIC else "csv"]
         size = table.stat().st_size
         headers = {"Content-Type": kind, "Content-Length": str(size)}
 
