@@ -46,7 +46,7 @@ class ClientError(CapsError):
         super().__init__(message)
         self.party = party
         self.what = message if what is None else what
-        """What went wrong, for a sentence that begins with the party's name where that fits."""
+        """What went wrong, without the party's name."""
 
     @property
     def blamed(self) -> str:

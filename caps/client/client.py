@@ -33,6 +33,7 @@ from caps.basics.files import digest_of
 from caps.basics.retry import Backoff, Retries
 from caps.client import calls
 from caps.client.calls import AnswerRefused, ClientError, NotTrusted, ProblemError, Unreachable
+from caps.data.schema.tables import PARQUET_MAGIC
 from caps.errors import DomainError
 from caps.study import Manifest
 from caps.trust.tls import client_context
@@ -78,7 +79,6 @@ BACKOFF = Backoff(first=0.25, longest=4.0, attempts=ATTEMPTS)
 POLL = 1.0
 ENDED = frozenset({"released", "failed"})
 """States that a run does not leave."""
-_PARQUET = b"PAR1"
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 
 
@@ -416,7 +416,7 @@ class Client:
 
     def _upload(self, model: type[T], method: str, path: str, table: Path, progress: Progress | None) -> T:
         with table.open("rb") as file:
-            kind = media.PARQUET if file.read(len(_PARQUET)) == _PARQUET else media.CSV
+            kind = media.PARQUET if file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC else media.CSV
         size = table.stat().st_size
         headers = {"Content-Type": kind, "Content-Length": str(size)}
 

@@ -8,7 +8,6 @@ import logging
 import re
 import secrets
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -45,7 +44,6 @@ PUBLIC_PATHS = frozenset({"/healthz", "/readyz", OPENAPI_PATH})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
 _MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _LONGEST_LENGTH = 18
-_MOST_FRAMES = 12
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"})
 _ONCE = frozenset({"authorization", "content-length", "content-type", "x-request-id"})
 _SECURITY_HEADERS = (
@@ -341,7 +339,7 @@ class _Frame:
         except ClientDisconnect:
             await ending(Problem(Kind.MALFORMED, "the body ended early"))
         except Exception as error:  # noqa: BLE001  the last line of defence: says where, never what
-            log.error(_line(request_id=request_id, error=type(error).__name__, where=_frames(error)))
+            log.error(_line(request_id=request_id, error=type(error).__name__, where=logs.frames(error)))
             await ending(
                 Problem(Kind.INTERNAL, "an unforeseen error; nothing more is said here, for it may quote data")
             )
@@ -417,12 +415,6 @@ class _Headers(dict[str, str]):
         """Raises Problem where two readers might take different ones."""
         if self._twice:
             raise Problem(Kind.MALFORMED, f"the header {self._twice[0]} was sent twice")
-
-
-def _frames(error: BaseException) -> list[str]:
-    """Where an error came from, the innermost places last; file names and lines only."""
-    frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
-    return [f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno}" for frame in frames]
 
 
 def _line(**members: object) -> str:

@@ -52,7 +52,7 @@ class PeerProblem(Exception):
     def of(cls, error: ClientError) -> PeerProblem:
         """What a call ended with: in the other party's words if it sent a problem document."""
         party, retryable = error.party, error.retryable
-        own = cls.own(Kind.PEER_FAILED, f"{party} {error.what}", party=party, retryable=retryable)
+        own = cls.own(Kind.PEER_FAILED, f"{party}: {error.what}", party=party, retryable=retryable)
         words = error.words()
         document = own.document if words is None else words | {"retryable": retryable, "party": party}
         return cls(document, error.retry_after)

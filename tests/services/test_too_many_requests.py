@@ -25,16 +25,17 @@ Answers = Callable[[httpx.Request], httpx.Response]
 
 
 class Waits(threading.Event):
-    """Stands for the end of the service, which does not come; waiting for it takes no time."""
+    """Stands for the end of the service, which comes after so many waits, or never. Waiting takes no time."""
 
-    def __init__(self) -> None:
+    def __init__(self, ends_after: int | None = None) -> None:
         super().__init__()
         self.seconds: list[float] = []
+        self._ends_after = ends_after
 
     def wait(self, timeout: float | None = None) -> bool:
         assert timeout is not None
         self.seconds.append(timeout)
-        return False
+        return len(self.seconds) == self._ends_after
 
 
 def client_asks(_: Path, answers: Answers) -> Sequence[float]:
@@ -116,6 +117,23 @@ def test_the_time_may_be_a_date_and_is_bounded(tmp_path, ask, headers, seconds):
 def test_without_a_time_the_pauses_are_the_usual_ones(tmp_path, ask, headers):
     (wait,) = ask(tmp_path, busy_once(headers=headers, json=PROBLEM))
     assert 0 < wait <= 0.25
+
+
+def test_the_coordinator_asks_for_approvals_no_sooner_than_servers_wish(tmp_path):
+    bench, waits = Bench(tmp_path), Waits(ends_after=3)
+    honest, busy = bench.federation.handle, ["30", "86400"]
+
+    def handle(name: str, *request: Any) -> Any:
+        return (429, {"Retry-After": busy.pop(0)}, PROBLEM) if name == "S2" and busy else honest(name, *request)
+
+    bench.federation.handle = handle  # type: ignore[method-assign]
+    coordinator = bench.coordinator()
+    coordinator.studies.propose(bench.manifest.to_json())
+    coordinator.runs._stop = waits
+    coordinator.runs._attend()
+    assert waits.seconds == [10.0, LONGEST_ASKED, 10.0]
+    assert not busy
+    coordinator.close()
 
 
 def test_the_client_gives_up_at_last():

@@ -29,7 +29,8 @@ Table: TypeAlias = Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | b
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What polars raises over a file: its messages may quote data. It panics over some that are damaged."""
 
-_PARQUET = b"PAR1"
+PARQUET_MAGIC = b"PAR1"
+"""What a Parquet file begins and ends with."""
 _CHUNK = 1 << 22
 _MAX_HEADER = 1 << 20
 _MAX_FOOTER = 1 << 26
@@ -138,7 +139,7 @@ def _texts(values: list[object], column: Column) -> pl.Series:
 
 def is_parquet(data: npt.NDArray[np.uint8]) -> bool:
     """Whether a file begins and ends as Parquet does."""
-    return data[:4].tobytes() == _PARQUET and data[-4:].tobytes() == _PARQUET
+    return data[:4].tobytes() == PARQUET_MAGIC and data[-4:].tobytes() == PARQUET_MAGIC
 
 
 def _csv(
@@ -313,7 +314,7 @@ def _check_parquet(data: npt.NDArray[np.uint8], limits: Limits) -> int:
 def _walk_parquet(data: npt.NDArray[np.uint8], limits: Limits) -> int:
     length = int.from_bytes(data[-8:-4].tobytes(), "little")
     start = len(data) - 8 - length
-    if start < len(_PARQUET) or length > _MAX_FOOTER:
+    if start < len(PARQUET_MAGIC) or length > _MAX_FOOTER:
         raise DomainError(_NOT_PARQUET)
     footer = _Thrift(data[start : start + length].tobytes()).struct()
     rows, unpacked, leaves = 0, 0, 1
@@ -342,7 +343,7 @@ def _walk_pages(data: npt.NDArray[np.uint8], at: int, length: int) -> tuple[int,
     """Values and unpacked bytes of a column chunk."""
     end = at + length
     values = size = 0
-    if at < len(_PARQUET) or end > len(data):
+    if at < len(PARQUET_MAGIC) or end > len(data):
         raise DomainError(_NOT_PARQUET)
     while at < end:
         reader = _Thrift(data[at : min(end, at + _MAX_PAGE_HEADER)].tobytes())

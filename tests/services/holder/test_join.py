@@ -32,8 +32,9 @@ from services.holder import sharing
 from services.holder.preview import preview
 from services.holder.sharing import Secrets
 from services.holder.table import Rows, read_table
-from tests.kit.holder import until
+from tests.kit.holder import HolderBench
 from tests.kit.study import COLUMNS, example_json, make_keys
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.integration
 
