@@ -52,7 +52,7 @@ class Contributions:
         confirm(caller, holder)
         offer.contribution.verify(holder)
         if document.digest() != contribution:
-            raise Problem(Kind.INVALID, "the contribution is another than the address names", study=study)
+            raise Problem(Kind.INVALID, "the id in the address is not that of the contribution", study=study)
         document.check(manifest)
         if document.chunks > MOST_CHUNKS:
             raise Problem(Kind.INVALID, f"a contribution has at most {MOST_CHUNKS} chunks", study=study)
@@ -143,7 +143,7 @@ class Contributions:
                 with suppress(LocalError):
                     if self._store.get_chunk(contribution, number, self._key(row), checksum) == data:
                         return
-                    raise Problem(Kind.CONFLICT, f"chunk {number} came with other bytes before", study=study)
+                    raise Problem(Kind.CONFLICT, f"chunk {number} was sent with other content before", study=study)
             with self._database.begin() as connection:
                 self._awaited(connection, row)
                 rows.drop_chunk(connection, contribution, number)

@@ -72,7 +72,7 @@ class Ledger:
         with reading(self._database) as connection:
             known = select(steps.c.run, steps.c.step, steps.c.digest).where(steps.c.request != FREE)
             if any(tuple(row) not in charged for row in connection.execute(known)):
-                raise LedgerBroken("a step was written down whose charge is not in the ledger")
+                raise LedgerBroken("a step is recorded whose charge is missing from the ledger")
         return count
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -95,7 +95,7 @@ class Ledger:
         limit: PopulationBudget,
         at: str,
     ) -> None:
-        """Set a study's whole budget aside for a run. Raises BudgetExceeded if the population has not so much left.
+        """Set a study's whole budget aside for a run. Raises BudgetExceeded if the population has less left.
 
         `limit` is what all studies of the population may cost together, by this server's policy.
         """

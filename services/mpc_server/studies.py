@@ -77,7 +77,7 @@ class Studies:
         An approval given before is returned as it is, whatever the policy says today.
         """
         if manifest.study_id != study:
-            raise Problem(Kind.INVALID, "the manifest is that of another study than the address names")
+            raise Problem(Kind.INVALID, "the id in the address is not that of the manifest")
         confirm(caller, manifest.coordinator)
         if not any(map(self._site.is_me, manifest.servers)):
             raise Problem(Kind.INVALID, f"the study's servers do not include {self._site.name} with the keys it has")
@@ -178,7 +178,7 @@ class Studies:
         if row.state != states.Study.SEALED:
             raise Problem(Kind.NOT_READY, "the study's inputs are not sealed here", study=study)
         if Signed[Seal].model_validate_json(row.seal).document.inputs != inputs:
-            raise Problem(Kind.CONFLICT, "the inputs sealed here are others", study=study)
+            raise Problem(Kind.CONFLICT, "other inputs are sealed here", study=study)
 
     def require_secrets(self, connection: Connection, study: str) -> None:
         """Within a transaction that writes more of them: the study's secrets are there. Raises LocalError otherwise."""
@@ -262,7 +262,7 @@ class Studies:
         if row.state == states.Study.ERASED:
             raise _gone(row.study)
         if row.state == states.Study.SEALED and run_rows.of_study(connection, row.study):
-            raise Problem(Kind.CONFLICT, "a run began on the inputs sealed before", study=row.study)
+            raise Problem(Kind.CONFLICT, "a run has begun on the inputs that are sealed", study=row.study)
         own = Signed[Approval].model_validate_json(row.approval).document
         if approvals["mpc-server", self._site.name].exchange_digest != own.exchange_digest:
             raise Problem(Kind.CONFLICT, "this server's approval has another exchange key", study=row.study)
@@ -280,7 +280,7 @@ class Studies:
             )
         by_holder = {found[one].holder: one for one in ids}
         if len(by_holder) != len(ids):
-            raise Problem(Kind.INVALID, "a holder takes part with one contribution", study=manifest.study_id)
+            raise Problem(Kind.INVALID, "a holder can take part with only one contribution", study=manifest.study_id)
         return {holder.name: by_holder[holder.name] for holder in manifest.holders if holder.name in by_holder}
 
     def _suffices(
@@ -303,7 +303,7 @@ class Studies:
             }
             absent = [name for name in manifest.domain.names if name not in there]
             if absent:
-                raise Problem(Kind.NOT_READY, "nobody has contributed some columns", study=study, columns=absent)
+                raise Problem(Kind.NOT_READY, "some columns were contributed by nobody", study=study, columns=absent)
 
     def erase(self, study: str) -> list[Signed[Receipt]]:
         """Forget the keys of all shares of a study and what its pairs share, now; a receipt for every contribution.
@@ -349,7 +349,7 @@ class Studies:
         self._forget_join(connection, self._locked(connection, study))
         going = [run for run in run_rows.of_study(connection, study) if run.state == states.Run.GOING]
         if spare_runs and going:
-            raise Problem(Kind.CONFLICT, "a run of this study goes on", study=study)
+            raise Problem(Kind.CONFLICT, "a run of this study is under way", study=study)
         receipts = []
         for row in contribution_rows.of_study(connection, study):
             if row.state in states.PRESENT:
@@ -445,7 +445,11 @@ def _approvals(manifest: Manifest, given: Sequence[Signed[Approval]]) -> dict[tu
     for signed in given:
         place = (signed.document.role, signed.signer)
         if place not in parties or place in found:
-            raise Problem(Kind.INVALID, "approvals are those of the study's servers and holders, one each", study=study)
+            raise Problem(
+                Kind.INVALID,
+                "each server and each holder of the study gives one approval, and nobody else does",
+                study=study,
+            )
         approval = signed.verify(parties[place])
         if approval.study != study:
             raise Problem(Kind.INVALID, f"{signed.signer} approves another study", study=study)
@@ -456,7 +460,7 @@ def _approvals(manifest: Manifest, given: Sequence[Signed[Approval]]) -> dict[tu
         raise Problem(Kind.NOT_READY, "the approval of a server is missing", study=study, servers=absent)
     digests = {found["mpc-server", name].exchange_digest for name in servers}
     if None in digests or len(digests) != len(servers):
-        raise Problem(Kind.INVALID, "every server has an exchange key of its own", study=study)
+        raise Problem(Kind.INVALID, "every server must have an exchange key of its own", study=study)
     return found
 
 

@@ -173,7 +173,7 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
 
         def kept() -> None:
             if not hmac.compare_digest(sha256(data).digest(), expected):
-                raise Problem(Kind.INVALID, "the body is not the one that Content-Digest names", study=study)
+                raise Problem(Kind.INVALID, "the body does not match Content-Digest", study=study)
             contributions.put_chunk(study, contribution, number, data, caller)
 
         await run_in_threadpool(kept)
@@ -201,7 +201,7 @@ def _manifest(body: bytes) -> Manifest:
     except DomainError as error:
         raise Problem(Kind.MALFORMED, str(error)) from None
     if not isinstance(value, dict):
-        raise Problem(Kind.INVALID, "a manifest is an object")
+        raise Problem(Kind.INVALID, "a manifest must be a JSON object")
     try:
         return Manifest.from_json(value)
     except ValidationError as error:
@@ -220,5 +220,5 @@ def _content_digest(request: Request) -> bytes:
         if len(digest) != 32:
             raise ValueError
     except (ValueError, binascii.Error):
-        raise Problem(Kind.MALFORMED, "a chunk comes with the header Content-Digest: sha-256=:...:") from None
+        raise Problem(Kind.MALFORMED, "a chunk needs the header Content-Digest: sha-256=:...:") from None
     return digest

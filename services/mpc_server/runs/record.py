@@ -125,7 +125,7 @@ class Record:
         step = self.steps[number]
         if step.answer is not None:
             if step.answer.document != answer.document:
-                raise LocalError(f"step {number} was answered otherwise before")
+                raise LocalError(f"step {number} was given another answer before")
             return step
         signatures = canonical.dump(dict(acknowledgements)).decode()
         changed = update(steps).where(steps.c.run == self.run, steps.c.step == number)

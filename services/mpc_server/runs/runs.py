@@ -83,7 +83,7 @@ class Runs:
         confirm(caller, manifest.coordinator)
         sealed = self._alive.sealed(asked.study)
         if sealed.inputs != asked.inputs:
-            raise Problem(Kind.CONFLICT, "the inputs sealed here are others")
+            raise Problem(Kind.CONFLICT, "other inputs are sealed here")
         objections = self._policy.judge(manifest)
         if objections:
             raise Problem(Kind.POLICY_REFUSED, objections[0], objections=objections)
@@ -101,7 +101,7 @@ class Runs:
                 )
                 rows.add(transaction, run, asked.study, asked.inputs, self._alive.build)
             elif (row.study, row.inputs) != (asked.study, asked.inputs):
-                raise Problem(Kind.CONFLICT, "there is another run of this id")
+                raise Problem(Kind.CONFLICT, "another run has this id")
         return self.status(run)
 
     def status(self, run: str) -> RunStatus:
@@ -173,7 +173,7 @@ class Runs:
             if (row := self._alive.row(run)).state == states.Run.FAILED:
                 raise Problem(Kind.CONFLICT, f"the run has failed: {row.reason}")
             if not record.account.ended:
-                raise Problem(Kind.NOT_READY, f"the run has not ended: due is {record.account.due}")
+                raise Problem(Kind.NOT_READY, f"the run has not ended: next is {record.account.due}")
             sealed = self._alive.sealed(manifest.study_id)
             document = Attestation(
                 study=manifest.study_id,
@@ -221,7 +221,7 @@ def _request(number: int, asked: dict[str, Any]) -> tuple[Request | None, str]:
     """The request of a step and its digest. Raises DomainError for one that is none."""
     if number == 0:
         if asked != COMPUTE:
-            raise Problem(Kind.NOT_DUE, "step 0 is to compute the answers")
+            raise Problem(Kind.NOT_DUE, "step 0 must be the request to compute the answers")
         return None, COMPUTE_DIGEST.hex()
     request = request_from_json(asked)
     return request, request_digest(request).hex()

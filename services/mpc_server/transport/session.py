@@ -159,7 +159,7 @@ class Session:
     ) -> Mapping[int, memoryview]:
         """See `Channel`."""
         if self._waiter is not None:
-            raise LocalError("an exchange began before the one before it ended")
+            raise LocalError("an exchange began before the previous one had ended")
         if self._error is not None:
             await self._settled()
         lanes = self._lanes

@@ -307,12 +307,12 @@ def _context(side: int, credentials: Credentials) -> ssl.SSLContext:
         context.load_cert_chain(credentials.certificate, credentials.private_key)
         context.load_verify_locations(credentials.authority)
     except OSError as error:
-        raise LocalError(f"credentials of no use: {reason_of(error)}") from None
+        raise LocalError(f"the credentials cannot be used: {reason_of(error)}") from None
     return context
 
 
 def _owner(certificate: x509.Certificate) -> str:
-    return ", ".join(role_uris(certificate)) or "nobody CaPS knows"
+    return ", ".join(role_uris(certificate)) or "an unknown party"
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
