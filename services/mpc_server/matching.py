@@ -144,7 +144,7 @@ class Matching:
         here = rows.tags_of(connection, study)
         known = next((row.sha256 for row in here if row.holder == holder), None)
         if known != digest and any(row.given for row in here):
-            raise Problem(Kind.CONFLICT, "positions were already given out for the tags sent before", study=study)
+            raise Problem(Kind.CONFLICT, "positions were given for the tags sent before", study=study)
         return known
 
     def positions(self, study: str, caller: Caller) -> bytes:

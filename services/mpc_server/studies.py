@@ -119,7 +119,7 @@ class Studies:
         return approval
 
     def manifest(self, study: str) -> Manifest:
-        """The manifest of a study known here."""
+        """The manifest of a study known here. It never changes, so it is parsed once in the life of a process."""
         if study not in self._manifests:
             self._manifests[study] = Manifest.model_validate_json(self._row(study).manifest)
         return self._manifests[study]
