@@ -438,7 +438,6 @@ def _requests() -> Json:
         "draws that are a fraction": measure | {"draws": 1.5},
         "draws that are a boolean": measure | {"draws": True},
         "draws beyond what JSON carries": measure | {"draws": 2**53},
-        "a flag that is a number": measure | {"distributed": 0},
         "a mechanism that selects, to measure": measure | {"mechanism": select["mechanism"]},
         "a mechanism that measures, to select": select | {"mechanism": ratio},
         "a mechanism that is not known": measure | {"mechanism": ratio | {"kind": "cauchy"}},

@@ -1,4 +1,9 @@
-"""What crosses between parties."""
+"""What crosses between parties.
+
+`documents` are signed; `steps` are what servers are asked in a run, and answer; `releases` are published files.
+`coordinator`, `holder` and `server` have what the routes of each service take and return beside these; `health` and
+`problems` are every service's. `media` and `digests` are what HTTP headers say about a body.
+"""
 
 from caps.wire.documents import (
     Approval,

@@ -110,12 +110,12 @@ class RunProgress(BaseModel):
     annealed: the next rounds spend more.
     """
 
-    at: str
+    at: str | None = None
     round: int
     stage: str
     clique: list[str] | None
-    rho: float
     rho_spent: float
+    rho: float
     model_bytes: int | None
     error: float | None
     annealed: bool

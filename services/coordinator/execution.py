@@ -226,7 +226,7 @@ class Execution:
     def _report(self, progress: Progress) -> None:
         self._reported += 1
         if self._reported > self._told:  # the rest was told before a restart
-            self._news.progress.append(progress.to_json())
+            self._news.progress.append(progress.view().model_dump(mode="json", exclude={"at"}))
             if progress.stage not in _FOLLOWED:
                 self._write_down()
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from caps.errors import DomainError
 from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest
-from caps.wire import Approval, Signed
+from caps.wire import Approval, ContributionState, Signed
 from caps.wire.coordinator import Judged
 from caps.wire.problems import Kind
 from services.coordinator.servers import Misbehaved, Reply, ServerError, ServerRefused, Servers, Unavailable, signed
@@ -21,6 +20,7 @@ from services.coordinator.store import Run, Store
 
 SERVER, HOLDER = "mpc-server", "holder"
 _MOST_ERRORS = 50
+_LISTED = TypeAdapter(list[ContributionState])
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,10 @@ class Studies:
             if listed is None:
                 unreached[server.name] = reply.what if isinstance(reply, ServerError) else "sent no list"
                 continue
-            for holder, contribution in listed:
-                if holder in held:
-                    held[holder][server.name] = (*held[holder].get(server.name, ()), contribution)
+            for one in listed:
+                if one.state == "complete" and one.holder in held:
+                    mine = held[one.holder]
+                    mine[server.name] = (*mine.get(server.name, ()), one.contribution)
         parts = tuple(
             Part(name, (HOLDER, name) in approvals, servers, _common(servers, len(manifest.servers)))
             for name, servers in held.items()
@@ -166,12 +167,12 @@ def _sentences(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
-def _contributions(reply: Reply) -> list[tuple[str, str]] | None:
-    body: Any = reply.body
-    if not isinstance(body, list) or not all(isinstance(one, dict) for one in body):
+def _contributions(reply: Reply) -> list[ContributionState] | None:
+    """What a server lists; None if it is no such list."""
+    try:
+        return _LISTED.validate_python(reply.body)
+    except ValidationError:
         return None
-    complete = [one for one in body if one.get("state", "complete") == "complete"]
-    return [(str(one.get("holder")), str(one.get("contribution"))) for one in complete]
 
 
 def _common(held: Mapping[str, tuple[str, ...]], servers: int) -> str | None:

@@ -155,7 +155,7 @@ def routes(script: Script) -> APIRouter:
             return Response(status_code=204)
         all_events = [
             ("state", {"state": "running", "party": None, "reason": None}),
-            ("progress", PROGRESS.to_json() | {"at": AT}),
+            ("progress", PROGRESS.view().model_dump(mode="json") | {"at": AT}),
             ("state", {"state": "released", "party": None, "reason": None}),
         ]
 

@@ -112,7 +112,7 @@ class ClearServers:
                     return self._judge(name, study, body)
                 case "GET", ["studies", _, "contributions"]:
                     listed = self.held[name].items()
-                    return 200, {}, [{"holder": holder, "contribution": one} for holder, one in listed]
+                    return 200, {}, [{"holder": who, "contribution": one, "state": "complete"} for who, one in listed]
                 case "PUT", ["studies", _, "seal"]:
                     return self._seal(name, SealRequest.model_validate(body))
                 case "PUT", ["runs", run]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from math import pi, sinh, sqrt
@@ -26,6 +26,7 @@ from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax
 from caps.dp.privacy.schedule import Role, Schedule, Step, step_name
 from caps.dp.programs.base import Program, Task, chosen, read_choice, registered
 from caps.errors import DomainError, LocalError
+from caps.wire.coordinator import RunProgress
 from services.coordinator.estimation import Estimator, Floats, Measured, Model
 
 
@@ -55,10 +56,18 @@ class Progress:
     error: float | None = None
     annealed: bool = False
 
-    def to_json(self) -> dict[str, object]:
-        """As an object of JSON; budgets become floats, for people to look at."""
-        budgets = {"rho": float(self.rho), "rho_spent": float(self.rho_spent)}
-        return asdict(self) | budgets | {"clique": self.clique and list(self.clique)}
+    def view(self) -> RunProgress:
+        """For people to look at: budgets become floats."""
+        return RunProgress(
+            round=self.round,
+            stage=self.stage,
+            clique=None if self.clique is None else list(self.clique),
+            rho_spent=float(self.rho_spent),
+            rho=float(self.rho),
+            model_bytes=self.model_bytes,
+            error=self.error,
+            annealed=self.annealed,
+        )
 
 
 Report: TypeAlias = Callable[[Progress], None]
