@@ -1,15 +1,15 @@
 """Noise: the variance that every sampler releases beside the central mechanism's, and what it does to utility.
 
 Variance: of cells opened by three servers over TLS. Utility: workload error of AIM on the clear twin, whose noise
-is the servers' bit for bit: with the default sampler, with distributed noise, with the continuous Gaussian of
-float64 that central implementations use, and with the law of the paper's sampler (a sum of twelve uniforms).
+is the servers' bit for bit: with the default sampler, with the continuous Gaussian of float64 that
+central implementations use, and with the law of the paper's sampler (a sum of twelve uniforms).
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import pi, sqrt
 from typing import Any
 
@@ -36,14 +36,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.add_argument("--cells", type=int, default=20_000, help="released cells of each sampler (default 20,000)")
     parser.add_argument("--seeds", type=int, default=10, help="runs for each utility (default 10)")
-
-
-class Distributed(ClearOracle):
-    """Each server draws noise of its own: half as much variance again."""
-
-    def measure(self, measurement: Measurement) -> Integers:
-        """As Oracle.measure."""
-        return super().measure(replace(measurement, distributed=True))
 
 
 @dataclass
@@ -83,7 +75,6 @@ class Twelve(_Floating):
 ORACLES: dict[str, type[ClearOracle]] = {
     "default": ClearOracle,
     "central, float64": Continuous,
-    "distributed": Distributed,
     "paper:irwin-hall": Twelve,
 }
 

@@ -11,7 +11,6 @@ import numpy as np
 from bench.protocols_tasks import NEIGHBOURING
 from bench.timing import shared, timed
 from caps.data.domain import Attribute, Domain, Layout
-from caps.dp.noise.clear import FreshBits
 from caps.dp.oracle import Measurement
 from caps.dp.privacy.mechanisms import Gaussian
 from caps.shares.fixed import decode_fixed
@@ -19,7 +18,7 @@ from services.mpc_server.engine import paper
 from services.mpc_server.engine.context import Party
 from services.mpc_server.engine.steps import Steps
 
-SAMPLERS = ("default", "distributed", "paper:irwin-hall", "paper:box-muller", "paper:laplace", "paper:laplace-inverse")
+SAMPLERS = ("default", "paper:irwin-hall", "paper:box-muller", "paper:laplace", "paper:laplace-inverse")
 
 
 async def measure(party: Party, cells: int, sigma: str) -> dict[str, Any]:
@@ -30,7 +29,7 @@ async def measure(party: Party, cells: int, sigma: str) -> dict[str, Any]:
     sigma2 = Fraction(sigma) ** 2
     report: dict[str, Any] = {}
     for name in SAMPLERS:
-        request = Measurement("measure", ("a",), Gaussian(sigma2), distributed=name == "distributed")
+        request = Measurement("measure", ("a",), Gaussian(sigma2))
         opened: list[Any] = []
 
         async def release(ctx: Any, name: str = name, request: Measurement = request, to: list[Any] = opened) -> None:
@@ -38,7 +37,7 @@ async def measure(party: Party, cells: int, sigma: str) -> dict[str, Any]:
                 function = partial(paper.VARIANTS[name].function, answers=answers, scale=float(sigma2) ** 0.5)
                 to.append(decode_fixed(await function(ctx)))
             else:
-                to.append(await Steps(ctx, layout, NEIGHBOURING, answers).measure(request, FreshBits()))
+                to.append(await Steps(ctx, layout, NEIGHBOURING, answers).measure(request))
 
         entry = await timed(party, name.replace(":", "-"), release, 1)
         noise = np.asarray(opened[0], np.float64) - truth

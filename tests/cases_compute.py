@@ -10,7 +10,7 @@ import numpy as np
 
 from caps.data.domain import MISSING, Attribute, Domain, Layout
 from caps.shares.ring import Z16, Z32, Z64, Ring, Words
-from services.mpc_server.engine import compute
+from services.mpc_server.engine import compute, size
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.shares import AShare
@@ -110,7 +110,7 @@ def _(s: Source) -> Call:
     for table in np.flatnonzero(wrong):
         tables[table][layout.offsets[full[-1]]] += 1
     bits = s.count(16, 32)
-    sizes = {"v": count, "j": compute.combinations_of_totals([layout], bits)}
+    sizes = {size.marginal_inputs: count, size.combinations: compute.combinations_of_totals([layout], bits)}
     arguments = tuple(Z64.encode(table) for table in tables)
     return Call(arguments, sizes, ~wrong, {"layouts": [layout] * count, "bits": bits})
 
@@ -125,8 +125,8 @@ def _(s: Source) -> Call:
     tables = [layout.marginals(drawn_codes(s, layout.domain, s.count(0, 20))) for _ in range(count)]
     bits = s.count(8, min(ring.bits, 32 - (count - 1).bit_length()))
     kwargs = {"inputs": [horizontal(f"H{i}") for i in range(count)], "layout": layout, "bits": bits}
-    sizes = {"v": count, "e": count * layout.cells, "k": bits}
-    sizes["j"] = compute.combinations_of_totals([layout], bits)
+    sizes = {size.marginal_inputs: count, size.marginal_cells: count * layout.cells, size.count_bits: bits}
+    sizes[size.combinations] = compute.combinations_of_totals([layout], bits)
     expect = (np.sum(tables, axis=0), np.ones(count, bool))
     # Whatever a holder says beyond the bits that count is cut off.
     claims = [ring.encode(table) | (s.words(ring, table.shape) >> bits << bits) for table in tables]
@@ -141,7 +141,7 @@ def _(s: Source) -> Call:
     wrong = drawn_mistakes(s, len(domains))
     for number in np.flatnonzero(wrong):
         arguments[number][-1, 0] = 2
-    sizes = {"u": len(domains), "r": ring.bits}
+    sizes = {size.column_inputs: len(domains), size.word_bits: ring.bits}
     return Call(tuple(arguments), sizes, ~wrong, {"blocks": [domain.sizes for domain in domains]})
 
 
@@ -165,7 +165,7 @@ def _(s: Source) -> Call:
         arguments += [ring.encode(domain.one_hot(table)) for table in tables]
         expect.append(ring.encode(domain.one_hot(first_value(tables))))
     lower = sum((count - 1) * domain.width for domain, count in zip(domains, holders, strict=True))
-    sizes = {"n": rows, "g": lower, "h": max(holders), "r": ring.bits}
+    sizes = {size.rows: rows, size.lower_columns: lower, size.most_holders: max(holders), size.word_bits: ring.bits}
     return Call(tuple(arguments), sizes, tuple(expect), {"holders": holders})
 
 

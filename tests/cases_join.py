@@ -15,12 +15,12 @@ from caps.data.domain import MISSING, Domain, Layout
 from caps.data.linkage import ID_BYTES, RowFormat
 from caps.shares.ring import Z32, Z64
 from caps.shares.sharing import Algebra, deal
-from services.mpc_server.engine import aes, join, shuffle
+from services.mpc_server.engine import aes, join, shuffle, size
 from services.mpc_server.engine.boolean import one_hot_ands
 from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import plane
 from services.mpc_server.engine.join import JoinInput, Matching, Mode
-from services.mpc_server.engine.registry import plane
 from services.mpc_server.engine.shares import BShare, stack_planes
 from services.mpc_server.engine.shuffle import RowShare
 from tests.cases import Call, Source
@@ -101,7 +101,7 @@ def drawn_bytes(s: Source, count: int) -> bytes:
 @case(aes.sub_bytes)
 def _(s: Source) -> Call:
     x = s.bits(8, s.shape())
-    return Call((x,), {"n": x.words.size}, S_BOX[x.words])
+    return Call((x,), {size.elements: x.words.size}, S_BOX[x.words])
 
 
 async def expanded(ctx: Context, key: BShare) -> Any:
@@ -125,7 +125,7 @@ def _(s: Source) -> Call:
     key, count = drawn_bytes(s, 16), s.count(1, 150)
     blocks = np.frombuffer(drawn_bytes(s, 16 * count), np.uint8).reshape(count, 16)
     expect = tuple(encrypted(key, blocks).view("<u8").T)
-    return Call((*halves(blocks), *map(octets, round_keys(key))), {"n": count}, expect)
+    return Call((*halves(blocks), *map(octets, round_keys(key))), {size.elements: count}, expect)
 
 
 async def shuffled(ctx: Context, components: Any) -> Any:
@@ -144,7 +144,7 @@ def _(s: Source) -> Call:
     def check(words: Any) -> None:
         assert sorted_rows(in_bytes(words, width)) == sorted_rows(rows)
 
-    return Call((dealt(rows),), {"n": count, "r": width}, check=check)
+    return Call((dealt(rows),), {size.rows: count, size.row_bytes: width}, check=check)
 
 
 async def tagged(ctx: Context, *tables: Any) -> Any:
@@ -175,7 +175,7 @@ def _(s: Source) -> Call:
                 assert name_of.setdefault(bytes(row[:ID_BYTES]), tag.tobytes()) == tag.tobytes()
         assert len(set(name_of.values())) == len(name_of)
 
-    sizes = {"n": sum(map(len, tables)), "s": sum(rows.size for rows in tables)}
+    sizes = {size.table_rows: sum(map(len, tables)), size.table_bytes: sum(rows.size for rows in tables)}
     return Call(tuple(map(dealt, tables)), sizes, check=check)
 
 
@@ -197,7 +197,7 @@ def _(s: Source) -> Call:
             place = int(s.sizes.integers(count - 1))
             ids[place + 1] = ids[place] if s.sizes.random() < 0.7 else 0
         tables.append(np.pad(ids, ((0, 0), (0, s.count(0, 3)))))
-    sizes = {"tables": len(tables), "ordered": sum(plane(len(table) - 1) for table in tables)}
+    sizes = {size.tables: len(tables), size.ordered_bytes: sum(plane(len(table) - 1) for table in tables)}
     return Call(tuple(map(dealt, tables)), sizes, ~np.array(wrong))
 
 
@@ -225,7 +225,7 @@ def _(s: Source) -> Call:
         assert {chosen: found[chosen] for chosen in sets} == dict(zip(sets, (noise + reach).tolist(), strict=True))
         assert set(found) <= {*sets, *((table,) for table in range(tables))}
 
-    sizes = {"sets": len(sets), "d": 2 * reach, "copied": sum(len(chosen) - 1 for chosen in sets)}
+    sizes = {size.sets: len(sets), size.dummies: 2 * reach, size.copies: sum(len(chosen) - 1 for chosen in sets)}
     return Call((Z64.encode(noise),), sizes, check=check, kwargs={"tables": tables, "reach": reach})
 
 
@@ -239,7 +239,12 @@ def _(s: Source) -> Call:
     widths = [size.bit_length() for size in sizes]
     codes = [s.bits(width, (rows,)) for width in widths]
     expect = [code.words[:, None] == np.arange(1, 1 + size) for code, size in zip(codes, sizes, strict=True)]
-    declared = {"n": rows, "w": sum(sizes), "b": max(widths), "o": sum(map(one_hot_ands, widths))}
+    declared = {
+        size.rows: rows,
+        size.columns: sum(sizes),
+        size.code_bits: max(widths),
+        size.ands: sum(map(one_hot_ands, widths)),
+    }
     return Call(tuple(codes), declared, np.concatenate(expect, axis=1).astype(np.uint16), {"sizes": sizes})
 
 

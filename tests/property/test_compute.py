@@ -21,7 +21,7 @@ from caps.data.domain import MISSING, Attribute, Domain, Layout
 from caps.errors import DomainError, ShareError
 from caps.shares.ring import Z16, Z22, Z24, Z32, Z64, Ring
 from caps.shares.sharing import deal, reconstruct
-from services.mpc_server.engine import compute
+from services.mpc_server.engine import compute, size
 from services.mpc_server.engine.compute import (
     COMBINATIONS,
     GROUP_ROWS,
@@ -37,7 +37,8 @@ from services.mpc_server.engine.compute import (
     recipe_of,
 )
 from services.mpc_server.engine.conversion import lift
-from services.mpc_server.engine.registry import REGISTRY, evaluate
+from services.mpc_server.engine.cost import Size
+from services.mpc_server.engine.registry import REGISTRY
 from services.mpc_server.engine.shares import AShare, Owner
 from tests.cases_compute import coalesce_all, columns, described, first_value, horizontal, in_words, listed, sizes_of
 from tests.world import STUDY, Failed, Outcome, PerParty, Recorder, World, uniform_words
@@ -46,10 +47,10 @@ answers = described(compute_answers)
 checked = listed(check_one_hot)
 
 
-def assert_cost(name: str, outcome: Outcome, sizes: dict[str, int]) -> None:
-    declared = REGISTRY[name]
-    assert outcome.rounds == declared.rounds_for(**sizes)
-    assert outcome.sent == tuple(declared.sent_by(party, **sizes) for party in range(3))
+def assert_cost(name: str, outcome: Outcome, sizes: dict[Size, int]) -> None:
+    declared = REGISTRY[name].costs["rep3"]
+    assert outcome.rounds == declared.rounds_for(sizes)
+    assert outcome.sent == tuple(declared.sent_by(party, sizes) for party in range(3))
 
 
 def nine_attributes(*degrees: int) -> Layout:
@@ -170,7 +171,7 @@ def test_what_is_sent_does_not_depend_on_the_rows_and_is_small() -> None:
     assert max(outcomes[0].sent) <= 100_000
     for rows in (1, GROUP_ROWS):
         sizes = count_sizes(layout, rows)
-        assert max(REGISTRY["count"].sent_by(party, **sizes) for party in range(3)) == max(outcomes[0].sent)
+        assert max(REGISTRY["count"].costs["rep3"].sent_by(party, sizes) for party in range(3)) == max(outcomes[0].sent)
 
 
 def test_the_papers_way_gives_the_same_and_sends_every_row() -> None:
@@ -254,7 +255,7 @@ def test_large_groups_are_added_too(layout: Layout, monkeypatch: pytest.MonkeyPa
     assert np.array_equal(outcome.value, layout.marginals(codes))
     sizes = count_sizes(layout, 101, Z32.bits)
     assert_cost("count", outcome, sizes)
-    assert evaluate("row_groups(n, r)", **sizes) == 4
+    assert compute.row_groups(101, Z32.bits) == 4
 
 
 def test_no_group_is_larger_than_what_its_counts_hold() -> None:
@@ -273,7 +274,7 @@ def test_counts_of_22_bits_are_lifted_exactly_whatever_stands_above_them(seed: i
     above = uniform_words(seed, edges.shape, Z32) << np.uint32(22)
     outcome = World(seed).run(lift, edges + above, ring=Z64, modulo=Z22)
     assert np.array_equal(outcome.value, edges)
-    assert_cost("lift", outcome, {"n": edges.size, "k": 22, "t": 64})
+    assert_cost("lift", outcome, {size.elements: edges.size, size.ring_bits: 22, size.target_bits: 64})
 
 
 def test_a_count_of_the_largest_group_is_exact() -> None:
@@ -293,7 +294,7 @@ def test_rows_are_worked_through_in_blocks(monkeypatch: pytest.MonkeyPatch) -> N
     outcome = World(1).run(count, domain.one_hot(codes), layout=layout)
     assert np.array_equal(outcome.value, layout.marginals(codes))
     assert_cost("count", outcome, count_sizes(layout, 101))
-    assert evaluate("row_blocks(n, p, r)", **count_sizes(layout, 101)) == 3 * 4 + 2
+    assert compute.row_blocks(101, count_sizes(layout, 101)[size.pool_columns], Z16.bits) == 3 * 4 + 2
     outcome = World(1).run(count_paper, Z64.encode(codes), layout=layout)
     assert np.array_equal(outcome.value, layout.marginals(codes))
     assert_cost("count_paper", outcome, paper_sizes(layout, 101))
@@ -361,7 +362,7 @@ def test_each_kind_of_bad_entry_is_found_and_its_holder_named(bad: list[int], ro
     wrong[row, 3 * attribute : 3 * attribute + 3] = bad
     outcome = World(row).run(checked, good, wrong, np.zeros_like(good), good[:1], blocks=[domain.sizes] * 4)
     assert outcome.value.tolist() == [True, False, True, True]
-    assert_cost("check_one_hot", outcome, {"u": 4, "r": 16})
+    assert_cost("check_one_hot", outcome, {size.column_inputs: 4, size.word_bits: 16})
 
 
 WIDE_BAD_BLOCKS = {
@@ -390,7 +391,7 @@ def test_each_kind_of_bad_entry_is_found_in_large_words(bad: list[int]) -> None:
     arguments = [in_words(Z32, words, generator) for words in (good, wrong, np.zeros_like(good), good[:1])]
     outcome = World(1).run(checked, *arguments, blocks=[domain.sizes] * 4)
     assert outcome.value.tolist() == [True, False, True, True]
-    assert_cost("check_one_hot", outcome, {"u": 4, "r": 32})
+    assert_cost("check_one_hot", outcome, {size.column_inputs: 4, size.word_bits: 32})
 
 
 @pytest.fixture

@@ -56,9 +56,9 @@ def test_result_and_cost_are_as_declared(name: str, drawn: Source) -> None:
         assert_equal(outcome.value, call.expect)
     if call.in_world is not None:
         call.in_world(outcome.value)
-    declared = REGISTRY[name]
-    assert outcome.rounds == declared.rounds_for(**call.sizes)
-    assert outcome.sent == tuple(declared.sent_by(party, **call.sizes) for party in range(3))
+    declared = REGISTRY[name].costs["rep3"]
+    assert outcome.rounds == declared.rounds_for(call.sizes)
+    assert outcome.sent == tuple(declared.sent_by(party, call.sizes) for party in range(3))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,14 +18,12 @@ from caps.dp.privacy.filter import BudgetExceeded, Filter
 from caps.dp.privacy.mechanisms import Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.dp.privacy.neighbouring import Neighbouring, Relation
 from caps.errors import DomainError, LabelReused, ShareError
-from caps.shares.prss import expand
-from caps.shares.ring import Z64, plane_words
 from services.mpc_server.engine.arithmetic import multiply
 from services.mpc_server.engine.context import Context, Party
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import NoisePool, Steps, Wanted, draw_noise
 from tests.cases_sampling import WorldBits
-from tests.world import STUDY, Failed, PerParty, Recorder, World
+from tests.world import STUDY, Failed, Recorder, World
 
 UNBOUNDED = Neighbouring(Relation.UNBOUNDED)
 PATH = b"/test/run"
@@ -71,7 +69,7 @@ def twin(world: World, layout: Layout, codes: np.ndarray, bits=None) -> ClearOra
     return oracle
 
 
-async def run_steps(ctx, counts, layout, requests, wanted=(), own_bits=None):
+async def run_steps(ctx, counts, layout, requests, wanted=()):
     steps = Steps(ctx.step("run"), layout, UNBOUNDED, counts)
     await steps.prepare()
     await steps.pool.fill(steps.run, wanted)
@@ -80,7 +78,7 @@ async def run_steps(ctx, counts, layout, requests, wanted=(), own_bits=None):
         if isinstance(request, Selection):
             results.append(np.array(await steps.select(request)))
         else:
-            results.append(await steps.measure(request, own_bits))
+            results.append(await steps.measure(request))
     assert len(steps.pool) == 0
     return tuple(results)
 
@@ -107,24 +105,6 @@ def test_steps_equal_the_clear_twin_bit_for_bit(seed: int, sizes: list[int], row
     for request, value in zip(requests, got, strict=True):
         expected = oracle.select(request) if isinstance(request, Selection) else oracle.measure(request)
         assert np.array_equal(value, expected)
-
-
-class Seeded:
-    """Bits by label alone: what one server draws for itself, known to the test."""
-
-    def bits(self, label, width, shape):
-        return expand(bytes(32), label, (width, plane_words(int(np.prod(shape, dtype=int)))), Z64)
-
-
-def test_distributed_noise_is_the_sum_of_what_each_server_drew() -> None:
-    layout, codes = table(3, 50, [3, 4])
-    request = Measurement("m", layout.cliques[2], Gaussian(Fraction(100)), distributed=True)
-    world = World(8)
-    outcome = world.run(run_steps, shared_counts(layout, codes), layout, [request], (), PerParty(*[Seeded()] * 3))
-    assert np.array_equal(outcome.value[0], twin(world, layout, codes, Seeded()).measure(request))
-    with pytest.raises(Failed) as caught:
-        World(8).run(run_steps, shared_counts(layout, codes), layout, [request])
-    assert any(isinstance(error, DomainError) and "own" in str(error) for error in caught.value.errors)
 
 
 def test_a_filled_pool_changes_no_result_and_takes_the_noise_offline() -> None:

@@ -20,8 +20,10 @@ import numpy as np
 
 from caps.errors import ShareError
 from caps.shares.ring import PLANE, Words, pack_bits, plane_words, unpack_bits
+from services.mpc_server.engine import size
 from services.mpc_server.engine.boolean import Indices, random_planes, reshare_planes
 from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import Cost, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import BShare, stack_planes
 
@@ -115,7 +117,9 @@ async def _multiplied(ctx: Context, times: Product, x: BShare, y: BShare) -> BSh
     return await reshare_planes(ctx, x.shape, local)
 
 
-@protocol("FIPS 197, SubBytes, by Satoh et al. 2001 on sums of products", rounds="4", sent="18*plane(n)")
+@protocol(
+    "FIPS 197, SubBytes, by Satoh et al. 2001 on sums of products", rep3=Cost(rounds=4, sent=18 * plane(size.elements))
+)
 async def sub_bytes(ctx: Context, x: BShare) -> BShare:
     """[[the AES S-box of every byte]] of n bytes.
 
@@ -163,7 +167,7 @@ def random_key(ctx: Context) -> BShare:
     return random_planes(ctx, width=8, shape=(BLOCK_BYTES,))
 
 
-@protocol("FIPS 197, KeyExpansion", rounds="40", sent="1440")
+@protocol("FIPS 197, KeyExpansion", rep3=Cost(rounds=40, sent=1440))
 async def expand_key(ctx: Context, key: BShare) -> RoundKeys:
     """[[the eleven round keys]] of a shared key of 16 bytes.
 
@@ -192,7 +196,7 @@ def _next_key(key: Words, word: Words) -> Words:
     return pack_bits(np.bitwise_xor.accumulate(words, axis=1).reshape(8, BLOCK_BYTES))
 
 
-@protocol("FIPS 197, Cipher", rounds="40", sent="2880*plane(n)")
+@protocol("FIPS 197, Cipher", rep3=Cost(rounds=40, sent=2880 * plane(size.elements)))
 async def encrypt(ctx: Context, x: BShare, keys: RoundKeys) -> BShare:
     """[[AES-128]] of n blocks of 128 bits, all under the same shared key; bit j of byte i is plane 8i + j.
 

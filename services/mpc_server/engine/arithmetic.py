@@ -8,7 +8,9 @@ import numpy as np
 
 from caps.errors import PeerViolation, ShareError, party_name
 from caps.shares.ring import Ring, Words
+from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import FIRST, Cost, plane
 from services.mpc_server.engine.kernels import gram_mod, matmul_mod
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare, Shape, bits_of
@@ -22,7 +24,9 @@ async def reshare(ctx: Context, summand: Words) -> AShare:
     return ctx.share(summand, np.frombuffer(theirs, summand.dtype).reshape(summand.shape))
 
 
-@protocol("Araki et al. 2016, PRSS input by one party", rounds="1", sent="first*n*k//8")
+@protocol(
+    "Araki et al. 2016, PRSS input by one party", rep3=Cost(rounds=1, sent=FIRST * size.elements * size.ring_bits // 8)
+)
 async def share_from(ctx: Context, values: Words | None, *, dealer: int, shape: Shape, ring: Ring) -> AShare:
     """[[values]], where `values` is known to party `dealer` (and is None elsewhere).
 
@@ -47,7 +51,7 @@ async def share_from(ctx: Context, values: Words | None, *, dealer: int, shape: 
     return ctx.share(zero, ctx.prss.next_only(ctx.path + b"#input", shape, ring))
 
 
-@protocol("CaPS App. A, pi_MUL; Araki et al. 2016", rounds="1", sent="n*k//8")
+@protocol("CaPS App. A, pi_MUL; Araki et al. 2016", rep3=Cost(rounds=1, sent=size.elements * size.ring_bits // 8))
 async def multiply(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[x * y]], elementwise, modulo 2^k.
 
@@ -62,7 +66,10 @@ async def multiply(ctx: Context, x: AShare, y: AShare) -> AShare:
     return await reshare(ctx, local)
 
 
-@protocol("Araki et al. 2016, section 3.3: a sum of products costs one", rounds="1", sent="n*k//8")
+@protocol(
+    "Araki et al. 2016, section 3.3: a sum of products costs one",
+    rep3=Cost(rounds=1, sent=size.elements * size.ring_bits // 8),
+)
 async def dot(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[sum over the last axis of x * y]], modulo 2^k; n counts the sums, however long they are.
 
@@ -77,7 +84,7 @@ async def dot(ctx: Context, x: AShare, y: AShare) -> AShare:
     return await reshare(ctx, local + ctx.zeros(local.shape, x.ring))
 
 
-@protocol("CaPS section 3; Araki et al. 2016", rounds="1", sent="r*c*k//8")
+@protocol("CaPS section 3; Araki et al. 2016", rep3=Cost(rounds=1, sent=size.rows * size.columns * size.ring_bits // 8))
 async def matmul(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[x @ y]] of matrices, modulo 2^k; only the r x c result crosses the network.
 
@@ -92,7 +99,10 @@ async def matmul(ctx: Context, x: AShare, y: AShare) -> AShare:
     return await reshare(ctx, local + ctx.zeros(local.shape, x.ring))
 
 
-@protocol("CaPS Protocol 2, as a product of one-hot columns (docs/adr/0003)", rounds="1", sent="w*(w+1)//2*k//8")
+@protocol(
+    "CaPS Protocol 2, as a product of one-hot columns (docs/adr/0003)",
+    rep3=Cost(rounds=1, sent=size.columns * (size.columns + 1) // 2 * size.ring_bits // 8),
+)
 async def gram(ctx: Context, x: AShare) -> AShare:
     """[[x^T x]] of a matrix with w columns, modulo 2^k: for one-hot columns, every two-way marginal at once.
 
@@ -113,7 +123,10 @@ async def gram(ctx: Context, x: AShare) -> AShare:
     return triangle[both]
 
 
-@protocol("CaPS section 2; opening with a check of the replicated copy", rounds="1", sent="n*k//8 + 16")
+@protocol(
+    "CaPS section 2; opening with a check of the replicated copy",
+    rep3=Cost(rounds=1, sent=size.elements * size.ring_bits // 8 + 16),
+)
 async def reveal(ctx: Context, x: AShare) -> Words:
     """x itself, at every party. The component a party lacks comes from one holder, its digest from the other.
 
@@ -128,7 +141,7 @@ async def reveal(ctx: Context, x: AShare) -> Words:
     return x.mine + x.next + missing
 
 
-@protocol("as reveal, for XOR shares", rounds="1", sent="w*plane(n) + 16")
+@protocol("as reveal, for XOR shares", rep3=Cost(rounds=1, sent=size.width * plane(size.elements) + 16))
 async def reveal_bits(ctx: Context, x: BShare, *, ring: Ring) -> Words:
     """The w-bit elements of x as words of `ring`, at every party.
 

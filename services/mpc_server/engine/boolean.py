@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from caps.errors import ShareError, party_name
 from caps.shares.ring import PLANE, Z64, Words, pack_bits, plane_words, unpack_bits
+from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.registry import FUNCTIONS, log2, plane, protocol
+from services.mpc_server.engine.cost import FIRST, Cost, formula, log2, plane
+from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import BShare, Shape, stack_planes
 
 Indices = npt.NDArray[np.intp]
@@ -36,7 +38,7 @@ async def reshare_planes(ctx: Context, shape: Shape, summand: Words) -> BShare:
     return ctx.bits(shape, summand, np.frombuffer(theirs, PLANE).reshape(summand.shape))
 
 
-@protocol("as share_from, for XOR shares", rounds="1", sent="first*w*plane(n)")
+@protocol("as share_from, for XOR shares", rep3=Cost(rounds=1, sent=FIRST * size.width * plane(size.elements)))
 async def share_bits_from(ctx: Context, planes: Words | None, *, dealer: int, width: int, shape: Shape) -> BShare:
     """[[bits]] of w-bit elements whose planes are known to party `dealer` (None elsewhere).
 
@@ -75,7 +77,7 @@ def random_planes(ctx: Context, *, width: int, shape: Shape) -> BShare:
     return ctx.bits(shape, mine, next_)
 
 
-@protocol("Araki et al. 2016, over Z_2", rounds="1", sent="w*plane(n)")
+@protocol("Araki et al. 2016, over Z_2", rep3=Cost(rounds=1, sent=size.width * plane(size.elements)))
 async def conjunction(ctx: Context, x: BShare, y: BShare) -> BShare:
     """[[x AND y]], bit by bit, of w-bit elements.
 
@@ -94,7 +96,7 @@ def _local_and(x: BShare, y: BShare) -> Words:
     return product
 
 
-@protocol("binary tree of ANDs", rounds="log2(w)", sent="plane(n)*(w-1)")
+@protocol("binary tree of ANDs", rep3=Cost(rounds=log2(size.width), sent=plane(size.elements) * (size.width - 1)))
 async def all_of(ctx: Context, x: BShare) -> BShare:
     """[[1 if all w bits are set else 0]] per element.
 
@@ -110,7 +112,21 @@ async def all_of(ctx: Context, x: BShare) -> BShare:
     return x
 
 
-@protocol("carry tree: Brent and Kung 1982, its last output only", rounds="log2(w)", sent="carry_ands(w)*plane(n)")
+@formula
+def carry_ands(width: int) -> int:
+    """ANDs per element of `carry`."""
+    total = 0
+    while width > 1:
+        half = width // 2
+        total += 2 * half - 1
+        width -= half
+    return total
+
+
+@protocol(
+    "carry tree: Brent and Kung 1982, its last output only",
+    rep3=Cost(rounds=log2(size.width), sent=carry_ands(size.width) * plane(size.elements)),
+)
 async def carry(ctx: Context, generate: BShare, propagate: BShare) -> BShare:
     """[[the carry out of w bits]] from the propagate bit of each and, for those that do not, the generate bit.
 
@@ -137,17 +153,17 @@ async def carry(ctx: Context, generate: BShare, propagate: BShare) -> BShare:
     return g
 
 
-def carry_ands(width: int) -> int:
-    """ANDs per element of `carry`."""
-    total = 0
-    while width > 1:
-        half = width // 2
-        total += 2 * half - 1
-        width -= half
-    return total
+@formula
+def adder_ands(width: int) -> int:
+    """ANDs per element of `add_bits`."""
+    prefix = sum(len(updated) + len(passing) for updated, _, passing in _prefix_levels(width - 1))
+    return width - 1 + prefix
 
 
-@protocol("Sklansky 1960 parallel-prefix adder", rounds="1 + log2(w-1)", sent="adder_ands(w)*plane(n)")
+@protocol(
+    "Sklansky 1960 parallel-prefix adder",
+    rep3=Cost(rounds=1 + log2(size.width - 1), sent=adder_ands(size.width) * plane(size.elements)),
+)
 async def add_bits(ctx: Context, x: BShare, y: BShare) -> BShare:
     """[[x + y mod 2^w]] of w-bit elements.
 
@@ -183,12 +199,6 @@ def _prefix_levels(width: int) -> list[tuple[Indices, Indices, Indices]]:
     return levels
 
 
-def adder_ands(width: int) -> int:
-    """ANDs per element of `add_bits`."""
-    prefix = sum(len(updated) + len(passing) for updated, _, passing in _prefix_levels(width - 1))
-    return width - 1 + prefix
-
-
 def _replace(x: BShare, index: Indices, planes: BShare) -> BShare:
     mine, next_ = x.mine.copy(), x.next.copy()
     mine[index] = planes.mine
@@ -198,8 +208,7 @@ def _replace(x: BShare, index: Indices, planes: BShare) -> BShare:
 
 @protocol(
     "carry of the subtraction; Kogge and Stone 1973 recurrence",
-    rounds="log2(w+1)",
-    sent="carry_ands(w+1)*plane(n)",
+    rep3=Cost(rounds=log2(size.width + 1), sent=carry_ands(size.width + 1) * plane(size.elements)),
 )
 async def bits_less_than(ctx: Context, x: BShare, y: BShare) -> BShare:
     """[[1 if x < y else 0]] of unsigned w-bit elements.
@@ -216,7 +225,7 @@ async def bits_less_than(ctx: Context, x: BShare, y: BShare) -> BShare:
     return await carry(ctx, stack_planes([below, y]), stack_planes([below, ~(x ^ y)]))
 
 
-@protocol("inner product over Z_2; Araki et al. 2016", rounds="1", sent="w*plane(n)")
+@protocol("inner product over Z_2; Araki et al. 2016", rep3=Cost(rounds=1, sent=size.width * plane(size.elements)))
 async def pick(ctx: Context, flags: BShare, values: BShare) -> BShare:
     """[[XOR over the last axis of flag AND value]]: where one flag of a row is set, that row's value at it.
 
@@ -236,10 +245,28 @@ async def pick(ctx: Context, flags: BShare, values: BShare) -> BShare:
     return await reshare_planes(ctx, shape, local ^ ctx.zero_planes(values.width, reduced[0].size))
 
 
+@formula
+def tournament_rounds(count: int, width: int) -> int:
+    """Rounds of `tournament`."""
+    return sum(log2(width + 1) + log2(size - 1) + 1 for size in tournament_groups(count))
+
+
+@formula
+def tournament_bytes(count: int, width: int) -> int:
+    """Payload bytes one party sends in `tournament`."""
+    total, index_bits = 0, log2(count)
+    for members in tournament_groups(count):
+        groups = -(-count // members)
+        total += carry_ands(width + 1) * plane(groups * (members * (members - 1) // 2))
+        total += (members - 2) * plane(groups * members)
+        total += (width + index_bits) * plane(groups)
+        count = groups
+    return total
+
+
 @protocol(
     "CaPS App. A, pi_MAX, as a tournament of all-pairs groups",
-    rounds="tournament_rounds(n, w)",
-    sent="tournament_bytes(n, w)",
+    rep3=Cost(rounds=tournament_rounds(size.elements, size.width), sent=tournament_bytes(size.elements, size.width)),
 )
 async def tournament(ctx: Context, values: BShare) -> tuple[BShare, BShare]:
     """[[max]] and [[argmax]] of n unsigned w-bit values; the lowest index wins a tie.
@@ -260,8 +287,8 @@ async def tournament(ctx: Context, values: BShare) -> tuple[BShare, BShare]:
     numbers = (np.arange(count)[None, :] >> np.arange(index_bits)[:, None] & 1).astype(np.uint8)
     zero = np.zeros((index_bits, plane_words(count)), PLANE)
     entrants = stack_planes([values, ctx.bits(values.shape, zero, zero).flip(numbers)])
-    for level, size in enumerate(tournament_groups(count)):
-        entrants = await _winners(ctx.step(level), entrants, size, width)
+    for level, members in enumerate(tournament_groups(count)):
+        entrants = await _winners(ctx.step(level), entrants, members, width)
     winner = entrants.reshape()
     return winner.planes(slice(0, width)), winner.planes(slice(width, None))
 
@@ -308,24 +335,16 @@ def tournament_groups(count: int) -> list[int]:
     return sizes
 
 
-def tournament_rounds(count: int, width: int) -> int:
-    """Rounds of `tournament`."""
-    return sum(log2(width + 1) + log2(size - 1) + 1 for size in tournament_groups(count))
+@formula
+def prefix_ands(block: int) -> int:
+    """ANDs per element and block of `prefix_and`."""
+    return sum(len(updated) for updated, _, _ in _prefix_levels(block))
 
 
-def tournament_bytes(count: int, width: int) -> int:
-    """Payload bytes one party sends in `tournament`."""
-    total, index_bits = 0, log2(count)
-    for size in tournament_groups(count):
-        groups = -(-count // size)
-        total += carry_ands(width + 1) * plane(groups * (size * (size - 1) // 2))
-        total += (size - 2) * plane(groups * size)
-        total += (width + index_bits) * plane(groups)
-        count = groups
-    return total
-
-
-@protocol("Sklansky 1960 prefix network, in blocks", rounds="log2(b)", sent="w//b*prefix_ands(b)*plane(n)")
+@protocol(
+    "Sklansky 1960 prefix network, in blocks",
+    rep3=Cost(rounds=log2(size.block), sent=size.width // size.block * prefix_ands(size.block) * plane(size.elements)),
+)
 async def prefix_and(ctx: Context, x: BShare, *, block: int) -> BShare:
     """[[the AND of each bit with all lower ones of its block]], for blocks of b consecutive bits out of w.
 
@@ -343,12 +362,10 @@ async def prefix_and(ctx: Context, x: BShare, *, block: int) -> BShare:
     return x
 
 
-def prefix_ands(block: int) -> int:
-    """ANDs per element and block of `prefix_and`."""
-    return sum(len(updated) for updated, _, _ in _prefix_levels(block))
-
-
-@protocol("inner product over Z_2; Araki et al. 2016", rounds="1", sent="w//b*plane(n)")
+@protocol(
+    "inner product over Z_2; Araki et al. 2016",
+    rep3=Cost(rounds=1, sent=size.width // size.block * plane(size.elements)),
+)
 async def plane_dot(ctx: Context, x: BShare, y: BShare, *, block: int) -> BShare:
     """[[the parity of x AND y]] over each block of b consecutive bits out of w; as `pick`, along the planes.
 
@@ -363,10 +380,15 @@ async def plane_dot(ctx: Context, x: BShare, y: BShare, *, block: int) -> BShare
     return await reshare_planes(ctx, x.shape, local ^ ctx.zero_planes(blocks, x.size))
 
 
+@formula
+def one_hot_ands(width: int) -> int:
+    """ANDs per element of `one_hot`."""
+    return (1 << width) - width - 1
+
+
 @protocol(
     "outer products of halves, last row and column by linearity",
-    rounds="log2(w)",
-    sent="one_hot_ands(w)*plane(n)",
+    rep3=Cost(rounds=log2(size.width), sent=one_hot_ands(size.width) * plane(size.elements)),
 )
 async def one_hot(ctx: Context, x: BShare) -> BShare:
     """[[2^w bits, of which bit x is set]], for x a number of w bits.
@@ -409,11 +431,6 @@ def _completed(inner: Words, low: Words, high: Words) -> Words:
     return full.reshape(-1, inner.shape[1])
 
 
-def one_hot_ands(width: int) -> int:
-    """ANDs per element of `one_hot`."""
-    return (1 << width) - width - 1
-
-
 def positions(table: npt.NDArray[np.uint8]) -> Positions:
     """A public table of bits as `chosen` reads it: for each row, where it has a 1."""
     return [np.flatnonzero(row) for row in table]
@@ -436,13 +453,3 @@ def chosen(flags: BShare, rows: Positions) -> BShare:
         return out
 
     return flags._with(selected(flags.mine), selected(flags.next))
-
-
-FUNCTIONS.update(
-    carry_ands=carry_ands,
-    adder_ands=adder_ands,
-    tournament_rounds=tournament_rounds,
-    tournament_bytes=tournament_bytes,
-    prefix_ands=prefix_ands,
-    one_hot_ands=one_hot_ands,
-)

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from caps.errors import ShareError
+from services.mpc_server.engine import size
 from services.mpc_server.engine.arithmetic import dot, multiply
-from services.mpc_server.engine.boolean import all_of, carry, conjunction, tournament
+from services.mpc_server.engine.boolean import (
+    adder_ands,
+    all_of,
+    carry,
+    carry_ands,
+    conjunction,
+    tournament,
+    tournament_bytes,
+    tournament_rounds,
+)
 from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.conversion import from_bits, halves_in_bits, to_bits
+from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare
 
-SIGN = "((1+first)*k - 1 + carry_ands(k-1))*plane(n)"
+SIGN = ((1 + FIRST) * size.ring_bits - 1 + carry_ands(size.ring_bits - 1)) * plane(size.elements)
 """Bytes of `negative`."""
 
 
 @protocol(
     "top bit of a sum of two halves: Mohassel and Rindal 2018, with one input fewer",
-    rounds="2 + log2(k-1)",
-    sent=SIGN,
+    rep3=Cost(rounds=2 + log2(size.ring_bits - 1), sent=SIGN),
 )
 async def negative(ctx: Context, x: AShare) -> BShare:
     """[[1 if x < 0 else 0]] as a shared bit, x signed.
@@ -35,8 +45,7 @@ async def negative(ctx: Context, x: AShare) -> BShare:
 
 @protocol(
     "CaPS App. A, pi_LT",
-    rounds="4 + log2(k-1)",
-    sent=f"n*k//8 + {SIGN}",
+    rep3=Cost(rounds=4 + log2(size.ring_bits - 1), sent=size.elements * size.ring_bits // 8 + SIGN),
 )
 async def less_than(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x < y else 0]], elementwise, signed.
@@ -52,8 +61,7 @@ async def less_than(ctx: Context, x: AShare, y: AShare) -> AShare:
 
 @protocol(
     "CaPS App. A, pi_GT",
-    rounds="4 + log2(k-1)",
-    sent=f"n*k//8 + {SIGN}",
+    rep3=Cost(rounds=4 + log2(size.ring_bits - 1), sent=size.elements * size.ring_bits // 8 + SIGN),
 )
 async def greater_than(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x > y else 0]], elementwise, signed.
@@ -66,8 +74,7 @@ async def greater_than(ctx: Context, x: AShare, y: AShare) -> AShare:
 
 @protocol(
     "CaPS App. A, pi_GTE",
-    rounds="4 + log2(k-1)",
-    sent=f"n*k//8 + {SIGN}",
+    rep3=Cost(rounds=4 + log2(size.ring_bits - 1), sent=size.elements * size.ring_bits // 8 + SIGN),
 )
 async def greater_equal(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x >= y else 0]], elementwise, signed.
@@ -80,8 +87,10 @@ async def greater_equal(ctx: Context, x: AShare, y: AShare) -> AShare:
 
 @protocol(
     "CaPS App. A, pi_EQ",
-    rounds="3 + log2(k)",
-    sent="n*k//8 + ((1+first)*k - 1)*plane(n)",
+    rep3=Cost(
+        rounds=3 + log2(size.ring_bits),
+        sent=size.elements * size.ring_bits // 8 + ((1 + FIRST) * size.ring_bits - 1) * plane(size.elements),
+    ),
 )
 async def equal(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x = y else 0]], elementwise.
@@ -105,8 +114,7 @@ async def equal(ctx: Context, x: AShare, y: AShare) -> AShare:
 
 @protocol(
     "CaPS Protocol 7, lines 3-4",
-    rounds="5 + log2(k-1)",
-    sent=f"2*n*k//8 + {SIGN}",
+    rep3=Cost(rounds=5 + log2(size.ring_bits - 1), sent=2 * size.elements * size.ring_bits // 8 + SIGN),
 )
 async def absolute(ctx: Context, x: AShare) -> AShare:
     """[[|x|]], elementwise.
@@ -121,8 +129,10 @@ async def absolute(ctx: Context, x: AShare) -> AShare:
 
 @protocol(
     "CaPS Protocol 7, pi_NORM-L1",
-    rounds="5 + log2(k-1)",
-    sent=f"m*k//8 + n*k//8 + {SIGN}",
+    rep3=Cost(
+        rounds=5 + log2(size.ring_bits - 1),
+        sent=size.sums * size.ring_bits // 8 + size.elements * size.ring_bits // 8 + SIGN,
+    ),
 )
 async def l1_norm(ctx: Context, x: AShare) -> AShare:
     """[[sum over the last axis of |x|]]; n counts elements, m the sums.
@@ -137,8 +147,12 @@ async def l1_norm(ctx: Context, x: AShare) -> AShare:
 
 @protocol(
     "CaPS App. A, pi_MAX",
-    rounds="4 + log2(k-1) + tournament_rounds(n, k)",
-    sent="(2 + first*(k + log2(n) - 2))*k//8 + (first*k + adder_ands(k))*plane(n) + tournament_bytes(n, k)",
+    rep3=Cost(
+        rounds=4 + log2(size.ring_bits - 1) + tournament_rounds(size.elements, size.ring_bits),
+        sent=(2 + FIRST * (size.ring_bits + log2(size.elements) - 2)) * size.ring_bits // 8
+        + (FIRST * size.ring_bits + adder_ands(size.ring_bits)) * plane(size.elements)
+        + tournament_bytes(size.elements, size.ring_bits),
+    ),
 )
 async def argmax(ctx: Context, x: AShare) -> tuple[AShare, AShare]:
     """[[max of x]] and [[its index]], x a vector of n signed numbers; the lowest index wins a tie.

@@ -11,10 +11,6 @@ of thousands, and the noise would no longer hide it. A contribution that fails i
 
 Columns are words of Z_2^16, or of 32 bits for tables of more than 65,535 rows: what was shared in Z_2^24 is computed on
 modulo 2^32, for then it is right modulo 2^24. Counts are taken modulo 2^22 of these.
-
-Sizes in the costs: n rows of columns in words of r bits; m cells of the layout, c of them in marginals of two and more
-attributes; q columns that are products, in l levels, p columns with them; u contributions of columns; v contributions
-of marginals with e cells in Z_2^k; j combinations; g columns of lower precedence, h holders of one attribute at most.
 """
 
 from __future__ import annotations
@@ -35,12 +31,15 @@ from caps.dp.bounds import COUNT_BITS, MOST_COUNTED, ONE_HOT_COMBINATIONS, count
 from caps.errors import DomainError, ShareError
 from caps.shares.prss import expand
 from caps.shares.ring import RINGS, Z8, Z16, Z22, Z24, Z32, Z64, Ring, Words
+from services.mpc_server.engine import size
 from services.mpc_server.engine.arithmetic import multiply, reshare, reveal
+from services.mpc_server.engine.boolean import carry_ands
 from services.mpc_server.engine.comparison import equal
 from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.conversion import lift
+from services.mpc_server.engine.cost import FIRST, Cost, Expr, Size, Sizes, formula, largest, log2, plane, smallest
 from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_of_parts, matmul_mod, subset_sums
-from services.mpc_server.engine.registry import FUNCTIONS, log2, plane, protocol
+from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, Shape, concatenate
 
 Indices: TypeAlias = npt.NDArray[np.intp]
@@ -61,15 +60,18 @@ BLOCK_WORDS = 1 << 22
 MAX_DEGREE = 8
 _COINS = b"caps/v1/compute/coins"
 
-_LIFTED = "(1+first)*{e}*8 + ((1+first)*{k} + carry_ands({k}))*plane({e})"
-_ADD_ROUNDS = "7 + log2(k)"
-_ADD_SENT = _LIFTED.format(e="e", k="k") + " + 64 + 16*v*j"
-_CHECK_SENT = f"64 + u*{3 * COMBINATIONS**2}*r//8"
-_COUNT_ROUNDS = "l*row_blocks(n, p, r) + min(c, 1) + 4 + log2(group_bits(r))"
-_COUNT_SENT = "(n*q + row_groups(n, r)*c)*r//8 + " + _LIFTED.format(e="row_groups(n, r)*m", k="group_bits(r)")
+
+def lifted_bytes(counts: Expr | int, bits: Expr | int) -> Expr:
+    """Bytes of `lift` to Z_2^64."""
+    return (1 + FIRST) * counts * 8 + ((1 + FIRST) * bits + carry_ands(bits)) * plane(counts)
 
 
-@protocol("PRSS words, opened", rounds="1", sent="48")
+ADD_ROUNDS = 7 + log2(size.count_bits)
+ADD_SENT = lifted_bytes(size.marginal_cells, size.count_bits) + 64 + 16 * size.marginal_inputs * size.combinations
+_CHECK_SENT = 64 + size.column_inputs * (3 * COMBINATIONS**2) * size.word_bits // 8
+
+
+@protocol("PRSS words, opened", rep3=Cost(rounds=1, sent=48))
 async def toss(ctx: Context) -> Words:
     """Four public random words, which no party could know before this round: a seed of 32 bytes.
 
@@ -129,7 +131,10 @@ def _check_marginals(
     return layouts, ring
 
 
-@protocol("random linear combinations, as in Prio (Corrigan-Gibbs and Boneh 2017)", rounds="3", sent="64 + 16*v*j")
+@protocol(
+    "random linear combinations, as in Prio (Corrigan-Gibbs and Boneh 2017)",
+    rep3=Cost(rounds=3, sent=64 + 16 * size.marginal_inputs * size.combinations),
+)
 async def check_totals(ctx: Context, contributions: Sequence[AShare], *, layouts: Sequence[Layout], bits: int) -> Flags:
     """Which contributions of marginals are consistent: each table has one number of rows, so one total.
 
@@ -180,7 +185,7 @@ def own_bits(contributions: Sequence[HorizontalInput], rows: int = 0) -> int:
     return min(counted_bits(len(contributions), rows), contributions[0].marginals.ring.bits)
 
 
-@protocol("CaPS Protocol 2, lines 1-5", rounds=_ADD_ROUNDS, sent=_ADD_SENT)
+@protocol("CaPS Protocol 2, lines 1-5", rep3=Cost(rounds=ADD_ROUNDS, sent=ADD_SENT))
 async def add_marginals(
     ctx: Context, contributions: Sequence[HorizontalInput], *, layout: Layout, bits: int
 ) -> tuple[AShare, Flags]:
@@ -233,7 +238,7 @@ _WIDTHS = {Z16: _Width(Z16, Z16), Z32: _Width(Z24, Z22)}
 """By the ring that servers compute in."""
 
 
-@protocol("squares as in Prio (2017), combined as by Freivalds 1977", rounds="4", sent=_CHECK_SENT)
+@protocol("squares as in Prio (2017), combined as by Freivalds 1977", rep3=Cost(rounds=4, sent=_CHECK_SENT))
 async def check_one_hot(ctx: Context, contributions: Sequence[AShare], *, blocks: Sequence[Sequence[int]]) -> Flags:
     """Which contributions consist of one-hot or zero blocks; `blocks` gives the sizes of each one's blocks, in order.
 
@@ -304,13 +309,17 @@ def _one_hot_summand(x: AShare, sizes: Sequence[int], seed: bytes, label: bytes)
     return product
 
 
-@protocol("CaPS App. B, common data: pi_JOIN with a fixed precedence", rounds="log2(h)", sent="n*g*r//8")
+@protocol(
+    "CaPS App. B, common data: pi_JOIN with a fixed precedence",
+    rep3=Cost(rounds=log2(size.most_holders), sent=size.rows * size.lower_columns * size.word_bits // 8),
+)
 async def coalesce(ctx: Context, stacks: Sequence[Sequence[AShare]]) -> tuple[AShare, ...]:
     """For each attribute, the block of the first holder that has a value in a row; zeros if none has.
 
     `stacks[a]` holds the blocks of attribute a in order of precedence. Two are merged as
     first + (1 - presence) * second, the presence being the sum of a row of the first. That is associative, so any
-    number of holders is merged in a tree, all attributes in one message; g counts the columns of all but first blocks.
+    number of holders is merged in a tree, all attributes in one message; lower columns are those
+    of all blocks but the first.
 
     Deviation: the paper joins common data without saying whose value counts when holders differ.
 
@@ -519,15 +528,15 @@ def _choose_products(
 
 
 def _proper_parts(clique: Part) -> Iterator[Part]:
-    for size in range(2, len(clique)):
-        yield from combinations(clique, size)
+    for count in range(2, len(clique)):
+        yield from combinations(clique, count)
 
 
 def _splits(domain: Domain, part: Part) -> Iterator[tuple[Part, Part]]:
     """All ways to cut a part in two, the one with more cells first."""
     first, *others = part
-    for size in range(len(others)):
-        for chosen in combinations(others, size):
+    for count in range(len(others)):
+        for chosen in combinations(others, count):
             one = (first, *chosen)
             other = tuple(position for position in part if position not in one)
             yield (one, other) if _cells(domain, one) >= _cells(domain, other) else (other, one)
@@ -555,10 +564,50 @@ def _joined(parts: Sequence[Indices]) -> Indices:
     return np.concatenate([np.zeros(0, np.intp), *parts])
 
 
+def _row_slices(rows: int, columns: int) -> list[slice]:
+    """Blocks of at most BLOCK_WORDS elements, but not of a few rows each."""
+    step = max(BLOCK_ROWS, BLOCK_WORDS // columns)
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+@formula
+def group_bits(bits: int) -> int:
+    """Bits of a group's count, of columns in words of so many."""
+    return _WIDTHS[RINGS[bits]].counted.bits
+
+
+def _group_rows(bits: int) -> int:
+    """Rows that `count` counts together, of columns in words of so many bits."""
+    return GROUP_ROWS if bits == Z16.bits else WIDE_GROUP_ROWS
+
+
+@formula
+def row_groups(rows: int, bits: int) -> int:
+    """Groups of rows that `count` lifts separately."""
+    return -(-rows // _group_rows(bits))
+
+
+@formula
+def row_blocks(rows: int, columns: int, bits: int) -> int:
+    """Blocks of rows that `count` multiplies one after the other."""
+    full, rest = divmod(rows, _group_rows(bits))
+    return full * len(_row_slices(_group_rows(bits), columns)) + len(_row_slices(rest, columns))
+
+
+_COUNT_ROUNDS = (
+    size.levels * row_blocks(size.rows, size.pool_columns, size.word_bits)
+    + smallest(size.product_cells, 1)
+    + 4
+    + log2(group_bits(size.word_bits))
+)
+_COUNT_SENT = (
+    size.rows * size.product_columns + row_groups(size.rows, size.word_bits) * size.product_cells
+) * size.word_bits // 8 + lifted_bytes(row_groups(size.rows, size.word_bits) * size.cells, group_bits(size.word_bits))
+
+
 @protocol(
     "CaPS Protocols 2 and 11, as products of one-hot columns (docs/adr/0003)",
-    rounds=_COUNT_ROUNDS,
-    sent=_COUNT_SENT,
+    rep3=Cost(rounds=_COUNT_ROUNDS, sent=_COUNT_SENT),
 )
 async def count(ctx: Context, *columns: AShare, layout: Layout) -> AShare:
     """[[all marginals]] of a layout over Z_2^64, from the one-hot columns of its whole domain, which may come in parts.
@@ -634,58 +683,47 @@ def _chosen(parts: Sequence[AShare], columns: Indices) -> list[AShare]:
     return chosen
 
 
-def _row_slices(rows: int, columns: int) -> list[slice]:
-    """Blocks of at most BLOCK_WORDS elements, but not of a few rows each."""
-    step = max(BLOCK_ROWS, BLOCK_WORDS // columns)
-    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
-
-
-def group_bits(bits: int) -> int:
-    """Bits of a group's count, of columns in words of so many."""
-    return _WIDTHS[RINGS[bits]].counted.bits
-
-
-def _group_rows(bits: int) -> int:
-    """Rows that `count` counts together, of columns in words of so many bits."""
-    return GROUP_ROWS if bits == Z16.bits else WIDE_GROUP_ROWS
-
-
-def row_groups(rows: int, bits: int) -> int:
-    """Groups of rows that `count` lifts separately."""
-    return -(-rows // _group_rows(bits))
-
-
-def row_blocks(rows: int, columns: int, bits: int) -> int:
-    """Blocks of rows that `count` multiplies one after the other."""
-    full, rest = divmod(rows, _group_rows(bits))
-    return full * len(_row_slices(_group_rows(bits), columns)) + len(_row_slices(rest, columns))
-
-
-def count_sizes(layout: Layout, rows: int, bits: int = Z16.bits) -> dict[str, int]:
+def count_sizes(layout: Layout, rows: int, bits: int = Z16.bits) -> dict[Size, int]:
     """The sizes that the declared cost of `count` is a formula of, for columns in words of `bits`."""
     recipe = recipe_of(layout)
     return {
-        "n": rows,
-        "r": bits,
-        "m": layout.cells,
-        "c": recipe.cells,
-        "q": recipe.products,
-        "p": recipe.width + recipe.products,
-        "l": len(recipe.levels),
+        size.rows: rows,
+        size.word_bits: bits,
+        size.cells: layout.cells,
+        size.product_cells: recipe.cells,
+        size.product_columns: recipe.products,
+        size.pool_columns: recipe.width + recipe.products,
+        size.levels: len(recipe.levels),
     }
+
+
+@formula
+def paper_blocks(rows: int, columns: int) -> int:
+    """Blocks of rows that `count_paper` works through one after the other."""
+    return len(_row_slices(rows, columns))
+
+
+@formula
+def block_planes(rows: int, width: int, columns: int) -> int:
+    """Bytes of a bit plane of `rows` x `width` elements, each of its blocks in whole words."""
+    return sum(plane((block.stop - block.start) * width) for block in _row_slices(rows, columns))
 
 
 @protocol(
     "CaPS Protocols 2 and 11",
-    rounds="paper_blocks(n, p)*(8 + d)",
-    sent="8*n*w + (63 + first*64)*block_planes(n, w, p) + 8*n*q",
+    rep3=Cost(
+        rounds=paper_blocks(size.rows, size.pool_columns) * (8 + size.degree),
+        sent=8 * size.rows * size.tests
+        + (63 + FIRST * 64) * block_planes(size.rows, size.tests, size.pool_columns)
+        + 8 * size.rows * size.product_columns,
+    ),
 )
 async def count_paper(ctx: Context, codes: AShare, *, layout: Layout) -> AShare:
     """[[all marginals]] of a layout from integer codes, one column per attribute, by comparing rows with cells.
 
     Every code is tested for equality with every category, every cell of every row is the product of its tests. The
-    baseline of benchmarks: what is sent grows with the rows. w is the number of tests of a row, q of products, d the
-    largest number of attributes of a marginal, p = w + m.
+    baseline of benchmarks: what is sent grows with the rows. Tests and product columns are counted per row; the
+    pool is tests and cells.
 
     Deviation: a column meets each category once, not once per cell; rows and queries are batched, in blocks of rows.
 
@@ -731,22 +769,18 @@ def _factors(layout: Layout) -> tuple[tuple[Indices, ...], Indices]:
     return tuple(factors), order
 
 
-def paper_blocks(rows: int, columns: int) -> int:
-    """Blocks of rows that `count_paper` works through one after the other."""
-    return len(_row_slices(rows, columns))
-
-
-def block_planes(rows: int, width: int, columns: int) -> int:
-    """Bytes of a bit plane of `rows` x `width` elements, each of its blocks in whole words."""
-    return sum(plane((block.stop - block.start) * width) for block in _row_slices(rows, columns))
-
-
-def paper_sizes(layout: Layout, rows: int) -> dict[str, int]:
+def paper_sizes(layout: Layout, rows: int) -> dict[Size, int]:
     """The sizes that the declared cost of `count_paper` is a formula of."""
     factors, _ = _factors(layout)
     width = layout.domain.width
     products = sum(len(columns) for columns in factors[1:])
-    return {"n": rows, "w": width, "q": products, "d": len(factors), "p": width + layout.cells}
+    return {
+        size.rows: rows,
+        size.tests: width,
+        size.product_columns: products,
+        size.degree: len(factors),
+        size.pool_columns: width + layout.cells,
+    }
 
 
 class Answers(NamedTuple):
@@ -756,11 +790,16 @@ class Answers(NamedTuple):
     accepted: Flags
 
 
-_BOTH_ROUNDS = f"max(min(v, 1)*({_ADD_ROUNDS}), min(u, 1)*(4 + log2(h) + {_COUNT_ROUNDS}))"
-_BOTH_SENT = f"min(v, 1)*({_ADD_SENT}) + min(u, 1)*({_CHECK_SENT} + n*g*r//8 + {_COUNT_SENT})"
+_BOTH_ROUNDS = largest(
+    smallest(size.marginal_inputs, 1) * ADD_ROUNDS,
+    smallest(size.column_inputs, 1) * (4 + log2(size.most_holders) + _COUNT_ROUNDS),
+)
+_BOTH_SENT = smallest(size.marginal_inputs, 1) * ADD_SENT + smallest(size.column_inputs, 1) * (
+    _CHECK_SENT + size.rows * size.lower_columns * size.word_bits // 8 + _COUNT_SENT
+)
 
 
-@protocol("CaPS Protocol 2, pi_COMP", rounds=_BOTH_ROUNDS, sent=_BOTH_SENT)
+@protocol("CaPS Protocol 2, pi_COMP", rep3=Cost(rounds=_BOTH_ROUNDS, sent=_BOTH_SENT))
 async def compute_answers(
     ctx: Context,
     inputs: Sequence[HorizontalInput | ColumnsInput],
@@ -854,14 +893,14 @@ async def _count_joined(
     rows, ring = inputs[0].columns.shape[0], inputs[0].columns.ring
     stacks: list[list[AShare]] = []
     last: tuple[ColumnsInput, slice] | None = None
-    for name, size in zip(used.names, used.sizes, strict=True):
+    for name, width in zip(used.names, used.sizes, strict=True):
         found = [(one, domain.project(one.attributes).columns(name)) for one in valid if name in one.attributes]
         if last is not None and len(found) == 1 and found[0][0] is last[0] and found[0][1].start == last[1].stop:
             # Neighbours that nobody else brings stay one block: narrow blocks are slow to put side by side.
             found = [(last[0], slice(last[1].start, found[0][1].stop))]
             stacks.pop()
         last = found[0] if len(found) == 1 else None
-        stacks.append([one.columns[:, where] for one, where in found] or [_zeros(ctx, (rows, size), ring)])
+        stacks.append([one.columns[:, where] for one, where in found] or [_zeros(ctx, (rows, width), ring)])
     joined = await coalesce(ctx.step("join"), stacks)
     counts = await count(ctx.step("count"), *joined, layout=wanted)
     mine, next_ = np.zeros(layout.cells, Z64.dtype), np.zeros(layout.cells, Z64.dtype)
@@ -874,13 +913,33 @@ def _zeros(ctx: Context, shape: Shape, ring: Ring) -> AShare:
     return ctx.share(np.zeros(shape, ring.dtype), np.zeros(shape, ring.dtype))
 
 
-def marginals_sizes(layouts: Sequence[Layout], bits: int) -> dict[str, int]:
+def marginals_sizes(layouts: Sequence[Layout], bits: int) -> dict[Size, int]:
     """The sizes that the declared cost of `add_marginals` is a formula of: a layout for each contribution."""
     cells = sum(layout.cells for layout in layouts)
-    return {"v": len(layouts), "e": cells, "k": bits, "j": combinations_of_totals(layouts, bits)}
+    return {
+        size.marginal_inputs: len(layouts),
+        size.marginal_cells: cells,
+        size.count_bits: bits,
+        size.combinations: combinations_of_totals(layouts, bits),
+    }
 
 
-NO_ANSWERS = dict.fromkeys("nmcqlvejugh", 0) | {"k": 16, "r": 16, "p": 1}
+NO_ANSWERS: Sizes = {
+    size.rows: 0,
+    size.word_bits: Z16.bits,
+    size.cells: 0,
+    size.product_cells: 0,
+    size.product_columns: 0,
+    size.pool_columns: 1,
+    size.levels: 0,
+    size.column_inputs: 0,
+    size.lower_columns: 0,
+    size.most_holders: 0,
+    size.marginal_inputs: 0,
+    size.marginal_cells: 0,
+    size.count_bits: 16,
+    size.combinations: 0,
+}
 """The sizes of `compute_answers` if nobody brings anything: each way of contributing sets its own."""
 
 
@@ -889,11 +948,11 @@ def answers_sizes(
     layout: Layout,
     counted: Sequence[Clique] | None = None,
     bits: int | None = None,
-) -> dict[str, int]:
+) -> dict[Size, int]:
     """The sizes that the declared cost of `compute_answers` is a formula of."""
     marginals = [one for one in inputs if isinstance(one, HorizontalInput)]
     columns = [one for one in inputs if isinstance(one, ColumnsInput)]
-    sizes = NO_ANSWERS.copy()
+    sizes = dict(NO_ANSWERS)
     if marginals:
         bits = bits or own_bits(marginals, columns[0].columns.shape[0] if columns else 0)
         sizes |= marginals_sizes([one.layout(layout) for one in marginals], bits)
@@ -901,17 +960,11 @@ def answers_sizes(
         brought = Counter(name for one in columns for name in one.attributes)
         cliques = [q for q in layout.cliques if all(name in brought for name in q)] if counted is None else counted
         used = layout.domain.project({name for clique in cliques for name in clique})
-        lower = sum((brought[name] - 1) * size for name, size in zip(used.names, used.sizes, strict=True))
-        sizes |= {"u": len(columns), "g": lower, "h": max(brought[name] for name in used.names)}
+        sizes |= {
+            size.column_inputs: len(columns),
+            size.lower_columns: sum((brought[n] - 1) * width for n, width in zip(used.names, used.sizes, strict=True)),
+            size.most_holders: max(brought[name] for name in used.names),
+        }
         found = columns[0].columns
         sizes |= count_sizes(Layout(used, tuple(cliques)), found.shape[0], found.ring.bits)
     return sizes
-
-
-FUNCTIONS.update(
-    group_bits=group_bits,
-    row_groups=row_groups,
-    row_blocks=row_blocks,
-    paper_blocks=paper_blocks,
-    block_planes=block_planes,
-)

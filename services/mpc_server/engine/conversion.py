@@ -10,9 +10,19 @@ import numpy as np
 
 from caps.errors import DomainError
 from caps.shares.ring import PLANE, Ring, Words, plane_words, unpack_bits
+from services.mpc_server.engine import size
 from services.mpc_server.engine.arithmetic import share_from
-from services.mpc_server.engine.boolean import add_bits, bits_known_to_two, carry, conjunction, share_bits_from
+from services.mpc_server.engine.boolean import (
+    add_bits,
+    adder_ands,
+    bits_known_to_two,
+    carry,
+    carry_ands,
+    conjunction,
+    share_bits_from,
+)
 from services.mpc_server.engine.context import Context, together
+from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare, component_bits, stack_planes
 
@@ -37,8 +47,10 @@ async def halves_in_bits(ctx: Context, x: AShare, width: int) -> tuple[BShare, B
 
 @protocol(
     "bit decomposition: Mohassel and Rindal 2018, with one input fewer",
-    rounds="2 + log2(k-1)",
-    sent="(first*k + adder_ands(k))*plane(n)",
+    rep3=Cost(
+        rounds=2 + log2(size.ring_bits - 1),
+        sent=(FIRST * size.ring_bits + adder_ands(size.ring_bits)) * plane(size.elements),
+    ),
 )
 async def to_bits(ctx: Context, x: AShare) -> BShare:
     """[[the k bits of x]], lowest first.
@@ -53,8 +65,7 @@ async def to_bits(ctx: Context, x: AShare) -> BShare:
 
 @protocol(
     "bit injection: Mohassel and Rindal 2018, the first product made local",
-    rounds="2",
-    sent="(first*(w-1) + 1)*n*k//8",
+    rep3=Cost(rounds=2, sent=(FIRST * (size.width - 1) + 1) * size.elements * size.ring_bits // 8),
 )
 async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
     """[[x]] over Z_2^k from its w bits, read as an unsigned number.
@@ -115,8 +126,11 @@ async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
 
 @protocol(
     "exact share conversion: carries counted, as in Dalskov, Escudero and Keller 2019",
-    rounds="4 + log2(k)",
-    sent="(1+first)*n*t//8 + ((1+first)*k + carry_ands(k))*plane(n)",
+    rep3=Cost(
+        rounds=4 + log2(size.ring_bits),
+        sent=(1 + FIRST) * size.elements * size.target_bits // 8
+        + ((1 + FIRST) * size.ring_bits + carry_ands(size.ring_bits)) * plane(size.elements),
+    ),
 )
 async def lift(ctx: Context, x: AShare, *, ring: Ring, modulo: Ring | None = None) -> AShare:
     """[[x]] over the larger ring Z_2^t from a sharing over Z_2^k, x read as unsigned.
@@ -150,8 +164,11 @@ async def lift(ctx: Context, x: AShare, *, ring: Ring, modulo: Ring | None = Non
 
 @protocol(
     "CaPS section 2: deterministic truncation of Dalskov, Escudero and Keller 2019",
-    rounds="4 + log2(f)",
-    sent="(2+first)*n*k//8 + ((1+first)*(f+1) + carry_ands(f))*plane(n)",
+    rep3=Cost(
+        rounds=4 + log2(size.dropped_bits),
+        sent=(2 + FIRST) * size.elements * size.ring_bits // 8
+        + ((1 + FIRST) * (size.dropped_bits + 1) + carry_ands(size.dropped_bits)) * plane(size.elements),
+    ),
 )
 async def truncate(ctx: Context, x: AShare, *, bits: int) -> AShare:
     """[[floor(x / 2^f)]], signed and exact.

@@ -8,11 +8,6 @@ holder or to an identifier. These numbers carry noise: for every set of two tabl
 rows without values, so many of them in all tables of the set as a number says that they drew on shares. Codes are
 expanded to one-hot columns only then, for rows that count, at the place of their person; so tables travel in their
 small form.
-
-Sizes in the costs: `tables`, of which those accepted have n rows, dummies included, of s bytes in all; `ordered` bytes
-of planes of all tables' rows but the first; `sets` of tables with d dummies for each, `copied` into so many further
-tables; a joint (aligned) rows, counted in g groups, which take z rounds before they are counted, in b blocks; to expand
-them takes x bytes for ANDs and w bytes of planes of columns, to merge them y elements. The other letters as in compute.
 """
 
 from __future__ import annotations
@@ -31,21 +26,24 @@ from caps.dp.bounds import ID_COMBINATIONS
 from caps.errors import DomainError, ShareError
 from caps.shares.prss import expand
 from caps.shares.ring import PLANE, Z8, Z16, Z64, Words, pack_bits, plane_words, unpack_bits
+from services.mpc_server.engine import size
 from services.mpc_server.engine.aes import BLOCK_BITS, CACHED_BLOCKS, RoundKeys, encrypt, expand_key, random_key
 from services.mpc_server.engine.arithmetic import reveal_bits
 from services.mpc_server.engine.boolean import (
     Indices,
+    adder_ands,
     bits_less_than,
+    carry_ands,
     conjunction,
     one_hot,
     one_hot_ands,
     random_planes,
 )
 from services.mpc_server.engine.compute import (
-    _ADD_ROUNDS,
-    _ADD_SENT,
-    _LIFTED,
+    ADD_ROUNDS,
+    ADD_SENT,
     GROUP_ROWS,
+    NO_ANSWERS,
     Answers,
     Flags,
     HorizontalInput,
@@ -54,6 +52,7 @@ from services.mpc_server.engine.compute import (
     coalesce,
     count,
     count_sizes,
+    lifted_bytes,
     marginals_sizes,
     own_bits,
     recipe_of,
@@ -62,7 +61,8 @@ from services.mpc_server.engine.compute import (
 )
 from services.mpc_server.engine.context import Branch, Context, together
 from services.mpc_server.engine.conversion import from_bits, to_bits
-from services.mpc_server.engine.registry import FUNCTIONS, log2, plane, protocol
+from services.mpc_server.engine.cost import FIRST, Cost, Size, formula, largest, log2, plane, smallest
+from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare
 from services.mpc_server.engine.shuffle import RowShare, concatenate_rows, own_rows, rows_of, shuffle, widened
 
@@ -74,8 +74,7 @@ _TAG_BITS = 64
 """A tag of 128 bits is opened as two words."""
 _ID_COINS = b"caps/v1/join/ids"
 _COMPARED = 8 * (ORDERED.stop - ORDERED.start)
-_IDS_SENT = f"64 + {ID_COMBINATIONS // 8}*tables + carry_ands({_COMPARED}+1)*ordered"
-_PLANT_SENT = f"(first*16 + adder_ands(16) + one_hot_ands(dummy_bits(d)))*plane(sets) + {BLOCK_BITS}*copied*plane(d)"
+_IDS_SENT = 64 + ID_COMBINATIONS // 8 * size.tables + carry_ands(_COMPARED + 1) * size.ordered_bytes
 
 
 class Mode(Enum):
@@ -119,8 +118,7 @@ Planted: TypeAlias = dict[tuple[int, ...], dict[int, RowShare]]
 
 @protocol(
     "comparisons of neighbours, then random combinations of what must be zero",
-    rounds=f"1 + max(1, min(ordered, 1)*log2({_COMPARED}+1))",
-    sent=_IDS_SENT,
+    rep3=Cost(rounds=1 + largest(1, smallest(size.ordered_bytes, 1) * log2(_COMPARED + 1)), sent=_IDS_SENT),
 )
 async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
     """Which tables have identifiers that increase from row to row, so that none occurs twice.
@@ -174,10 +172,20 @@ def _combined(wrong: BShare, seed: bytes, label: bytes) -> Words:
     return np.stack([pack_bits(np.bitwise_count(words) & 1) for words in sums])
 
 
+@formula
+def dummy_bits(dummies: int) -> int:
+    """Bits of a number of dummies, from none to all."""
+    return dummies.bit_length()
+
+
+_PLANT_SENT = (FIRST * 16 + adder_ands(16) + one_hot_ands(dummy_bits(size.dummies))) * plane(
+    size.sets
+) + BLOCK_BITS * size.copies * plane(size.dummies)
+
+
 @protocol(
     "shuffle DP by dummies, their number drawn on shares",
-    rounds="3 + log2(16-1) + log2(dummy_bits(d))",
-    sent=_PLANT_SENT,
+    rep3=Cost(rounds=3 + log2(16 - 1) + log2(dummy_bits(size.dummies)), sent=_PLANT_SENT),
 )
 async def plant_dummies(ctx: Context, noise: AShare, *, tables: int, reach: int) -> Planted:
     """[[identifiers of dummies]]: 2 reach of them for every set, in each of its tables.
@@ -217,11 +225,6 @@ def _block(x: BShare, number: int) -> BShare:
     return x.planes(slice(number * BLOCK_BITS, (number + 1) * BLOCK_BITS))
 
 
-def dummy_bits(dummies: int) -> int:
-    """Bits of a number of dummies, from none to all."""
-    return dummies.bit_length()
-
-
 class Tagged(NamedTuple):
     """Tables in an order nobody knows, and the tag of every row: two words."""
 
@@ -229,10 +232,18 @@ class Tagged(NamedTuple):
     tags: list[Words]
 
 
+@formula
+def tag_blocks(rows: int) -> int:
+    """Blocks of rows that `tag_rows` encrypts one after the other."""
+    return -(-rows // CACHED_BLOCKS)
+
+
 @protocol(
     "Mohassel, Rindal and Rosulek 2020, with AES for LowMC",
-    rounds="2 + 41*tag_blocks(n)",
-    sent="(1 + first)*s + 3008*plane(n) + 32*tag_blocks(n)",
+    rep3=Cost(
+        rounds=2 + 41 * tag_blocks(size.table_rows),
+        sent=(1 + FIRST) * size.table_bytes + 3008 * plane(size.table_rows) + 32 * tag_blocks(size.table_rows),
+    ),
 )
 async def tag_rows(ctx: Context, tables: Sequence[RowShare], keys: RoundKeys) -> Tagged:
     """Shuffled [[tables]] and, in the clear, the AES-128 encryption of each row's identifier under a secret key.
@@ -277,11 +288,6 @@ def _unpadded(x: BShare) -> BShare:
     return x._with(x.mine & mask, x.next & mask)
 
 
-def tag_blocks(rows: int) -> int:
-    """Blocks of rows that `tag_rows` encrypts one after the other."""
-    return -(-rows // CACHED_BLOCKS)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Matching:
     """Who is who: for each joint row and table the number of its row there, or -1. Public.
@@ -321,12 +327,12 @@ def match(
     present = (sources >= 0) @ (1 << np.arange(len(tags)))
     sources = sources[np.argsort(present, kind="stable")]
     patterns, kept, start = [], [], 0
-    for code, size in zip(*np.unique(present, return_counts=True), strict=True):
+    for code, persons in zip(*np.unique(present, return_counts=True), strict=True):
         members = tuple(i for i in range(len(tags)) if int(code) >> i & 1)
         if counts_somewhere([attributes[i] for i in members], cliques, needed):
-            patterns.append((members, int(size)))
-            kept.append(sources[start : start + size])
-        start += size
+            patterns.append((members, int(persons)))
+            kept.append(sources[start : start + persons])
+        start += persons
     return Matching(np.concatenate([sources[:0], *kept]), tuple(patterns))
 
 
@@ -354,13 +360,12 @@ def supposed(
 
 @protocol(
     "one-hot circuit, then bit injection: valid by construction",
-    rounds="2 + log2(b)",
-    sent="o*plane(n) + 16*w*plane(n)",
+    rep3=Cost(
+        rounds=2 + log2(size.code_bits), sent=size.ands * plane(size.rows) + 16 * size.columns * plane(size.rows)
+    ),
 )
 async def one_hot_columns(ctx: Context, codes: Sequence[BShare], *, sizes: Sequence[int]) -> AShare:
     """[[n x w one-hot columns]] over Z_2^16 from the codes of n rows: code c > 0 sets column c - 1 of its attribute.
-
-    b is the bits of the largest code, o the ANDs of all one-hot circuits.
 
     Pre-conditions: codes are vectors of the same length. Code 0 and codes beyond an attribute's size make zeros.
     Leaks: nothing.
@@ -415,14 +420,34 @@ class _Table:
         self.columns = {name: slice(*ends[i : i + 2]) for i, name in enumerate(self.names)}
 
 
-_JOIN_ROUNDS = "40 + 2*min(n, 1) + 41*tag_blocks(n) + z + l*b + g*(min(c, 1) + 8)"
+_JOIN_ROUNDS = (
+    40
+    + 2 * smallest(size.table_rows, 1)
+    + 41 * tag_blocks(size.table_rows)
+    + size.expand_rounds
+    + size.levels * size.row_blocks
+    + size.groups * (smallest(size.product_cells, 1) + 8)
+)
 _JOIN_SENT = (
-    f"1440 + {_IDS_SENT} + min(copied, 1)*({_PLANT_SENT}) + (1 + first)*s + 3008*plane(n) + 32*tag_blocks(n)"
-    " + x + 16*w + 2*y + 2*a*q + 2*g*c + g*(" + _LIFTED.format(e="m", k="16") + ")"
+    1440
+    + _IDS_SENT
+    + smallest(size.copies, 1) * _PLANT_SENT
+    + (1 + FIRST) * size.table_bytes
+    + 3008 * plane(size.table_rows)
+    + 32 * tag_blocks(size.table_rows)
+    + size.and_bytes
+    + 16 * size.plane_bytes
+    + 2 * size.merged
+    + 2 * size.joint_rows * size.product_columns
+    + 2 * size.groups * size.product_cells
+    + size.groups * lifted_bytes(size.cells, 16)
 )
 
 
-@protocol("CaPS App. B, pi_JOIN and Protocol 2, on rows without a common order", rounds=_JOIN_ROUNDS, sent=_JOIN_SENT)
+@protocol(
+    "CaPS App. B, pi_JOIN and Protocol 2, on rows without a common order",
+    rep3=Cost(rounds=_JOIN_ROUNDS, sent=_JOIN_SENT),
+)
 async def join_answers(
     ctx: Context,
     tables: Sequence[JoinInput],
@@ -528,12 +553,12 @@ async def _joined_columns(
     mine, next_ = (np.zeros((used.width, len(sources)), Z16.dtype).T for _ in range(2))  # columns come whole
     taken = dict.fromkeys(members, 0)
     start, merges, places = 0, [], []
-    for number, (some, size) in enumerate(runs):
-        rows = slice(start, start + size)
+    for number, (some, length) in enumerate(runs):
+        rows = slice(start, start + length)
         stacks, targets = [], []
         for name in used.names:
             stack = [
-                blocks[table][taken[table] : taken[table] + size, kinds[table].columns[name]]
+                blocks[table][taken[table] : taken[table] + length, kinds[table].columns[name]]
                 for table in some
                 if name in kinds[table].columns
             ]
@@ -548,8 +573,8 @@ async def _joined_columns(
             places.append(targets)
         for table in some:
             if table in taken:
-                taken[table] += size
-        start += size
+                taken[table] += length
+        start += length
     for targets, merged in zip(places, await together(*merges), strict=True):
         for target, block in zip(targets, merged, strict=True):
             mine[target], next_[target] = block.mine, block.next
@@ -564,13 +589,33 @@ class TableExtent(NamedTuple):
     accepted: bool = True
 
 
+_OF_TABLES = (
+    size.tables,
+    size.table_rows,
+    size.table_bytes,
+    size.ordered_bytes,
+    size.sets,
+    size.dummies,
+    size.copies,
+    size.joint_rows,
+)
+_OF_GROUPS = (
+    size.groups,
+    size.expand_rounds,
+    size.row_blocks,
+    size.and_bytes,
+    size.plane_bytes,
+    size.merged,
+)
+
+
 def join_sizes(
     extents: Sequence[TableExtent],
     matching: Matching,
     layout: Layout,
     counted: Sequence[Clique] | None = None,
     reach: int = 0,
-) -> dict[str, int]:
+) -> dict[Size, int]:
     """The sizes that the declared cost of `join_answers` is a formula of; `matching` is that of accepted tables.
 
     reach: of the dummies, 0 if there are none.
@@ -583,34 +628,45 @@ def join_sizes(
     added = 2 * reach * sum(0 in chosen for chosen in sets_of(len(valid)))  # as many to any other as to the first
     rows_of_each = [extent.rows + added for extent in valid]
     sizes = count_sizes(Layout(used, tuple(cliques)), 0)
-    sizes |= {"n": sum(rows_of_each), "a": sum(size for _, size in matching.patterns), "tables": len(extents)}
-    sizes["s"] = sum(rows * kind.row_bytes for rows, kind in zip(rows_of_each, kinds, strict=True))
-    sizes["ordered"] = sum(plane(extent.rows - 1) for extent in extents)
-    sizes |= {"sets": len(sets), "d": 2 * reach, "copied": sum(len(chosen) - 1 for chosen in sets)}
-    sizes |= dict.fromkeys("gzbxwy", 0)
+    sizes |= {
+        size.tables: len(extents),
+        size.table_rows: sum(rows_of_each),
+        size.table_bytes: sum(rows * kind.row_bytes for rows, kind in zip(rows_of_each, kinds, strict=True)),
+        size.ordered_bytes: sum(plane(extent.rows - 1) for extent in extents),
+        size.sets: len(sets),
+        size.dummies: 2 * reach,
+        size.copies: sum(len(chosen) - 1 for chosen in sets),
+        size.joint_rows: sum(found for _, found in matching.patterns),
+    }
+    sizes |= dict.fromkeys(_OF_GROUPS, 0)
     for group in _groups(matching.patterns, group_rows(used.width)):
         rows = dict.fromkeys(range(len(kinds)), 0)
         deepest = 1
-        for some, size in group.runs:
+        for some, found in group.runs:
             for table in some:
-                rows[table] += size
+                rows[table] += found
             for name, width in zip(used.names, used.sizes, strict=True):
                 holders = sum(name in kinds[table].names for table in some)
                 deepest = max(deepest, holders)
-                sizes["y"] += max(holders - 1, 0) * size * width
+                sizes[size.merged] += max(holders - 1, 0) * found * width
         expanded = [(kinds[table], count_) for table, count_ in rows.items() if count_ and kinds[table].names]
-        sizes["g"] += 1
-        sizes["z"] += 2 + log2(max(width for kind, _ in expanded for width in kind.widths)) + log2(deepest)
-        sizes["b"] += row_blocks(group.rows.stop - group.rows.start, sizes["p"], Z16.bits)
-        sizes["x"] += sum(plane(count_) * sum(map(one_hot_ands, kind.widths)) for kind, count_ in expanded)
-        sizes["w"] += sum(plane(count_) * sum(kind.sizes) for kind, count_ in expanded)
+        sizes[size.groups] += 1
+        widest = max(width for kind, _ in expanded for width in kind.widths)
+        sizes[size.expand_rounds] += 2 + log2(widest) + log2(deepest)
+        sizes[size.row_blocks] += row_blocks(group.rows.stop - group.rows.start, sizes[size.pool_columns], Z16.bits)
+        sizes[size.and_bytes] += sum(plane(count_) * sum(map(one_hot_ands, kind.widths)) for kind, count_ in expanded)
+        sizes[size.plane_bytes] += sum(plane(count_) * sum(kind.sizes) for kind, count_ in expanded)
     return sizes
 
 
 @protocol(
     "CaPS Protocol 2, pi_COMP, on rows without a common order",
-    rounds=f"max(min(v, 1)*({_ADD_ROUNDS}), min(u, 1)*({_JOIN_ROUNDS}))",
-    sent=f"min(v, 1)*({_ADD_SENT}) + min(u, 1)*({_JOIN_SENT})",
+    rep3=Cost(
+        rounds=largest(
+            smallest(size.marginal_inputs, 1) * (ADD_ROUNDS), smallest(size.column_inputs, 1) * (_JOIN_ROUNDS)
+        ),
+        sent=smallest(size.marginal_inputs, 1) * (ADD_SENT) + smallest(size.column_inputs, 1) * (_JOIN_SENT),
+    ),
 )
 async def compute_joined_answers(
     ctx: Context,
@@ -626,7 +682,7 @@ async def compute_joined_answers(
 
     As `compute_answers`, where tables to be joined stand in place of aligned columns: answers are the sum of what
     holders counted and of what is counted from the joined rows. By default `counted` is every clique whose attributes
-    are all brought by tables. u counts the tables.
+    are all brought by tables.
 
     Pre-conditions: no person is both in a table and among the rows that a holder counted for a clique; see
         join_answers.
@@ -673,12 +729,11 @@ def joined_sizes(
     bits: int | None = None,
     reach: int = 0,
     accepted: Sequence[bool] | None = None,
-) -> dict[str, int]:
+) -> dict[Size, int]:
     """The sizes that the declared cost of `compute_joined_answers` is a formula of, given its tables' matching."""
     marginals = [one for one in inputs if isinstance(one, HorizontalInput)]
     tables = [one for one in inputs if isinstance(one, JoinInput)]
-    sizes = dict.fromkeys("nsagzbxwymcqlvuejd", 0) | {"k": 16, "p": 1}
-    sizes |= dict.fromkeys(("tables", "ordered", "sets", "copied"), 0)
+    sizes = dict(NO_ANSWERS) | dict.fromkeys((*_OF_TABLES, *_OF_GROUPS), 0)
     if marginals:
         bits = bits or own_bits(marginals, sum(len(one.rows) for one in tables))
         sizes |= marginals_sizes([one.layout(layout) for one in marginals], bits)
@@ -688,8 +743,5 @@ def joined_sizes(
         flags = [True] * len(tables) if accepted is None else accepted
         extents = [TableExtent(len(one.rows), one.attributes, flag) for one, flag in zip(tables, flags, strict=True)]
         sizes |= join_sizes(extents, matching, layout, chosen, reach)
-        sizes["u"] = len(tables)
+        sizes[size.column_inputs] = len(tables)
     return sizes
-
-
-FUNCTIONS.update(tag_blocks=tag_blocks, dummy_bits=dummy_bits)

@@ -13,8 +13,10 @@ import numpy as np
 
 from caps.errors import ShareError
 from caps.shares.ring import PLANE, Z8, Z64, Words, plane_words, planes_to_words, words_to_planes
+from services.mpc_server.engine import size
 from services.mpc_server.engine.boolean import Indices
 from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import FIRST, Cost
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import BShare, Owner, _freeze, _Inert
 
@@ -128,7 +130,10 @@ class _Pair:
         return (rows ^ self.octets(b"mask")).take(self.order(), axis=0)
 
 
-@protocol("Araki et al. 2021, three-party shuffle, over Z_2", rounds="2", sent="(1 + first)*n*r")
+@protocol(
+    "Araki et al. 2021, three-party shuffle, over Z_2",
+    rep3=Cost(rounds=2, sent=(1 + FIRST) * size.rows * size.row_bytes),
+)
 async def shuffle(ctx: Context, rows: RowShare) -> RowShare:
     """[[the n rows of r bytes in a random order]] that no party knows.
 

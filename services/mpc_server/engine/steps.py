@@ -13,19 +13,18 @@ import numpy as np
 
 from caps.data.domain import Layout
 from caps.dp.bounds import MOST_COUNTED
-from caps.dp.noise.clear import BitSource
-from caps.dp.noise.clear import discrete_gaussian as discrete_gaussian_of_own
-from caps.dp.noise.plans import DistributedPlan, DummyPlan, GaussianPlan, GumbelPlan, LaplacePlan
-from caps.dp.oracle import Integers, Measurement, Plan, Request, Selection, request_digest
+from caps.dp.noise.plans import DummyPlan, GaussianPlan, GumbelPlan, LaplacePlan
+from caps.dp.oracle import Integers, Measurement, Plan, Request, Selection, measurement_plan, request_digest
 from caps.dp.privacy.neighbouring import Neighbouring
 from caps.errors import DomainError
 from caps.shares.ring import Z64
+from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Branch, Context, together
 from services.mpc_server.engine.conversion import from_bits
+from services.mpc_server.engine.cost import FIRST, Cost
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.release import (
     count_bits,
-    counts_with_own_noise,
     error_scores,
     noisy_argmax,
     noisy_counts,
@@ -34,7 +33,10 @@ from services.mpc_server.engine.sampling import discrete_gaussian, discrete_lapl
 from services.mpc_server.engine.shares import AShare, BShare
 
 
-@protocol("two's complement: flip the top bit, subtract its weight", rounds="2", sent="(first*(w-1) + 1)*n*8")
+@protocol(
+    "two's complement: flip the top bit, subtract its weight",
+    rep3=Cost(rounds=2, sent=(FIRST * (size.width - 1) + 1) * size.elements * 8),
+)
 async def signed_from_bits(ctx: Context, x: BShare) -> AShare:
     """[[x]] over Z_2^64 from w bits in two's complement.
 
@@ -63,7 +65,7 @@ def request_context(run: Context, request: Request) -> Context:
     return run.step(request.step).step(request_digest(request).hex()[:32])
 
 
-def noise_context(run: Context, step: str, plan: Plan | DistributedPlan | DummyPlan) -> Context:
+def noise_context(run: Context, step: str, plan: Plan | DummyPlan) -> Context:
     """Where the noise of a step is drawn: bound to the run's keys, the step, and the law with its parameters."""
     return run.step(step).step("noise").step(plan.digest[:16])
 
@@ -164,17 +166,11 @@ class Steps:
         )
         return await noisy_argmax(ctx.step("argmax"), scores, noise[: len(selection.candidates)])
 
-    async def measure(self, measurement: Measurement, own_bits: BitSource | None = None) -> Integers:
-        """MEASURE. Opens the marginal plus noise. `own_bits`, this party's alone, serves distributed noise."""
+    async def measure(self, measurement: Measurement) -> Integers:
+        """MEASURE. Opens the marginal plus noise."""
         ctx = request_context(self.run, measurement)
         counts = self.counts[self.layout.part(measurement.clique)]
-        draws, plan = measurement.noise_values(self.layout), measurement.plan()
-        if isinstance(plan, DistributedPlan):
-            if own_bits is None:
-                raise DomainError("distributed noise needs a source of bits of this party's own")
-            label = noise_context(self.run, measurement.step, plan).path + b"/S%d" % (self.run.party + 1)
-            own = discrete_gaussian_of_own(own_bits, label, plan.each, (draws,))
-            return await counts_with_own_noise(ctx.step("open"), counts, own[: counts.size])
+        draws, plan = measurement.noise_values(self.layout), measurement_plan(measurement.mechanism)
         noise = await self._noise(measurement.step, plan, draws)
         return await noisy_counts(ctx.step("open"), counts, noise[: counts.size])
 
