@@ -13,8 +13,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from caps.shares.ring import RINGS, Z16, Z22, Z24, Z32, Z64, Ring, Words, ring_of
-from services.mpc_server.engine import arithmetic, boolean, comparison, conversion, fixedpoint, randomness, size
+from services.mpc_server.engine import arithmetic, boolean, comparison, conversion, size
 from services.mpc_server.engine.cost import Size
+from services.mpc_server.engine.paper import comparison as paper
+from services.mpc_server.engine.paper import fixedpoint, randomness
 from services.mpc_server.engine.shares import component_bits
 from tests.world import Bits, PerParty
 
@@ -257,19 +259,19 @@ def _compared(s: Source, numpys: Callable[..., Any]) -> Call:
 
 
 case(comparison.less_than)(lambda s: _compared(s, np.less))
-case(comparison.greater_than)(lambda s: _compared(s, np.greater))
-case(comparison.greater_equal)(lambda s: _compared(s, np.greater_equal))
+case(paper.greater_than)(lambda s: _compared(s, np.greater))
+case(paper.greater_equal)(lambda s: _compared(s, np.greater_equal))
 case(comparison.equal)(lambda s: _compared(s, np.equal))
 
 
-@case(comparison.absolute)
+@case(paper.absolute)
 def _(s: Source) -> Call:
     ring = s.ring()
     x = s.signed(ring, s.shape(), ring.bits - 1)
     return Call((x,), {size.elements: x.size, size.ring_bits: ring.bits}, np.abs(ring.signed(x)))
 
 
-@case(comparison.l1_norm)
+@case(paper.l1_norm)
 def _(s: Source) -> Call:
     ring = s.ring(Z32, Z64)
     x = s.signed(ring, (*s.shape(), s.count(1, 30)), ring.bits - 7)
@@ -277,7 +279,7 @@ def _(s: Source) -> Call:
     return Call((x,), {size.elements: x.size, size.sums: expect.size, size.ring_bits: ring.bits}, expect)
 
 
-@case(comparison.argmax)
+@case(paper.argmax)
 def _(s: Source) -> Call:
     ring, count = s.ring(), s.count(1, 150)
     x = s.words(ring, (count,))

@@ -13,6 +13,7 @@ from caps.shares.ring import Z16, Z32, Z64, Ring, Words
 from services.mpc_server.engine import compute, size
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput
 from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.paper import counting
 from services.mpc_server.engine.shares import AShare
 from tests.cases import CASES, Call, Source
 
@@ -177,11 +178,11 @@ def _(s: Source) -> Call:
     return Call((columns_,), compute.count_sizes(layout, rows, ring.bits), layout.marginals(codes), {"layout": layout})
 
 
-@case(compute.count_paper)
+@case(counting.count_paper)
 def _(s: Source) -> Call:
     layout, rows = drawn_layout(s), s.count(1, 30)
     codes = drawn_codes(s, layout.domain, rows)
-    return Call((Z64.encode(codes),), compute.paper_sizes(layout, rows), layout.marginals(codes), {"layout": layout})
+    return Call((Z64.encode(codes),), counting.paper_sizes(layout, rows), layout.marginals(codes), {"layout": layout})
 
 
 @case(compute.compute_answers, described(compute.compute_answers))

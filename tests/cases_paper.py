@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from caps.shares.fixed import decode_fixed
 from caps.shares.ring import Z64, Words
-from services.mpc_server.engine import paper, size
+from services.mpc_server.engine import size
+from services.mpc_server.engine.paper import mechanisms as paper
+from services.mpc_server.engine.paper.fixed import decode_fixed
 from tests.cases import Call, Source, case
 
 

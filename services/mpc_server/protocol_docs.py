@@ -14,8 +14,6 @@ MODULES = (
     "boolean",
     "conversion",
     "comparison",
-    "randomness",
-    "fixedpoint",
     "compute",
     "aes",
     "shuffle",
@@ -23,7 +21,11 @@ MODULES = (
     "sampling",
     "release",
     "steps",
-    "paper",
+    "paper.comparison",
+    "paper.randomness",
+    "paper.fixedpoint",
+    "paper.counting",
+    "paper.mechanisms",
 )
 
 _HEAD = """\

@@ -31,13 +31,12 @@ from services.mpc_server.engine.compute import (
     combinations_of_totals,
     compute_answers,
     count,
-    count_paper,
     count_sizes,
-    paper_sizes,
     recipe_of,
 )
 from services.mpc_server.engine.conversion import lift
 from services.mpc_server.engine.cost import Size
+from services.mpc_server.engine.paper.counting import count_paper, paper_sizes
 from services.mpc_server.engine.registry import REGISTRY
 from services.mpc_server.engine.shares import AShare, Owner
 from tests.cases_compute import coalesce_all, columns, described, first_value, horizontal, in_words, listed, sizes_of

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from caps.errors import DomainError, ShareError
-from caps.shares.fixed import decode_fixed
 from caps.shares.ring import Z32, Z64
-from services.mpc_server.engine import paper
+from services.mpc_server.engine.paper import mechanisms as paper
+from services.mpc_server.engine.paper.fixed import decode_fixed
 from services.mpc_server.engine.registry import REGISTRY
 from tests.world import Failed, Recorder, World
 

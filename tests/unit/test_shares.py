@@ -18,7 +18,7 @@ from services.mpc_server.engine.comparison import equal, less_than
 from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.conversion import lift, truncate
 from services.mpc_server.engine.cost import FIRST, Cost, Expr, largest, log2, plane
-from services.mpc_server.engine.randomness import random_fraction
+from services.mpc_server.engine.paper.randomness import random_fraction
 from services.mpc_server.engine.registry import REGISTRY, protocol
 from services.mpc_server.engine.shares import AShare, BShare, Owner, concatenate, stack_planes
 from tests.world import Bits, Failed, PerParty, Recorder, World

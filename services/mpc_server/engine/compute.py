@@ -34,7 +34,6 @@ from caps.shares.ring import RINGS, Z8, Z16, Z22, Z24, Z32, Z64, Ring, Words
 from services.mpc_server.engine import size
 from services.mpc_server.engine.arithmetic import multiply, reshare, reveal
 from services.mpc_server.engine.boolean import carry_ands
-from services.mpc_server.engine.comparison import equal
 from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.conversion import lift
 from services.mpc_server.engine.cost import FIRST, Cost, Expr, Size, Sizes, formula, largest, log2, plane, smallest
@@ -694,92 +693,6 @@ def count_sizes(layout: Layout, rows: int, bits: int = Z16.bits) -> dict[Size, i
         size.product_columns: recipe.products,
         size.pool_columns: recipe.width + recipe.products,
         size.levels: len(recipe.levels),
-    }
-
-
-@formula
-def paper_blocks(rows: int, columns: int) -> int:
-    """Blocks of rows that `count_paper` works through one after the other."""
-    return len(_row_slices(rows, columns))
-
-
-@formula
-def block_planes(rows: int, width: int, columns: int) -> int:
-    """Bytes of a bit plane of `rows` x `width` elements, each of its blocks in whole words."""
-    return sum(plane((block.stop - block.start) * width) for block in _row_slices(rows, columns))
-
-
-@protocol(
-    "CaPS Protocols 2 and 11",
-    rep3=Cost(
-        rounds=paper_blocks(size.rows, size.pool_columns) * (8 + size.degree),
-        sent=8 * size.rows * size.tests
-        + (63 + FIRST * 64) * block_planes(size.rows, size.tests, size.pool_columns)
-        + 8 * size.rows * size.product_columns,
-    ),
-)
-async def count_paper(ctx: Context, codes: AShare, *, layout: Layout) -> AShare:
-    """[[all marginals]] of a layout from integer codes, one column per attribute, by comparing rows with cells.
-
-    Every code is tested for equality with every category, every cell of every row is the product of its tests. The
-    baseline of benchmarks: what is sent grows with the rows. Tests and product columns are counted per row; the
-    pool is tests and cells.
-
-    Deviation: a column meets each category once, not once per cell; rows and queries are batched, in blocks of rows.
-
-    Pre-conditions: codes are n x (attributes of the domain) over Z_2^64; a missing value is any word but a
-        category.
-    Leaks: nothing.
-    """
-    ctx.own(codes)
-    domain = layout.domain
-    if len(codes.shape) != 2 or codes.shape[1] != len(domain.attributes) or not codes.shape[0] or codes.ring != Z64:
-        raise ShareError(f"{codes!r} is not {len(domain.attributes)} columns of codes over Z_2^64")
-    attribute = np.repeat(np.arange(len(domain.sizes)), domain.sizes)
-    category = Z64.encode(np.arange(domain.width) - np.array(domain.offsets)[attribute])
-    factors, order = _factors(layout)
-    total = ctx.share(np.zeros(layout.cells, Z64.dtype), np.zeros(layout.cells, Z64.dtype))
-    for number, rows in enumerate(_row_slices(codes.shape[0], domain.width + layout.cells)):
-        step = ctx.step(f"block{number}")
-        values = codes[rows][:, attribute]
-        tests = await equal(step.step("test"), values, ctx.public(np.broadcast_to(category, values.shape)))
-        cells = tests[:, factors[0]]
-        for degree, columns in enumerate(factors[1:], 1):
-            active = len(columns)
-            made = await multiply(step.step(degree), cells[:, :active], tests[:, columns])
-            cells = concatenate([made, cells[:, active:]], axis=1)
-        total = total + cells.sum(axis=0)
-    return total[order]
-
-
-@lru_cache(maxsize=64)
-def _factors(layout: Layout) -> tuple[tuple[Indices, ...], Indices]:
-    """The column tested as the i-th factor of each cell, cells of large cliques first, and where each cell then is."""
-    domain = layout.domain
-    parts = [tuple(domain.position(name) for name in clique) for clique in layout.cliques]
-    ranked = sorted(range(len(parts)), key=lambda index: -len(parts[index]))
-    factors: list[Indices] = []
-    for degree in range(max(map(len, parts))):
-        chosen = [parts[index] for index in ranked if len(parts[index]) > degree]
-        factors.append(
-            np.concatenate([domain.offsets[part[degree]] + _codes(domain, part)[part[degree]] for part in chosen])
-        )
-    order = np.empty(layout.cells, np.intp)
-    order[layout.positions(layout.cliques[index] for index in ranked)] = np.arange(layout.cells)
-    return tuple(factors), order
-
-
-def paper_sizes(layout: Layout, rows: int) -> dict[Size, int]:
-    """The sizes that the declared cost of `count_paper` is a formula of."""
-    factors, _ = _factors(layout)
-    width = layout.domain.width
-    products = sum(len(columns) for columns in factors[1:])
-    return {
-        size.rows: rows,
-        size.tests: width,
-        size.product_columns: products,
-        size.degree: len(factors),
-        size.pool_columns: width + layout.cells,
     }
 
 

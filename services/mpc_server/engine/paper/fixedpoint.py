@@ -1,4 +1,4 @@
-"""Functions of real numbers in fixed point: x is held as round(x * 2^frac) in Z_2^64 (see caps.shares.fixed).
+"""Functions of real numbers in fixed point: x is held as round(x * 2^frac) in Z_2^64 (see `fixed`).
 
 All but the polynomial work alike. The bits of a number yield a reduced argument in [0, 1), whose highest bits name one
 of a few hundred segments as a shared one-hot vector, and a quadratic in the remaining bits does the rest. Anything that
@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.errors import DomainError, ShareError
-from caps.shares.fixed import FRAC, encode_fixed
 from caps.shares.ring import Z64, Words
 from services.mpc_server.engine import size
 from services.mpc_server.engine.arithmetic import dot, multiply
@@ -34,10 +33,12 @@ from services.mpc_server.engine.boolean import (
     tournament_bytes,
     tournament_rounds,
 )
-from services.mpc_server.engine.comparison import argmax, negative
+from services.mpc_server.engine.comparison import negative
 from services.mpc_server.engine.context import Branch, Context, together
 from services.mpc_server.engine.conversion import from_bits, to_bits, truncate
 from services.mpc_server.engine.cost import FIRST, Cost, formula, log2, plane
+from services.mpc_server.engine.paper.comparison import argmax
+from services.mpc_server.engine.paper.fixed import FRAC, encode_fixed
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare, concatenate, stack_planes
 

@@ -30,16 +30,17 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.errors import DomainError, ShareError
-from caps.shares.fixed import FRAC
 from caps.shares.ring import Z64, Words
 from services.mpc_server.engine import size
 from services.mpc_server.engine.arithmetic import multiply, reshare, reveal
 from services.mpc_server.engine.boolean import tournament_rounds
-from services.mpc_server.engine.comparison import argmax, equal, greater_equal, greater_than, negative
+from services.mpc_server.engine.comparison import equal, negative
 from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.conversion import from_bits, truncate
 from services.mpc_server.engine.cost import FIRST, Cost, Expr, Sizes, formula, log2
-from services.mpc_server.engine.fixedpoint import (
+from services.mpc_server.engine.paper.comparison import argmax, greater_equal, greater_than
+from services.mpc_server.engine.paper.fixed import FRAC
+from services.mpc_server.engine.paper.fixedpoint import (
     FRAC_RANGE,
     LN2,
     exponential,
@@ -50,7 +51,7 @@ from services.mpc_server.engine.fixedpoint import (
     sine_cosine,
     square_root,
 )
-from services.mpc_server.engine.randomness import random_bit, random_fraction
+from services.mpc_server.engine.paper.randomness import random_bit, random_fraction
 from services.mpc_server.engine.registry import REGISTRY, protocol
 from services.mpc_server.engine.shares import AShare, concatenate
 
