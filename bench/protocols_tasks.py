@@ -17,8 +17,8 @@ from caps.dp.oracle import Measurement, Selection, rounded_estimate
 from caps.dp.privacy.mechanisms import Gaussian, NoisyMax
 from caps.dp.privacy.neighbouring import Neighbouring, Relation
 from caps.shares.ring import Z64
-from services.mpc_server.engine.compute import count
 from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.counting import count
 from services.mpc_server.engine.paper import mechanisms as paper
 from services.mpc_server.engine.paper.counting import count_paper
 from services.mpc_server.engine.shares import AShare

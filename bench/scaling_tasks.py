@@ -20,10 +20,11 @@ from caps.shares.prss import expand
 from caps.shares.ring import SHARED_RINGS, Z16, Z64, Ring, Words
 from caps.study.manifest import columns_bits
 from caps.study.memory import counting_memory
-from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, check_one_hot, compute_answers
+from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
 from services.mpc_server.engine.context import Party
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import Steps, Wanted
+from services.mpc_server.engine.validity import check_one_hot
 
 CATEGORIES = 5
 BLOCK = 65_536

@@ -13,11 +13,19 @@ from caps.errors import DomainError
 from caps.study.forecast import Stage
 from caps.study.manifest import Manifest, columns_bits, held_bytes
 from caps.study.planning import Costs, StageCost, StepCost
-from services.mpc_server.engine import compute, conversion, join, release, sampling, size, steps
+from services.mpc_server.engine import compute, conversion, counting, join, release, sampling, size, steps
 from services.mpc_server.engine.cost import Size, Sizes
 from services.mpc_server.engine.registry import REGISTRY
 
-_DECLARING = (compute, conversion, join, release, sampling, steps)  # imported for what they put into the registry
+_DECLARING = (
+    compute,
+    counting,
+    conversion,
+    join,
+    release,
+    sampling,
+    steps,
+)  # imported for what they put into the registry
 
 
 def costs_of(manifest: Manifest) -> Costs:
@@ -82,7 +90,7 @@ def answers_sizes_of(manifest: Manifest) -> dict[Size, int]:
             size.most_holders: max(brought[name] for name in used.names),
         }
         bits = 8 * held_bytes(columns_bits(manifest.slots))
-        sizes |= compute.count_sizes(Layout(used, layout.cliques), manifest.slots, bits)
+        sizes |= counting.count_sizes(Layout(used, layout.cliques), manifest.slots, bits)
     return sizes
 
 

@@ -14,6 +14,8 @@ MODULES = (
     "boolean",
     "conversion",
     "comparison",
+    "validity",
+    "counting",
     "compute",
     "aes",
     "shuffle",

@@ -30,7 +30,7 @@ from caps.study.manifest import MAX_SLOTS, MAX_TABLES, PROBLEMS, Form, Join, Man
 from caps.study.planning import plan
 from caps.study.policy import Policy
 from services.mpc_server.costs import costs_of
-from services.mpc_server.engine import compute
+from services.mpc_server.engine import counting
 from services.mpc_server.engine import join as engine
 from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
@@ -354,8 +354,8 @@ def test_plans_say_what_rows_cost() -> None:
     assert found.costs is not None
     assert many.costs.compute.sent[0] > 30 * found.costs.compute.sent[0]  # beside as many dummies
     assert memory._JOINED_WORDS == engine.GROUP_WORDS
-    assert (memory._GROUP_ROWS, memory._WIDE_GROUP_ROWS) == (compute.GROUP_ROWS, compute.WIDE_GROUP_ROWS)
-    assert (memory._BLOCK_ROWS, memory._BLOCK_WORDS) == (compute.BLOCK_ROWS, compute.BLOCK_WORDS)
+    assert (memory._GROUP_ROWS, memory._WIDE_GROUP_ROWS) == (counting.GROUP_ROWS, counting.WIDE_GROUP_ROWS)
+    assert (memory._BLOCK_ROWS, memory._BLOCK_WORDS) == (counting.BLOCK_ROWS, counting.BLOCK_WORDS)
 
 
 @pytest.mark.parametrize("holders", [SHARED, COLUMNS, MIXED])

@@ -21,7 +21,7 @@ from caps.dp.programs import names
 from caps.errors import DomainError
 from caps.study.account import Account
 from caps.study.manifest import MAX_DEGREE, PROBLEMS, Manifest
-from services.mpc_server.engine import compute
+from services.mpc_server.engine import recipe
 from services.mpc_server.runs import live
 from tests.study_kit import COLUMNS, MIXED, ROWS, SCHEMA, Edit, example_json, example_manifest, put
 
@@ -445,7 +445,7 @@ def test_the_forecast_bounds_every_path(rounds: int) -> None:
 
 
 def test_the_degree_is_the_engines() -> None:
-    assert MAX_DEGREE == compute.MAX_DEGREE
+    assert MAX_DEGREE == recipe.MAX_DEGREE
 
 
 def test_columns_of_a_holder() -> None:

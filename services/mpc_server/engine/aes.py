@@ -21,11 +21,11 @@ import numpy as np
 from caps.errors import ShareError
 from caps.shares.ring import PLANE, Words, pack_bits, plane_words, unpack_bits
 from services.mpc_server.engine import size
-from services.mpc_server.engine.boolean import Indices, random_planes, reshare_planes
+from services.mpc_server.engine.boolean import random_planes, reshare_planes
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Cost, plane
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import BShare, stack_planes
+from services.mpc_server.engine.shares import BShare, Indices, stack_planes
 
 ROUNDS = 10
 BLOCK_BYTES = 16

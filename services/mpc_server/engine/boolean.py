@@ -19,9 +19,8 @@ from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost, formula, log2, plane
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import BShare, Shape, stack_planes
+from services.mpc_server.engine.shares import BShare, Indices, Shape, stack_planes
 
-Indices = npt.NDArray[np.intp]
 Positions = Sequence[Indices]
 
 PAIRS_PER_LEVEL = 1 << 16

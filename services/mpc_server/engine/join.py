@@ -30,7 +30,6 @@ from services.mpc_server.engine import size
 from services.mpc_server.engine.aes import BLOCK_BITS, CACHED_BLOCKS, RoundKeys, encrypt, expand_key, random_key
 from services.mpc_server.engine.arithmetic import reveal_bits
 from services.mpc_server.engine.boolean import (
-    Indices,
     adder_ands,
     bits_less_than,
     carry_ands,
@@ -42,29 +41,23 @@ from services.mpc_server.engine.boolean import (
 from services.mpc_server.engine.compute import (
     ADD_ROUNDS,
     ADD_SENT,
-    GROUP_ROWS,
     NO_ANSWERS,
     Answers,
-    Flags,
     HorizontalInput,
-    _check_marginals,
     add_marginals,
-    coalesce,
-    count,
-    count_sizes,
-    lifted_bytes,
+    check_marginals,
     marginals_sizes,
     own_bits,
-    recipe_of,
-    row_blocks,
-    toss,
 )
 from services.mpc_server.engine.context import Branch, Context, together
 from services.mpc_server.engine.conversion import from_bits, to_bits
 from services.mpc_server.engine.cost import FIRST, Cost, Size, formula, largest, log2, plane, smallest
+from services.mpc_server.engine.counting import GROUP_ROWS, coalesce, count, count_sizes, lifted_bytes, row_blocks
+from services.mpc_server.engine.recipe import recipe_of
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import AShare, BShare
+from services.mpc_server.engine.shares import AShare, BShare, Indices
 from services.mpc_server.engine.shuffle import RowShare, concatenate_rows, own_rows, rows_of, shuffle, widened
+from services.mpc_server.engine.validity import Flags, toss
 
 MAX_TABLES = 62
 """Tables that can be matched: a set of tables is a number of 62 bits."""
@@ -699,7 +692,7 @@ async def compute_joined_answers(
         chosen = [layout.cliques[layout.index(clique)] for clique in counted]
     answered = set(chosen)
     if marginals:
-        layouts, _ = _check_marginals(ctx, marginals, layout)
+        layouts, _ = check_marginals(ctx, marginals, layout)
         answered.update(clique for own in layouts for clique in own.cliques)
     if answered != set(layout.cliques):
         raise DomainError(f"nobody brings what {len(layout.cliques) - len(answered)} cliques of the layout need")

@@ -7,7 +7,6 @@ information (docs/privacy.md). Noise is data-independent: it comes in as shares,
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from caps.dp.bounds import UNIT_BITS
 from caps.dp.oracle import Integers
@@ -27,9 +26,7 @@ from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.conversion import to_bits
 from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import AShare, BShare
-
-Indices = npt.NDArray[np.intp]
+from services.mpc_server.engine.shares import AShare, BShare, Indices
 
 
 @protocol(

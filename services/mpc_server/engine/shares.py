@@ -28,6 +28,7 @@ from caps.shares.ring import (
 )
 
 Shape: TypeAlias = tuple[int, ...]
+Indices: TypeAlias = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)

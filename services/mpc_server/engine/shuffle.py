@@ -14,11 +14,10 @@ import numpy as np
 from caps.errors import ShareError
 from caps.shares.ring import PLANE, Z8, Z64, Words, plane_words, planes_to_words, words_to_planes
 from services.mpc_server.engine import size
-from services.mpc_server.engine.boolean import Indices
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import BShare, Owner, _freeze, _Inert
+from services.mpc_server.engine.shares import BShare, Indices, Owner, _freeze, _Inert
 
 _WORD_BYTES = 8
 

@@ -12,23 +12,24 @@ from caps.shares.ring import Z64
 from services.mpc_server.engine import size
 from services.mpc_server.engine.arithmetic import multiply
 from services.mpc_server.engine.comparison import equal
-from services.mpc_server.engine.compute import Indices, _codes, _row_slices
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost, Size, formula, plane
+from services.mpc_server.engine.counting import row_slices
+from services.mpc_server.engine.recipe import codes_of
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import AShare, concatenate
+from services.mpc_server.engine.shares import AShare, Indices, concatenate
 
 
 @formula
 def paper_blocks(rows: int, columns: int) -> int:
     """Blocks of rows that `count_paper` works through one after the other."""
-    return len(_row_slices(rows, columns))
+    return len(row_slices(rows, columns))
 
 
 @formula
 def block_planes(rows: int, width: int, columns: int) -> int:
     """Bytes of a bit plane of `rows` x `width` elements, each of its blocks in whole words."""
-    return sum(plane((block.stop - block.start) * width) for block in _row_slices(rows, columns))
+    return sum(plane((block.stop - block.start) * width) for block in row_slices(rows, columns))
 
 
 @protocol(
@@ -61,7 +62,7 @@ async def count_paper(ctx: Context, codes: AShare, *, layout: Layout) -> AShare:
     category = Z64.encode(np.arange(domain.width) - np.array(domain.offsets)[attribute])
     factors, order = _factors(layout)
     total = ctx.share(np.zeros(layout.cells, Z64.dtype), np.zeros(layout.cells, Z64.dtype))
-    for number, rows in enumerate(_row_slices(codes.shape[0], domain.width + layout.cells)):
+    for number, rows in enumerate(row_slices(codes.shape[0], domain.width + layout.cells)):
         step = ctx.step(f"block{number}")
         values = codes[rows][:, attribute]
         tests = await equal(step.step("test"), values, ctx.public(np.broadcast_to(category, values.shape)))
@@ -84,7 +85,7 @@ def _factors(layout: Layout) -> tuple[tuple[Indices, ...], Indices]:
     for degree in range(max(map(len, parts))):
         chosen = [parts[index] for index in ranked if len(parts[index]) > degree]
         factors.append(
-            np.concatenate([domain.offsets[part[degree]] + _codes(domain, part)[part[degree]] for part in chosen])
+            np.concatenate([domain.offsets[part[degree]] + codes_of(domain, part)[part[degree]] for part in chosen])
         )
     order = np.empty(layout.cells, np.intp)
     order[layout.positions(layout.cliques[index] for index in ranked)] = np.arange(layout.cells)

@@ -23,7 +23,6 @@ from caps.shares.ring import Z64, Words
 from services.mpc_server.engine import size
 from services.mpc_server.engine.arithmetic import dot, multiply
 from services.mpc_server.engine.boolean import (
-    Indices,
     adder_ands,
     carry_ands,
     chosen,
@@ -40,7 +39,7 @@ from services.mpc_server.engine.cost import FIRST, Cost, formula, log2, plane
 from services.mpc_server.engine.paper.comparison import argmax
 from services.mpc_server.engine.paper.fixed import FRAC, encode_fixed
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import AShare, BShare, concatenate, stack_planes
+from services.mpc_server.engine.shares import AShare, BShare, Indices, concatenate, stack_planes
 
 FRAC_RANGE = range(8, 25)
 """Fractional bits for which the errors below are proved and tested."""
