@@ -13,11 +13,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from caps.shares.ring import RINGS, Z16, Z22, Z24, Z32, Z64, Ring, Words, ring_of
-from services.mpc_server.engine import arithmetic, boolean, comparison, conversion, size
+from services.mpc_server.engine import boolean, comparison, conversion, size, verbs
+from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Size
 from services.mpc_server.engine.paper import comparison as paper
 from services.mpc_server.engine.paper import fixedpoint, randomness
-from services.mpc_server.engine.shares import component_bits
+from services.mpc_server.engine.shares import AShare, BShare, component_bits
 from tests.world import Bits, PerParty
 
 
@@ -84,14 +85,24 @@ def sources(draw: st.DrawFn) -> Source:
 CASES: dict[str, tuple[Callable[..., Any], Callable[[Source], Call]]] = {}
 
 
-def case(protocol: Callable[..., Any]) -> Callable[[Callable[[Source], Call]], None]:
+def case(
+    protocol: Callable[..., Any], call: Callable[..., Any] | None = None
+) -> Callable[[Callable[[Source], Call]], None]:
     def register(build: Callable[[Source], Call]) -> None:
-        CASES[protocol.__name__] = (protocol, build)
+        CASES[protocol.__name__] = (call or protocol, build)
 
     return register
 
 
-@case(arithmetic.share_from)
+async def product_of(ctx: Context, x: AShare, y: AShare) -> AShare:
+    return await verbs.reshare(ctx, verbs.products(x, y))
+
+
+async def bit_product_of(ctx: Context, x: BShare, y: BShare) -> BShare:
+    return await verbs.reshare_bits(ctx, verbs.bit_products(x, y), shape=x.shape)
+
+
+@case(verbs.share_from)
 def _(s: Source) -> Call:
     ring, shape = s.ring(), s.shape()
     x = s.words(ring, shape)
@@ -99,14 +110,14 @@ def _(s: Source) -> Call:
     return Call((PerParty(x, None, None),), {size.elements: x.size, size.ring_bits: ring.bits}, x, kwargs)
 
 
-@case(arithmetic.multiply)
+@case(verbs.multiply)
 def _(s: Source) -> Call:
     ring, shape = s.ring(), s.shape()
     x, y = s.words(ring, shape), s.words(ring, shape)
     return Call((x, y), {size.elements: x.size, size.ring_bits: ring.bits}, np.multiply(x, y))
 
 
-@case(arithmetic.dot)
+@case(verbs.dot)
 def _(s: Source) -> Call:
     ring, shape = s.ring(), (*s.shape(), s.count(1, 40))
     x, y = s.words(ring, shape), s.words(ring, shape)
@@ -114,7 +125,7 @@ def _(s: Source) -> Call:
     return Call((x, y), {size.elements: expect.size, size.ring_bits: ring.bits}, expect)
 
 
-@case(arithmetic.matmul)
+@case(verbs.matmul)
 def _(s: Source) -> Call:
     ring = s.ring()
     rows, inner, columns = s.count(1, 30), s.count(1, 40), s.count(1, 30)
@@ -122,27 +133,27 @@ def _(s: Source) -> Call:
     return Call((x, y), {size.rows: rows, size.columns: columns, size.ring_bits: ring.bits}, x @ y)
 
 
-@case(arithmetic.gram)
+@case(verbs.gram)
 def _(s: Source) -> Call:
     ring, width = s.ring(), s.count(1, 20)
     x = s.words(ring, (s.count(1, 60), width))
     return Call((x,), {size.columns: width, size.ring_bits: ring.bits}, x.T @ x)
 
 
-@case(arithmetic.reveal)
+@case(verbs.reveal)
 def _(s: Source) -> Call:
     ring, shape = s.ring(), s.shape()
     x = s.words(ring, shape)
     return Call((x,), {size.elements: x.size, size.ring_bits: ring.bits}, x)
 
 
-@case(arithmetic.reveal_bits)
+@case(verbs.reveal_bits)
 def _(s: Source) -> Call:
     x = s.bits(s.count(1, 64), s.shape())
     return Call((x,), {size.elements: x.words.size, size.width: x.width}, x.words, {"ring": Z64})
 
 
-@case(boolean.share_bits_from)
+@case(verbs.share_bits_from)
 def _(s: Source) -> Call:
     width, shape = s.count(1, 64), s.shape()
     x = s.words(Z64, shape, width)
@@ -161,10 +172,37 @@ def _two_bit_arrays(s: Source, low: int = 1) -> tuple[Bits, Bits, dict[Size, int
     return x, y, {size.elements: x.words.size, size.width: width}
 
 
-@case(boolean.conjunction)
+@case(verbs.conjunction)
 def _(s: Source) -> Call:
     x, y, sizes = _two_bit_arrays(s)
     return Call((x, y), sizes, x.words & y.words)
+
+
+@case(verbs.reshare, product_of)
+def _(s: Source) -> Call:
+    ring, shape = s.ring(), s.shape()
+    x, y = s.words(ring, shape), s.words(ring, shape)
+    return Call((x, y), {size.elements: x.size, size.ring_bits: ring.bits}, np.multiply(x, y))
+
+
+@case(verbs.reshare_bits, bit_product_of)
+def _(s: Source) -> Call:
+    x, y, sizes = _two_bit_arrays(s)
+    return Call((x, y), sizes, x.words & y.words)
+
+
+@case(verbs.addends)
+def _(s: Source) -> Call:
+    ring, opposite = s.ring(), s.count(0, 1) == 1
+    width = s.count(1, ring.bits)
+    x = s.words(ring, s.shape())
+
+    def check(value: tuple[Words, Words]) -> None:
+        a, b = value
+        total = a - b if opposite else a + b
+        assert np.array_equal((total ^ x.astype(np.uint64)) & np.uint64((1 << width) - 1), np.zeros_like(total))
+
+    return Call((x,), {size.elements: x.size, size.width: width}, None, {"width": width, "opposite": opposite}, check)
 
 
 @case(boolean.all_of)
@@ -216,7 +254,7 @@ def _(s: Source) -> Call:
     return Call((x,), {size.elements: x.size, size.ring_bits: ring.bits}, x)
 
 
-@case(conversion.from_bits)
+@case(verbs.from_bits)
 def _(s: Source) -> Call:
     ring = s.ring()
     x = s.bits(s.count(1, 64), s.shape())
@@ -224,7 +262,7 @@ def _(s: Source) -> Call:
     return Call((x,), sizes, x.words.astype(ring.dtype), {"ring": ring})
 
 
-@case(conversion.lift)
+@case(verbs.lift)
 def _(s: Source) -> Call:
     pairs = [(Z16, Z32), (Z16, Z64), (Z32, Z64), (RINGS[8], Z16), (Z22, Z64), (Z24, Z64)]
     ring, target = pairs[int(s.sizes.integers(len(pairs)))]
@@ -234,7 +272,7 @@ def _(s: Source) -> Call:
     return Call((x,), sizes, ring.reduce(x).astype(target.dtype), kwargs)
 
 
-@case(conversion.truncate)
+@case(verbs.truncate)
 def _(s: Source) -> Call:
     ring = s.ring()
     bits = s.count(1, ring.bits - 2)

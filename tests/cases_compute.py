@@ -15,7 +15,7 @@ from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.paper import counting as paper
 from services.mpc_server.engine.shares import AShare
-from tests.cases import CASES, Call, Source
+from tests.cases import Call, Source, case
 
 
 def listed(protocol: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,15 +48,6 @@ def in_words(ring: Ring, one_hot: np.ndarray, s: np.random.Generator) -> Words:
     """One-hot columns as servers hold them: above the 24 bits that were shared stands what sums of shares leave."""
     words = ring.encode(one_hot)
     return words if ring == Z16 else words + (s.integers(0, 1 << 8, words.shape, Z32.dtype) << np.uint32(24))
-
-
-def case(
-    protocol: Callable[..., Any], call: Callable[..., Any] | None = None
-) -> Callable[[Callable[[Source], Call]], None]:
-    def register(build: Callable[[Source], Call]) -> None:
-        CASES[protocol.__name__] = (call or protocol, build)
-
-    return register
 
 
 def drawn_layout(s: Source, largest: int = 4, degree: int = 3) -> Layout:

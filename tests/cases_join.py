@@ -15,16 +15,15 @@ from caps.data.domain import MISSING, Domain, Layout
 from caps.data.linkage import ID_BYTES, RowFormat
 from caps.shares.ring import Z32, Z64
 from caps.shares.sharing import Algebra, deal
-from services.mpc_server.engine import aes, join, shuffle, size
+from services.mpc_server.engine import aes, join, size, verbs
 from services.mpc_server.engine.boolean import one_hot_ands
 from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import plane
 from services.mpc_server.engine.join import JoinInput, Matching, Mode
-from services.mpc_server.engine.shares import BShare, stack_planes
-from services.mpc_server.engine.shuffle import RowShare
-from tests.cases import Call, Source
-from tests.cases_compute import case, drawn_codes, drawn_layout
+from services.mpc_server.engine.shares import BShare, RowShare, stack_planes
+from tests.cases import Call, Source, case
+from tests.cases_compute import drawn_codes, drawn_layout
 from tests.world import Bits, PerParty
 
 
@@ -36,7 +35,7 @@ def dealt(rows: np.ndarray) -> PerParty:
 
 
 def received(ctx: Context, components: Any) -> RowShare:
-    return RowShare(ctx.owner, *components)
+    return ctx.rows(*components)
 
 
 def in_words(rows: RowShare) -> tuple[BShare, ...]:
@@ -129,14 +128,14 @@ def _(s: Source) -> Call:
 
 
 async def shuffled(ctx: Context, components: Any) -> Any:
-    return in_words(await shuffle.shuffle(ctx, received(ctx, components)))
+    return in_words(await verbs.shuffle(ctx, received(ctx, components)))
 
 
 def sorted_rows(rows: np.ndarray) -> list[bytes]:
     return sorted(map(bytes, rows))
 
 
-@case(shuffle.shuffle, shuffled)
+@case(verbs.shuffle, shuffled)
 def _(s: Source) -> Call:
     count, width = s.count(1, 80), s.count(1, 20)
     rows = np.frombuffer(drawn_bytes(s, count * width), np.uint8).reshape(count, width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from caps.shares.ring import Z32, Z64
-from services.mpc_server.engine import release, size, steps
+from services.mpc_server.engine import release, size, steps, verbs
 from tests.cases import Call, Source, case
 from tests.world import Bits
 
@@ -33,7 +33,7 @@ def _starts(s: Source, count: int) -> np.ndarray:
     return np.flatnonzero(chosen)
 
 
-@case(release.signed_sums)
+@case(verbs.signed_sums)
 def _(s: Source) -> Call:
     ring, count = s.ring(Z32, Z64), s.count()
     sign, y, starts = s.bits(1, (count,)), s.words(ring, (count,)), _starts(s, count)

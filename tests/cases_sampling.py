@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from caps.basics.schemes import REP3
 from caps.dp.noise import clear
 from caps.dp.noise.plans import (
     GeometricPlan,
@@ -21,7 +22,7 @@ from caps.dp.noise.plans import (
 from caps.shares.prss import expand
 from caps.shares.ring import Z32, Z64, Words, plane_words
 from services.mpc_server.engine import boolean, sampling, size
-from services.mpc_server.engine.context import Party
+from services.mpc_server.engine.context import Runtime
 from services.mpc_server.engine.cost import Size
 from tests.cases import Call, Source, case
 from tests.world import STUDY, World
@@ -38,7 +39,7 @@ class WorldBits:
     """The bits that a world's three servers draw under a label, put together: what no one of them knows."""
 
     def __init__(self, world: World) -> None:
-        self._keys = [Party(c, study=STUDY, scope=b"world").context.prss.mine for c in world.channels()]
+        self._keys = [Runtime(c, study=STUDY, scheme=REP3, scope=b"world").context.prss.mine for c in world.channels()]
 
     def bits(self, label: bytes, width: int, shape: tuple[int, ...]) -> Words:
         extents = (width, plane_words(prod(shape)))

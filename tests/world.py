@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from caps.basics.schemes import REP3
 from caps.errors import CapsError
 from caps.shares.prss import expand
 from caps.shares.ring import Words, planes_to_words
 from caps.shares.sharing import Algebra, deal, reconstruct
 from services.mpc_server.channel import Channel
-from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.context import Context, Runtime
 from services.mpc_server.engine.shares import AShare, BShare, component_bits
 from services.mpc_server.transport.memory import Interceptor, Message, memory_channels
 
@@ -108,7 +109,7 @@ class World:
 
     async def _run(self, protocol: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
         channels = self.channels()
-        parties = [Party(channel, study=STUDY, scope=b"world") for channel in channels]
+        parties = [Runtime(channel, study=STUDY, scheme=REP3, scope=b"world") for channel in channels]
         contexts = [party.context.step("test") for party in parties]
         inputs = [self.share(contexts, argument) for argument in args]
         results = await asyncio.gather(
@@ -132,9 +133,9 @@ class World:
         """The value behind three parties' results; replicated components must agree."""
         first = results[0]
         if isinstance(first, AShare):
-            return reconstruct([(r.mine, r.next) for r in results])
+            return reconstruct([r.components for r in results])
         if isinstance(first, BShare):
-            planes = reconstruct([(r.mine, r.next) for r in results], algebra=Algebra.XOR)
+            planes = reconstruct([r.components for r in results], algebra=Algebra.XOR)
             return planes_to_words(planes, first.size).reshape(first.shape)
         if isinstance(first, tuple):
             return tuple(self.open(parts) for parts in zip(*results, strict=True))

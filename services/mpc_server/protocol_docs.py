@@ -10,7 +10,7 @@ from services.mpc_server.engine import size
 from services.mpc_server.engine.registry import REGISTRY, Declaration
 
 MODULES = (
-    "arithmetic",
+    "verbs",
     "boolean",
     "conversion",
     "comparison",
@@ -18,7 +18,6 @@ MODULES = (
     "counting",
     "compute",
     "aes",
-    "shuffle",
     "join",
     "sampling",
     "release",
@@ -73,7 +72,7 @@ def _row(declaration: Declaration, scheme: str) -> str:
     cost = declaration.costs[scheme]
     cells = (
         declaration.name,
-        declaration.source,
+        declaration.sources[scheme],
         scheme,
         f"`{cost.rounds}`",
         f"`{cost.sent}`",

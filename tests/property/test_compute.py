@@ -17,20 +17,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from caps.basics.schemes import REP3
 from caps.data.domain import MISSING, Attribute, Domain, Layout
 from caps.errors import DomainError, ShareError
 from caps.shares.ring import Z16, Z22, Z24, Z32, Z64, Ring
 from caps.shares.sharing import deal, reconstruct
 from services.mpc_server.engine import counting, size, validity
 from services.mpc_server.engine.compute import add_marginals, compute_answers
-from services.mpc_server.engine.conversion import lift
 from services.mpc_server.engine.cost import Size
 from services.mpc_server.engine.counting import GROUP_ROWS, count, count_sizes
+from services.mpc_server.engine.kernels import gram_of_parts
 from services.mpc_server.engine.paper.counting import count_paper, paper_sizes
 from services.mpc_server.engine.recipe import recipe_of
 from services.mpc_server.engine.registry import REGISTRY
+from services.mpc_server.engine.rep3 import local
 from services.mpc_server.engine.shares import AShare, Owner
 from services.mpc_server.engine.validity import COMBINATIONS, check_one_hot, check_totals, combinations_of_totals
+from services.mpc_server.engine.verbs import lift
 from tests.cases_compute import coalesce_all, columns, described, first_value, horizontal, in_words, listed, sizes_of
 from tests.world import STUDY, Failed, Outcome, PerParty, Recorder, World, uniform_words
 
@@ -271,13 +274,13 @@ def test_counts_of_22_bits_are_lifted_exactly_whatever_stands_above_them(seed: i
 def test_a_count_of_the_largest_group_is_exact() -> None:
     """4,194,303 equal rows, of which one is held."""
     ones = np.broadcast_to(np.array([[1]], np.uint32), ((1 << 22) - 1, 1))
-    assert Z22.reduce(counting.gram_of_parts([(ones,)], modulo=Z22)).tolist() == [[(1 << 22) - 1]]
+    assert Z22.reduce(gram_of_parts([(ones,)], modulo=Z22)).tolist() == [[(1 << 22) - 1]]
 
 
 def test_rows_are_worked_through_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks and groups of a few rows, so that every loop runs several times and ends with a short one."""
     monkeypatch.setattr(counting, "BLOCK_ROWS", 8)
-    monkeypatch.setattr(validity, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(local, "BLOCK_ROWS", 8)
     monkeypatch.setattr(counting, "BLOCK_WORDS", 64)
     monkeypatch.setattr(counting, "GROUP_ROWS", 30)
     domain = Domain(tuple(Attribute(f"a{i}", size, nullable=True) for i, size in enumerate((2, 3, 4, 2))))
@@ -424,11 +427,11 @@ def test_a_contribution_that_is_wrong_in_a_matching_way_is_found() -> None:
 
 def one_combination_finds(columns_: np.ndarray, sizes: tuple[int, ...], seeds: int) -> float:
     """How often one random combination is not zero, over all combinations of rows and columns for each seed."""
-    shares = [AShare(Owner(party, STUDY), *parts) for party, parts in enumerate(dealt(columns_))]
+    shares = [AShare(Owner(party, STUDY, REP3), *parts) for party, parts in enumerate(dealt(columns_))]
     found = 0
     for seed in range(seeds):
         coins = uniform_words(seed, (4,), Z64).tobytes()
-        summands = [validity._one_hot_summand(share, sizes, coins, b"/0") for share in shares]
+        summands = [validity._deviations(share, sizes, coins, b"/0").parts[0] for share in shares]
         found += int(np.count_nonzero(sum(summands[1:], start=summands[0])))
     return found / (seeds * COMBINATIONS**2)
 
@@ -500,13 +503,13 @@ def test_totals_that_foresee_the_coins_pass_and_others_do_not(monkeypatch: pytes
 
 def test_columns_are_combined_with_the_coins_tossed(monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
-    summand = validity._one_hot_summand
+    summand = validity._deviations
 
     def watched(x: AShare, sizes: Any, seed: bytes, label: bytes) -> Any:
         used.append((seed, label))
         return summand(x, sizes, seed, label)
 
-    monkeypatch.setattr(validity, "_one_hot_summand", watched)
+    monkeypatch.setattr(validity, "_deviations", watched)
     seed = fixed_toss(monkeypatch)
     assert World(1).run(checked, COLUMNS, COLUMNS, blocks=[(7,), DOMAIN.sizes]).value.tolist() == [False, True]
     assert set(used) == {(seed, b"/0"), (seed, b"/1")}
@@ -548,9 +551,9 @@ def test_products_of_columns_work_in_blocks_of_bounded_memory(monkeypatch: pytes
 
 def test_the_check_works_in_blocks_of_bounded_memory() -> None:
     rows, width = 20_000, 100
-    share = AShare(Owner(0, STUDY), uniform_words(1, (rows, width), Z16), uniform_words(2, (rows, width), Z16))
+    share = AShare(Owner(0, STUDY, REP3), uniform_words(1, (rows, width), Z16), uniform_words(2, (rows, width), Z16))
     tracemalloc.start()
-    validity._one_hot_summand(share, (10,) * 10, bytes(32), b"/0")
+    validity._deviations(share, (10,) * 10, bytes(32), b"/0")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < rows * width * 2 * 2

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from scipy import stats
 
+from caps.basics.schemes import REP3
 from caps.data.domain import MISSING, Attribute, Domain, Layout
 from caps.data.linkage import ID_BYTES, RowFormat
 from caps.errors import DomainError, ShareError
@@ -21,8 +22,8 @@ from services.mpc_server.engine.aes import RoundKeys, random_key
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.join import Dummies, Mode, compute_joined_answers, join_answers, match
 from services.mpc_server.engine.registry import REGISTRY
-from services.mpc_server.engine.shares import Owner
-from services.mpc_server.engine.shuffle import RowShare, _Pair
+from services.mpc_server.engine.rep3.shuffle import _Pair
+from services.mpc_server.engine.shares import Owner, RowShare
 from tests.cases import Source, sources
 from tests.cases_join import (
     Table,
@@ -271,7 +272,7 @@ def test_opened_tags_are_uniform_bytes_and_padding_is_not_opened(monkeypatch: py
 
     async def watched(ctx: Context, x: Any, **kwargs: Any) -> Any:
         if x.size % 64:
-            last = np.stack([x.mine[:, -1], x.next[:, -1]]) >> np.uint64(x.size % 64)
+            last = np.stack([part[:, -1] for part in x.components]) >> np.uint64(x.size % 64)
             assert not last.any()
         words = await original(ctx, x, **kwargs)
         opened.append(words)
@@ -311,7 +312,7 @@ def test_to_each_party_alone_the_order_is_uniform(party: int) -> None:
 
 def pair_of(label: int, rows: int) -> _Pair:
     prss = Prss(bytes(32), bytes([1]) * 32)
-    return _Pair(Context(Owner(0, STUDY), prss, b"/%d" % label), 0, (rows, 1))
+    return _Pair(Context(Owner(0, STUDY, REP3), prss, b"/%d" % label), 0, (rows, 1))
 
 
 def test_every_order_of_a_pair_is_as_frequent() -> None:
@@ -366,23 +367,23 @@ def test_rows_of_another_study_are_refused() -> None:
 
     async def foreign(ctx: Context) -> Any:
         keys = RoundKeys((random_key(ctx),) * 11)
-        return await join.tag_rows(ctx, [RowShare(Owner(ctx.party, b"other"), rows, rows)], keys)
+        return await join.tag_rows(ctx, [RowShare(Owner(ctx.party, b"other", REP3), rows, rows)], keys)
 
     with pytest.raises(Failed):
         World(1).run(foreign)
 
 
 def test_rows_are_inert_and_say_nothing() -> None:
-    rows = RowShare(Owner(0, STUDY), np.full((2, 20), 77, np.uint8), np.zeros((2, 20), np.uint8))
+    rows = RowShare(Owner(0, STUDY, REP3), np.full((2, 20), 77, np.uint8), np.zeros((2, 20), np.uint8))
     assert "77" not in repr(rows)
     with pytest.raises(ShareError):
         bool(rows)
     with pytest.raises(ValueError, match="read-only"):
-        rows.mine[0, 0] = 1
+        rows.components[0][0, 0] = 1
     with pytest.raises(ShareError):
-        RowShare(rows.owner, rows.mine, rows.next[:1])
+        RowShare(rows.owner, rows.components[0], rows.components[1][:1])
     with pytest.raises(ShareError):
-        RowShare(rows.owner, rows.mine.astype(np.uint16), rows.next.astype(np.uint16))
+        RowShare(rows.owner, *(part.astype(np.uint16) for part in rows.components))
 
 
 def test_too_many_tables_are_refused() -> None:

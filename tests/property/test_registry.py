@@ -9,8 +9,8 @@ from scipy import stats
 
 from caps.errors import PeerViolation
 from caps.shares.ring import Z64
-from services.mpc_server.engine.arithmetic import multiply, reveal
 from services.mpc_server.engine.registry import REGISTRY
+from services.mpc_server.engine.verbs import multiply, reveal
 from tests.all_cases import CASES
 from tests.cases import Call, Source, sources
 from tests.world import Failed, Recorder, World
@@ -126,7 +126,7 @@ def test_a_product_message_is_masked_from_what_its_receiver_holds(fill: str) -> 
         words = np.frombuffer(message.payload, Z64.dtype)
         for shares in outcome.inputs:
             held = shares[message.dest]
-            for known in (held.mine, held.next, held.mine * held.next):
+            for known in (*held.components, np.multiply(*held.components)):
                 octets = (words - known).view(np.uint8)
                 assert stats.chisquare(np.bincount(octets, minlength=256)).pvalue > 1e-6
 

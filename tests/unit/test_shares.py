@@ -9,21 +9,32 @@ from typing import Any
 import numpy as np
 import pytest
 
+from caps.basics.schemes import REP3
 from caps.errors import DomainError, LabelReused, ShareError
 from caps.shares.ring import Z16, Z22, Z64
 from services.mpc_server.engine import size
-from services.mpc_server.engine.arithmetic import dot, gram, matmul, multiply, reveal_bits, share_from
-from services.mpc_server.engine.boolean import conjunction, pick, share_bits_from, tournament
+from services.mpc_server.engine.boolean import pick, tournament
 from services.mpc_server.engine.comparison import equal, less_than
 from services.mpc_server.engine.context import Context, together
-from services.mpc_server.engine.conversion import lift, truncate
 from services.mpc_server.engine.cost import FIRST, Cost, Expr, largest, log2, plane
 from services.mpc_server.engine.paper.randomness import random_fraction
 from services.mpc_server.engine.registry import REGISTRY, protocol
 from services.mpc_server.engine.shares import AShare, BShare, Owner, concatenate, stack_planes
+from services.mpc_server.engine.verbs import (
+    conjunction,
+    dot,
+    gram,
+    lift,
+    matmul,
+    multiply,
+    reveal_bits,
+    share_bits_from,
+    share_from,
+    truncate,
+)
 from tests.world import Bits, Failed, PerParty, Recorder, World
 
-ALICE, BOB = Owner(0, bytes(32)), Owner(0, b"\1" * 32)
+ALICE, BOB = Owner(0, bytes(32), REP3), Owner(0, b"\1" * 32, REP3)
 
 
 def ashare(*values: int, owner: Owner = ALICE, ring=Z64) -> AShare:
@@ -49,9 +60,9 @@ def test_shares_are_inert(share) -> None:
         with pytest.raises((ShareError, TypeError)):
             forbidden()
     with pytest.raises(AttributeError):
-        share.mine = share.next
+        share.components = share.components[:1]
     with pytest.raises(ValueError, match="read-only"):
-        share.mine[0] = 1
+        share.components[0][0] = 1
 
 
 def test_no_element_shows_in_repr_or_format() -> None:
@@ -131,7 +142,7 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_sent(name: str
 
 @pytest.mark.parametrize("function", [multiply, equal])
 def test_a_share_of_another_study_or_party_is_refused_before_anything_is_sent(function) -> None:
-    for owner in (BOB, Owner(1, bytes(32))):
+    for owner in (BOB, Owner(1, bytes(32), REP3)):
         stranger = ashare(1, 2, owner=owner)
         recorder = Recorder()
         with pytest.raises(Failed) as caught:

@@ -8,18 +8,18 @@ passes a carry on, what it generates need not be known: g = p_hi ? g_lo : g_hi i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from caps.errors import ShareError, party_name
-from caps.shares.ring import PLANE, Z64, Words, pack_bits, plane_words, unpack_bits
+from caps.errors import ShareError
+from caps.shares.ring import PLANE, Words, pack_bits, unpack_bits
 from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.cost import FIRST, Cost, formula, log2, plane
+from services.mpc_server.engine.cost import Cost, formula, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import BShare, Indices, Shape, stack_planes
+from services.mpc_server.engine.verbs import bit_products, conjunction, reshare_bits
 
 Positions = Sequence[Indices]
 
@@ -31,68 +31,9 @@ CACHED_WORDS = 1 << 15
 """Words of bit planes that are worked on at once, so that they stay in cache."""
 
 
-async def reshare_planes(ctx: Context, shape: Shape, summand: Words) -> BShare:
-    """From one summand per party to a replicated XOR sharing. The summand must already carry a share of zero."""
-    (theirs,) = await ctx.exchange([(ctx.previous, summand)], [(ctx.next, summand.nbytes)])
-    return ctx.bits(shape, summand, np.frombuffer(theirs, PLANE).reshape(summand.shape))
-
-
-@protocol("as share_from, for XOR shares", rep3=Cost(rounds=1, sent=FIRST * size.width * plane(size.elements)))
-async def share_bits_from(ctx: Context, planes: Words | None, *, dealer: int, width: int, shape: Shape) -> BShare:
-    """[[bits]] of w-bit elements whose planes are known to party `dealer` (None elsewhere).
-
-    The declared bytes are the dealer's; here the dealer is S1.
-
-    Pre-conditions: width and shape are public and equal at all parties.
-    Leaks: nothing.
-    """
-    extents = (width, plane_words(prod(shape)))
-    zero = np.zeros(extents, PLANE)
-    if ctx.party == dealer:
-        if planes is None or planes.shape != extents:
-            raise ShareError(f"the dealer {party_name(dealer)} must give {width} bit planes of {shape}")
-        mine = ctx.prss.mine_only(ctx.path + b"#input", extents, Z64)
-        rest = planes ^ mine
-        await ctx.exchange([(ctx.next, rest)], [])
-        return ctx.bits(shape, mine, rest)
-    if ctx.previous == dealer:
-        (rest_bytes,) = await ctx.exchange([], [(dealer, zero.nbytes)])
-        return ctx.bits(shape, np.frombuffer(rest_bytes, PLANE).reshape(extents), zero)
-    await ctx.exchange([], [])
-    return ctx.bits(shape, zero, ctx.prss.next_only(ctx.path + b"#input", extents, Z64))
-
-
-def bits_known_to_two(ctx: Context, component: int, planes: Words, shape: Shape) -> BShare:
-    """The sharing whose one component holds the bits and whose others are 0. Local; third parties pass zeros."""
-    zero = np.zeros_like(planes)
-    return ctx.bits(
-        shape, planes if component == ctx.party else zero, planes if component == (ctx.party + 1) % 3 else zero
-    )
-
-
 def random_planes(ctx: Context, *, width: int, shape: Shape) -> BShare:
     """[[w uniformly random bits]] per element. Local: no party knows them, none has spoken."""
-    mine, next_ = ctx.prss.replicated(ctx.path + b"#random", (width, plane_words(prod(shape))), Z64)
-    return ctx.bits(shape, mine, next_)
-
-
-@protocol("Araki et al. 2016, over Z_2", rep3=Cost(rounds=1, sent=size.width * plane(size.elements)))
-async def conjunction(ctx: Context, x: BShare, y: BShare) -> BShare:
-    """[[x AND y]], bit by bit, of w-bit elements.
-
-    Pre-conditions: x and y have one shape and one width.
-    Leaks: nothing.
-    """
-    ctx.own(x, y)
-    if x.shape != y.shape or x.width != y.width:
-        raise ShareError(f"{x!r} and {y!r} differ in shape or width")
-    return await reshare_planes(ctx, x.shape, _local_and(x, y) ^ ctx.zero_planes(x.width, x.size))
-
-
-def _local_and(x: BShare, y: BShare) -> Words:
-    product: Words = x.mine & (y.mine ^ y.next)
-    product ^= x.next & y.mine
-    return product
+    return ctx.random_bits(width, shape)
 
 
 @protocol("binary tree of ANDs", rep3=Cost(rounds=log2(size.width), sent=plane(size.elements) * (size.width - 1)))
@@ -180,8 +121,8 @@ async def add_bits(ctx: Context, x: BShare, y: BShare) -> BShare:
             stack_planes([block_p.planes(updated), block_p.planes(updated[passing])]),
             stack_planes([g.planes(pivots), block_p.planes(pivots[passing])]),
         )
-        g = _replace(g, updated, g.planes(updated) ^ products.planes(slice(0, len(updated))))
-        block_p = _replace(block_p, updated[passing], products.planes(slice(len(updated), None)))
+        g = g.replace_planes(updated, g.planes(updated) ^ products.planes(slice(0, len(updated))))
+        block_p = block_p.replace_planes(updated[passing], products.planes(slice(len(updated), None)))
     carries = g
     return stack_planes([p.planes(slice(0, 1)), p.planes(slice(1, None)) ^ carries])
 
@@ -196,13 +137,6 @@ def _prefix_levels(width: int) -> list[tuple[Indices, Indices, Indices]]:
         pivots = (updated >> level << level) - 1
         levels.append((updated, pivots, np.flatnonzero(updated >= 2 * span)))
     return levels
-
-
-def _replace(x: BShare, index: Indices, planes: BShare) -> BShare:
-    mine, next_ = x.mine.copy(), x.next.copy()
-    mine[index] = planes.mine
-    next_[index] = planes.next
-    return BShare(x.owner, x.shape, mine, next_)
 
 
 @protocol(
@@ -237,11 +171,12 @@ async def pick(ctx: Context, flags: BShare, values: BShare) -> BShare:
     if flags.width != 1 or flags.shape != values.shape:
         raise ShareError(f"{flags!r} cannot pick from {values!r}")
     every = flags.planes(np.zeros(values.width, np.intp))
-    chosen = unpack_bits(_local_and(every, values), values.size).reshape(values.width, *values.shape)
-    reduced = np.bitwise_xor.reduce(chosen, axis=-1)
-    shape = values.shape[:-1]
-    local = pack_bits(reduced.reshape(values.width, -1))
-    return await reshare_planes(ctx, shape, local ^ ctx.zero_planes(values.width, reduced[0].size))
+
+    def summed(planes: Words) -> Words:
+        bits = unpack_bits(planes, values.size).reshape(values.width, *values.shape)
+        return pack_bits(np.bitwise_xor.reduce(bits, axis=-1).reshape(values.width, -1))
+
+    return await reshare_bits(ctx, bit_products(every, values).map(summed), shape=values.shape[:-1])
 
 
 @formula
@@ -284,8 +219,7 @@ async def tournament(ctx: Context, values: BShare) -> tuple[BShare, BShare]:
     width, count = values.width, values.size
     index_bits = log2(count)
     numbers = (np.arange(count)[None, :] >> np.arange(index_bits)[:, None] & 1).astype(np.uint8)
-    zero = np.zeros((index_bits, plane_words(count)), PLANE)
-    entrants = stack_planes([values, ctx.bits(values.shape, zero, zero).flip(numbers)])
+    entrants = stack_planes([values, ctx.zero_bits(index_bits, values.shape).flip(numbers)])
     for level, members in enumerate(tournament_groups(count)):
         entrants = await _winners(ctx.step(level), entrants, members, width)
     winner = entrants.reshape()
@@ -318,10 +252,11 @@ async def _winners(ctx: Context, entrants: BShare, size: int, width: int) -> BSh
 def _last_axis_to_planes(x: BShare) -> BShare:
     """Single bits of shape (..., m) as m-bit elements of shape (...)."""
     *shape, width = x.shape
-    mine, next_ = (
-        pack_bits(np.ascontiguousarray(unpack_bits(part[0], x.size).reshape(-1, width).T)) for part in (x.mine, x.next)
-    )
-    return BShare(x.owner, tuple(shape), mine, next_)
+
+    def turned(planes: Words) -> Words:
+        return pack_bits(np.ascontiguousarray(unpack_bits(planes[0], x.size).reshape(-1, width).T))
+
+    return x.map(turned, tuple(shape))
 
 
 def tournament_groups(count: int) -> list[int]:
@@ -357,7 +292,7 @@ async def prefix_and(ctx: Context, x: BShare, *, block: int) -> BShare:
     for level, (updated, pivots, _) in enumerate(_prefix_levels(block)):
         changed = (first + updated).reshape(-1)
         products = await conjunction(ctx.step(level), x.planes(changed), x.planes((first + pivots).reshape(-1)))
-        x = _replace(x, changed, products)
+        x = x.replace_planes(changed, products)
     return x
 
 
@@ -375,8 +310,11 @@ async def plane_dot(ctx: Context, x: BShare, y: BShare, *, block: int) -> BShare
     if x.shape != y.shape or x.width != y.width or x.width % block:
         raise ShareError(f"{x!r} and {y!r} do not consist of alike blocks of {block} bits")
     blocks = x.width // block
-    local = np.bitwise_xor.reduce(_local_and(x, y).reshape(blocks, block, -1), axis=1)
-    return await reshare_planes(ctx, x.shape, local ^ ctx.zero_planes(blocks, x.size))
+
+    def parities(planes: Words) -> Words:
+        return np.asarray(np.bitwise_xor.reduce(planes.reshape(blocks, block, -1), axis=1))
+
+    return await reshare_bits(ctx, bit_products(x, y).map(parities), shape=x.shape)
 
 
 @formula
@@ -409,13 +347,7 @@ async def one_hot(ctx: Context, x: BShare) -> BShare:
         )
         ends = np.cumsum([0, *(grid.shape[1] for grid in grids)])
         inner = [products.planes(slice(*ends[i : i + 2])) for i in range(len(pairs))]
-        joined = [
-            x._with(
-                _completed(part.mine, low.mine, high.mine),
-                _completed(part.next, low.next, high.next),
-            )
-            for part, (low, high) in zip(inner, pairs, strict=True)
-        ]
+        joined = [part.combine(_completed, low, high) for part, (low, high) in zip(inner, pairs, strict=True)]
         parts = joined + parts[2 * len(pairs) :]
         level += 1
     return parts[0]
@@ -451,4 +383,4 @@ def chosen(flags: BShare, rows: Positions) -> BShare:
                 np.bitwise_xor.reduce(block[row], axis=0, out=out[bit, start : start + step])
         return out
 
-    return flags._with(selected(flags.mine), selected(flags.next))
+    return flags.map(selected)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from caps.errors import ShareError
 from services.mpc_server.engine import size
-from services.mpc_server.engine.boolean import (
-    all_of,
-    carry,
-    carry_ands,
-    conjunction,
-)
+from services.mpc_server.engine.boolean import all_of, carry, carry_ands
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.conversion import from_bits, halves_in_bits
 from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare
+from services.mpc_server.engine.verbs import addends, conjunction, from_bits
 
 SIGN = ((1 + FIRST) * size.ring_bits - 1 + carry_ands(size.ring_bits - 1)) * plane(size.elements)
 """Bytes of `negative`."""
@@ -31,7 +26,7 @@ async def negative(ctx: Context, x: AShare) -> BShare:
     Leaks: nothing.
     """
     ctx.own(x)
-    a, b = await halves_in_bits(ctx.step("halves"), x, x.ring.bits)
+    a, b = await addends(ctx.step("halves"), x, width=x.ring.bits)
     low, top = slice(0, x.ring.bits - 1), slice(x.ring.bits - 1, None)
     generate = await conjunction(ctx.step("generate"), a.planes(low), b.planes(low))
     into_top = await carry(ctx.step("carry"), generate, (a ^ b).planes(low))
@@ -71,12 +66,7 @@ async def equal(ctx: Context, x: AShare, y: AShare) -> AShare:
     """
     ctx.own(x, y)
     _same_shape(x, y)
-    difference = x - y
-    # With b = x_2 - y_2 negated, a == -b turns into equality of two halves; only the holders of b change it.
-    flipped = ctx.share(
-        -difference.mine if ctx.party == 2 else difference.mine, -difference.next if ctx.party == 1 else difference.next
-    )
-    a, minus_b = await halves_in_bits(ctx.step("halves"), flipped, x.ring.bits)
+    a, minus_b = await addends(ctx.step("halves"), x - y, width=x.ring.bits, opposite=True)
     same = await all_of(ctx.step("all"), ~(a ^ minus_b))
     return await from_bits(ctx.step("ring"), same, ring=x.ring)
 

@@ -21,12 +21,11 @@ from caps.errors import DomainError, ShareError
 from caps.shares.ring import Z16, Z32, Z64, Ring
 from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Context, together
-from services.mpc_server.engine.conversion import lift
 from services.mpc_server.engine.cost import Cost, Size, Sizes, largest, log2, smallest
 from services.mpc_server.engine.counting import COUNT_ROUNDS, COUNT_SENT, coalesce, count, count_sizes, lifted_bytes
 from services.mpc_server.engine.recipe import recipe_of
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import AShare, Shape, concatenate
+from services.mpc_server.engine.shares import AShare, concatenate
 from services.mpc_server.engine.validity import (
     CHECK_SENT,
     Flags,
@@ -35,6 +34,7 @@ from services.mpc_server.engine.validity import (
     check_totals,
     combinations_of_totals,
 )
+from services.mpc_server.engine.verbs import lift
 
 ADD_ROUNDS = 7 + log2(size.count_bits)
 ADD_SENT = lifted_bytes(size.marginal_cells, size.count_bits) + 64 + 16 * size.marginal_inputs * size.combinations
@@ -103,12 +103,10 @@ async def add_marginals(
     ends = np.cumsum([own.cells for own in layouts])
     parts = [wide[end - own.cells : end] for end, own in zip(ends, layouts, strict=True)]
     accepted = await check_totals(ctx.step("check"), parts, layouts=layouts, bits=bits)
-    mine, next_ = np.zeros(layout.cells, Z64.dtype), np.zeros(layout.cells, Z64.dtype)
+    total = ctx.zero((layout.cells,), Z64)
     for index in np.flatnonzero(accepted):
-        positions = layout.positions(layouts[index].cliques)
-        mine[positions] += parts[index].mine
-        next_[positions] += parts[index].next
-    return ctx.share(mine, next_), accepted
+        total = total + parts[index].scatter(layout.positions(layouts[index].cliques), (layout.cells,))
+    return total, accepted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -237,17 +235,10 @@ async def _count_joined(
             found = [(last[0], slice(last[1].start, found[0][1].stop))]
             stacks.pop()
         last = found[0] if len(found) == 1 else None
-        stacks.append([one.columns[:, where] for one, where in found] or [_zeros(ctx, (rows, width), ring)])
+        stacks.append([one.columns[:, where] for one, where in found] or [ctx.zero((rows, width), ring)])
     joined = await coalesce(ctx.step("join"), stacks)
     counts = await count(ctx.step("count"), *joined, layout=wanted)
-    mine, next_ = np.zeros(layout.cells, Z64.dtype), np.zeros(layout.cells, Z64.dtype)
-    positions = layout.positions(cliques)
-    mine[positions], next_[positions] = counts.mine, counts.next
-    return ctx.share(mine, next_), accepted
-
-
-def _zeros(ctx: Context, shape: Shape, ring: Ring) -> AShare:
-    return ctx.share(np.zeros(shape, ring.dtype), np.zeros(shape, ring.dtype))
+    return counts.scatter(layout.positions(cliques), (layout.cells,)), accepted
 
 
 def marginals_sizes(layouts: Sequence[Layout], bits: int) -> dict[Size, int]:

@@ -18,16 +18,15 @@ from caps.data.domain import Layout
 from caps.errors import ShareError
 from caps.shares.ring import RINGS, Z16, Z64, Ring, Words
 from services.mpc_server.engine import size
-from services.mpc_server.engine.arithmetic import multiply, reshare
 from services.mpc_server.engine.boolean import carry_ands
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.conversion import lift
 from services.mpc_server.engine.cost import FIRST, Cost, Expr, Size, formula, log2, plane, smallest
-from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_of_parts, matmul_mod
-from services.mpc_server.engine.recipe import Recipe, recipe_of
+from services.mpc_server.engine.kernels import BLOCK_ROWS, matmul_mod
+from services.mpc_server.engine.recipe import Cross, Recipe, recipe_of
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import AShare, Indices, concatenate
+from services.mpc_server.engine.shares import AShare, Indices, Summands, concatenate
 from services.mpc_server.engine.validity import WIDTHS, check_columns
+from services.mpc_server.engine.verbs import gram_products, lift, multiply, products, reshare
 
 GROUP_ROWS = 65_535
 """Rows that are counted in Z_2^16 together: no count of them can wrap."""
@@ -161,44 +160,47 @@ async def count(ctx: Context, *columns: AShare, layout: Layout) -> AShare:
     recipe = recipe_of(layout)
     ring, counted = columns[0].ring, WIDTHS[columns[0].ring].counted
     step = _group_rows(ring.bits)
-    sums, summands = [], []
+    sums, made = [], []
     for start in range(0, columns[0].shape[0], step):
         group = [part[start : start + step] for part in columns]
         sums.append(concatenate([part.sum(axis=0) for part in group])[recipe.singles].reshape(1, -1))
-        summands.append(await _product_summand(ctx.step(f"rows{start}"), group, recipe, counted))
+        if recipe.cells:
+            made.append(await _products(ctx.step(f"rows{start}"), group, recipe, counted))
     cells = concatenate(sums)
     if recipe.cells:
-        products = ctx.step("products")
-        local = np.stack(summands)
-        cells = concatenate([cells, await reshare(products, local + products.zeros(local.shape, ring))], axis=1)
+        stacked = made[0].combine(lambda *parts: np.stack(parts), *made[1:])
+        cells = concatenate([cells, await reshare(ctx.step("products"), stacked)], axis=1)
     return (await lift(ctx.step("lift"), cells[:, recipe.order], ring=Z64, modulo=counted)).sum(axis=0)
 
 
-async def _product_summand(ctx: Context, parts: Sequence[AShare], recipe: Recipe, counted: Ring) -> Words:
-    """This party's summand of the cells that are products of matrices, for one group of rows; unmasked.
+async def _products(ctx: Context, parts: Sequence[AShare], recipe: Recipe, counted: Ring) -> Summands:
+    """The cells that are products of matrices, for one group of rows, to be reshared.
 
     Columns are put side by side in blocks of rows, if at all: there is never a second copy of the whole table.
     """
-    dtype = parts[0].ring.dtype
     made = []
     if len(recipe.paired):
-        paired = _chosen(parts, recipe.paired)
-        gram = gram_of_parts([(part.mine, part.next) for part in paired], modulo=counted)
-        gram -= gram_of_parts([(part.next,) for part in paired], modulo=counted)
-        made.append(gram[recipe.pairs])
-    crossed = [np.zeros(len(cross.cells[0]), dtype) for cross in recipe.crosses]
+        made.append(gram_products(*_chosen(parts, recipe.paired), modulo=counted).map(lambda gram: gram[recipe.pairs]))
+    crossed: list[Summands] = []
     if recipe.levels:
         for number, rows in enumerate(row_slices(parts[0].shape[0], recipe.width + recipe.products)):
             pool = parts[0][rows] if len(parts) == 1 else concatenate([part[rows] for part in parts], axis=1)
             for level, (left, right) in enumerate(recipe.levels):
                 step = ctx.step(f"block{number}").step(level)
                 pool = concatenate([pool, await multiply(step, pool[:, left], pool[:, right])], axis=1)
-            for index, cross in enumerate(recipe.crosses):
-                x, y = pool[:, cross.left], pool[:, cross.right]
-                product = matmul_mod(x.mine.T, y.mine + y.next, modulo=counted)
-                product += matmul_mod(x.next.T, y.mine, modulo=counted)
-                crossed[index] += product[cross.cells]
-    return np.concatenate([np.zeros(0, dtype), *made, *crossed])
+            found = [_crossed(pool, cross, counted) for cross in recipe.crosses]
+            crossed = [one.combine(np.add, more) for one, more in zip(crossed, found, strict=True)] if number else found
+    first, *others = made + crossed
+    return first.combine(lambda *cells: np.concatenate(cells), *others)
+
+
+def _crossed(pool: AShare, cross: Cross, counted: Ring) -> Summands:
+    """The cells of a product of two ranges of columns."""
+
+    def times(left: Words, right: Words) -> Words:
+        return matmul_mod(left.T, right, modulo=counted)
+
+    return products(pool[:, cross.left], pool[:, cross.right], times=times).map(lambda cells: cells[cross.cells])
 
 
 def _chosen(parts: Sequence[AShare], columns: Indices) -> list[AShare]:

@@ -28,12 +28,10 @@ from caps.shares.prss import expand
 from caps.shares.ring import PLANE, Z8, Z16, Z64, Words, pack_bits, plane_words, unpack_bits
 from services.mpc_server.engine import size
 from services.mpc_server.engine.aes import BLOCK_BITS, CACHED_BLOCKS, RoundKeys, encrypt, expand_key, random_key
-from services.mpc_server.engine.arithmetic import reveal_bits
 from services.mpc_server.engine.boolean import (
     adder_ands,
     bits_less_than,
     carry_ands,
-    conjunction,
     one_hot,
     one_hot_ands,
     random_planes,
@@ -50,14 +48,14 @@ from services.mpc_server.engine.compute import (
     own_bits,
 )
 from services.mpc_server.engine.context import Branch, Context, together
-from services.mpc_server.engine.conversion import from_bits, to_bits
+from services.mpc_server.engine.conversion import to_bits
 from services.mpc_server.engine.cost import FIRST, Cost, Size, formula, largest, log2, plane, smallest
 from services.mpc_server.engine.counting import GROUP_ROWS, coalesce, count, count_sizes, lifted_bytes, row_blocks
 from services.mpc_server.engine.recipe import recipe_of
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import AShare, BShare, Indices
-from services.mpc_server.engine.shuffle import RowShare, concatenate_rows, own_rows, rows_of, shuffle, widened
+from services.mpc_server.engine.shares import AShare, BShare, Indices, RowShare, concatenate_rows, rows_of, stack_planes
 from services.mpc_server.engine.validity import Flags, toss
+from services.mpc_server.engine.verbs import conjunction, from_bits, reveal_bits, shuffle
 
 MAX_TABLES = 62
 """Tables that can be matched: a set of tables is a number of 62 bits."""
@@ -124,7 +122,7 @@ async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
     Leaks: which tables are accepted; of those nothing else. Of a refused one, combinations of where it is out of order.
     """
     for table in tables:
-        own_rows(ctx, table)
+        ctx.own(table)
         if not len(table) or table.shape[1] < ID_BYTES:
             raise ShareError(f"{table!r} has no rows with identifiers")
     compared = [
@@ -134,12 +132,15 @@ async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
     ]
     seed, *below = await together(toss(ctx.step("toss")), *compared)
     flags = iter(below)
-    words = [
-        _combined(~next(flags), seed.tobytes(), b"/%d" % number) if len(table) > 1 else np.zeros((2, 1), PLANE)
+    first, *others = (
+        _combined(~next(flags), seed.tobytes(), b"/%d" % number)
+        if len(table) > 1
+        else ctx.zero_bits(1, (ID_COMBINATIONS,))
         for number, table in enumerate(tables)
-    ]
-    mine, next_ = (np.concatenate(part).reshape(1, -1) for part in zip(*words, strict=True))
-    combined = ctx.bits((ID_COMBINATIONS * len(tables),), mine, next_)
+    )
+    combined = first.combine(
+        lambda *parts: np.concatenate(parts, axis=1), *others, shape=(ID_COMBINATIONS * len(tables),)
+    )
     opened = await reveal_bits(ctx.step("open"), combined, ring=Z8)
     return np.asarray(~opened.reshape(len(tables), ID_COMBINATIONS).any(axis=1))
 
@@ -154,15 +155,18 @@ def _neighbours(x: BShare) -> tuple[BShare, BShare]:
         after[:, :-1] |= part[:, 1:] << np.uint64(63)
         return after[:, :words]
 
-    first = BShare(x.owner, (count,), x.mine[:, :words], x.next[:, :words])
-    return first, BShare(x.owner, (count,), following(x.mine), following(x.next))
+    return x.map(lambda planes: planes[:, :words], (count,)), x.map(following, (count,))
 
 
-def _combined(wrong: BShare, seed: bytes, label: bytes) -> Words:
-    """Both components of the XOR of ID_COMBINATIONS random halves of the bits of one plane, each a bit of one word."""
-    coins = expand(seed, _ID_COINS + label, (ID_COMBINATIONS, wrong.mine.shape[1]), Z64)
-    sums = [np.bitwise_xor.reduce(coins & part[0], axis=1) for part in (wrong.mine, wrong.next)]
-    return np.stack([pack_bits(np.bitwise_count(words) & 1) for words in sums])
+def _combined(wrong: BShare, seed: bytes, label: bytes) -> BShare:
+    """The XOR of ID_COMBINATIONS random halves of the bits of one plane."""
+    coins = expand(seed, _ID_COINS + label, (ID_COMBINATIONS, plane_words(wrong.size)), Z64)
+
+    def combined(planes: Words) -> Words:
+        sums = np.bitwise_xor.reduce(coins & planes[0], axis=1)
+        return pack_bits((np.bitwise_count(sums) & 1).reshape(1, -1))
+
+    return wrong.map(combined, (ID_COMBINATIONS,))
 
 
 @formula
@@ -194,15 +198,15 @@ async def plant_dummies(ctx: Context, noise: AShare, *, tables: int, reach: int)
     ctx.own(noise)
     if noise.shape != (len(sets),) or not sets or not 1 <= reach < 1 << 15:
         raise ShareError(f"{noise!r} is not a number for each of {len(sets)} sets, or {reach} is out of range")
-    narrow = ctx.share(noise.mine.astype(Z16.dtype), noise.next.astype(Z16.dtype)) + reach
-    bits = await to_bits(ctx.step("bits"), narrow)
+    bits = await to_bits(ctx.step("bits"), noise.narrow(Z16) + reach)
     number = await one_hot(ctx.step("number"), bits.planes(slice(0, dummy_bits(count))))
+
     # Dummy i is used if the number is greater: the XOR of the flags above i, a plane for each set after turning.
-    above = [
-        pack_bits(unpack_bits(np.bitwise_xor.accumulate(part[:0:-1], axis=0)[::-1][:count], len(sets)).T)
-        for part in (number.mine, number.next)
-    ]
-    unused = ~ctx.bits((count,), *above)
+    def above(planes: Words) -> Words:
+        flags = np.bitwise_xor.accumulate(planes[:0:-1], axis=0)[::-1][:count]
+        return pack_bits(unpack_bits(flags, len(sets)).T)
+
+    unused = ~number.map(above, (count,))
     common = random_planes(ctx.step("common"), width=BLOCK_BITS * len(sets), shape=(count,))
     others = [(place, table) for place, chosen in enumerate(sets) for table in chosen[1:]]
     own = random_planes(ctx.step("own"), width=BLOCK_BITS * len(others), shape=(count,))
@@ -249,15 +253,11 @@ async def tag_rows(ctx: Context, tables: Sequence[RowShare], keys: RoundKeys) ->
         of tags and their values are random.
     """
     for table in tables:
-        own_rows(ctx, table)
+        ctx.own(table)
         if not len(table) or table.shape[1] < ID_BYTES:
             raise ShareError(f"{table!r} has no rows with identifiers")
     shuffled = await together(*(shuffle(ctx.step(f"shuffle{number}"), table) for number, table in enumerate(tables)))
-    ids = RowShare(
-        ctx.owner,
-        np.concatenate([table.mine[:, :ID_BYTES] for table in shuffled]),
-        np.concatenate([table.next[:, :ID_BYTES] for table in shuffled]),
-    )
+    ids = concatenate_rows([table.octets(slice(0, ID_BYTES)) for table in shuffled])
     tags = np.empty((len(ids), BLOCK_BITS // _TAG_BITS), PLANE)
     for start in range(0, len(ids), CACHED_BLOCKS):
         rows, step = slice(start, start + CACHED_BLOCKS), ctx.step(start)
@@ -276,9 +276,9 @@ def _unpadded(x: BShare) -> BShare:
     """The same with zeros for the elements that fill up the last word: their tags are nobody's, and not opened."""
     if not x.size % 64:
         return x
-    mask = np.full(x.mine.shape[1], np.uint64(0xFFFF_FFFF_FFFF_FFFF))
+    mask = np.full(plane_words(x.size), np.uint64(0xFFFF_FFFF_FFFF_FFFF))
     mask[-1] = np.uint64((1 << x.size % 64) - 1)
-    return x._with(x.mine & mask, x.next & mask)
+    return x.mask(mask)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -367,12 +367,11 @@ async def one_hot_columns(ctx: Context, codes: Sequence[BShare], *, sizes: Seque
     wanted = [slice(1, 1 + size) for size in sizes]
     rows, width = codes[0].size, sum(sizes)
     # Planes end in whole words, so one after another they are one vector of bits, rows filled up to whole words.
-    mine = np.concatenate([part.mine[columns] for part, columns in zip(flags, wanted, strict=True)])
-    next_ = np.concatenate([part.next[columns] for part, columns in zip(flags, wanted, strict=True)])
+    planes = stack_planes([part.planes(columns) for part, columns in zip(flags, wanted, strict=True)])
     filled = 64 * plane_words(rows)
-    bits = ctx.bits((width * filled,), mine.reshape(1, -1), next_.reshape(1, -1))
-    columns = await from_bits(ctx.step("ring"), bits, ring=Z16)
-    return ctx.share(*(part.reshape(width, filled)[:, :rows].T for part in (columns.mine, columns.next)))
+    bits = planes.map(lambda words: words.reshape(1, -1), (width * filled,))
+    found = await from_bits(ctx.step("ring"), bits, ring=Z16)
+    return found.map(lambda words: words.reshape(width, filled)[:, :rows].T)
 
 
 class _Group(NamedTuple):
@@ -473,7 +472,7 @@ async def join_answers(
     )
     places = [place for place, flag in enumerate(accepted) if flag]
     valid, kinds = [tables[place] for place in places], [kinds[place] for place in places]
-    total = ctx.share(np.zeros(wanted.cells, Z64.dtype), np.zeros(wanted.cells, Z64.dtype))
+    total = ctx.zero((wanted.cells,), Z64)
     if valid:
         common = [dummies_of for chosen, dummies_of in planted.items() if set(chosen).issubset(places)]
         rows = [_with_dummies(tables[place].rows, [one[place] for one in common if place in one]) for place in places]
@@ -484,10 +483,7 @@ async def join_answers(
             step = ctx.step(f"rows{group.rows.start}")
             joined = await _joined_columns(step, shuffled, matching.sources[group.rows], group.runs, kinds, used)
             total = total + await count(step.step("count"), joined, layout=wanted)
-    mine, next_ = np.zeros(layout.cells, Z64.dtype), np.zeros(layout.cells, Z64.dtype)
-    positions = layout.positions(cliques)
-    mine[positions], next_[positions] = total.mine, total.next
-    return Answers(ctx.share(mine, next_), accepted)
+    return Answers(total.scatter(layout.positions(cliques), (layout.cells,)), accepted)
 
 
 async def _planted(ctx: Context, tables: int, dummies: Dummies | None) -> Planted:
@@ -498,7 +494,7 @@ async def _planted(ctx: Context, tables: int, dummies: Dummies | None) -> Plante
 
 def _with_dummies(table: RowShare, dummies: Sequence[RowShare]) -> RowShare:
     """The table with dummies behind its rows: identifiers, and no values."""
-    return concatenate_rows([table, *(widened(ids, table.shape[1]) for ids in dummies)])
+    return concatenate_rows([table, *(ids.widened(table.shape[1]) for ids in dummies)])
 
 
 def _plan(
@@ -509,7 +505,7 @@ def _plan(
         raise DomainError("a join needs tables, and cliques to count")
     domain = layout.domain
     for one in tables:
-        own_rows(ctx, one.rows)
+        ctx.own(one.rows)
         if domain.clique(one.attributes) != one.attributes:
             raise DomainError(f"attributes of {one.holder} must be in domain order")
         expected = RowFormat(domain.project(one.attributes)).row_bytes
@@ -543,7 +539,7 @@ async def _joined_columns(
         return one_hot_columns(ctx.step(f"expand{table}"), codes, sizes=kinds[table].sizes)
 
     blocks = dict(zip(members, await together(*map(expanded, members)), strict=True))
-    mine, next_ = (np.zeros((used.width, len(sources)), Z16.dtype).T for _ in range(2))  # columns come whole
+    pieces: list[tuple[tuple[slice, slice], AShare]] = []
     taken = dict.fromkeys(members, 0)
     start, merges, places = 0, [], []
     for number, (some, length) in enumerate(runs):
@@ -557,7 +553,7 @@ async def _joined_columns(
             ]
             columns = used.columns(name)
             if len(stack) == 1:
-                mine[rows, columns], next_[rows, columns] = stack[0].mine, stack[0].next
+                pieces.append(((rows, columns), stack[0]))
             elif stack:
                 stacks.append(stack)
                 targets.append((rows, columns))
@@ -569,9 +565,8 @@ async def _joined_columns(
                 taken[table] += length
         start += length
     for targets, merged in zip(places, await together(*merges), strict=True):
-        for target, block in zip(targets, merged, strict=True):
-            mine[target], next_[target] = block.mine, block.next
-    return ctx.share(mine, next_)
+        pieces += zip(targets, merged, strict=True)
+    return ctx.zero((used.width, len(sources)), Z16).map(np.transpose).put(pieces)  # by columns, for they come whole
 
 
 class TableExtent(NamedTuple):

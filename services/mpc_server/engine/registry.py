@@ -1,5 +1,7 @@
 """Every protocol of the engine with its source and, for each scheme, its declared cost. A test measures each of them.
 
+A protocol is written once, on verbs; a verb is implemented by every scheme. Both are declared here.
+
 Costs are expressions over the sizes of a call (`engine.cost`): they are printed in docs/protocols.md, checked against a
 run, and used to plan one.
 """
@@ -9,8 +11,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
+from caps.basics.schemes import Scheme
+from caps.errors import DomainError
 from services.mpc_server.engine.cost import Cost
 
 P = ParamSpec("P")
@@ -19,11 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a protocol promises; `costs` has the name of a scheme for each of them."""
+    """What a protocol promises. Where it is from and what it costs may differ from scheme to scheme."""
 
     name: str
     module: str
-    source: str
+    sources: Mapping[str, str]
     summary: str
     pre_conditions: str
     leaks: str
@@ -34,11 +38,13 @@ class Declaration:
         return {
             "name": self.name,
             "module": self.module,
-            "source": self.source,
             "summary": self.summary,
             "pre_conditions": self.pre_conditions,
             "leaks": self.leaks,
-            "costs": {name: [str(cost.rounds), str(cost.sent)] for name, cost in self.costs.items()},
+            "schemes": {
+                name: {"source": self.sources[name], "rounds": str(cost.rounds), "sent": str(cost.sent)}
+                for name, cost in self.costs.items()
+            },
         }
 
 
@@ -54,22 +60,77 @@ def protocol(
     """
 
     def declare(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        name = function.__name__
-        doc = inspect.getdoc(function) or ""
-        if name in REGISTRY:
-            raise ValueError(f"two protocols are called {name}")
-        REGISTRY[name] = Declaration(
-            name=name,
-            module=function.__module__.partition(".engine.")[2],
-            source=source,
-            summary=doc.partition("\n\n")[0].replace("\n", " "),
-            pre_conditions=_section(name, doc, "Pre-conditions:"),
-            leaks=_section(name, doc, "Leaks:"),
-            costs=costs,
-        )
+        _declare(function, dict.fromkeys(costs, source), costs)
         return function
 
     return declare
+
+
+class _OfScheme(Protocol):
+    """What a verb can be called on: contexts, shares and their owners."""
+
+    @property
+    def scheme(self) -> Scheme: ...
+
+
+class Verb(Generic[P, T]):
+    """One of the few functions that each scheme implements for itself. The first argument says which scheme it is of.
+
+    What every implementation must do is said by the function that declares the verb; its body is never run. Verbs that
+    talk have a cost, which an implementation declares with its source; local ones have none.
+    """
+
+    def __init__(self, function: Callable[P, T]) -> None:
+        self.__name__, self.__doc__, self.__module__ = function.__name__, function.__doc__, function.__module__
+        self._implementations: dict[str, Callable[P, T]] = {}
+
+    def __call__(self, *arguments: P.args, **choices: P.kwargs) -> T:
+        scheme = cast(_OfScheme, arguments[0]).scheme.name
+        implementation = self._implementations.get(scheme)
+        if implementation is None:
+            raise DomainError(f"the scheme {scheme} has no {self.__name__}")
+        return implementation(*arguments, **choices)
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """The schemes that implement it."""
+        return frozenset(self._implementations)
+
+    def of(self, scheme: str, source: str = "", cost: Cost | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+        """Implement the verb for a scheme; with source and cost, if it talks."""
+
+        def implement(function: Callable[P, T]) -> Callable[P, T]:
+            if scheme in self._implementations:
+                raise ValueError(f"{scheme} implements {self.__name__} twice")
+            self._implementations[scheme] = function
+            if cost is not None:
+                known = REGISTRY.get(self.__name__)
+                sources, costs = (known.sources, known.costs) if known else ({}, {})
+                REGISTRY.pop(self.__name__, None)
+                _declare(self, {**sources, scheme: source}, {**costs, scheme: cost})
+            return function
+
+        return implement
+
+
+def verb(function: Callable[P, T]) -> Verb[P, T]:
+    """Declare a function that each scheme implements for itself."""
+    return Verb(function)
+
+
+def _declare(function: Any, sources: Mapping[str, str], costs: Mapping[str, Cost]) -> None:
+    name, doc = function.__name__, inspect.cleandoc(function.__doc__ or "")
+    if name in REGISTRY:
+        raise ValueError(f"two protocols are called {name}")
+    REGISTRY[name] = Declaration(
+        name=name,
+        module=function.__module__.partition(".engine.")[2],
+        sources=sources,
+        summary=doc.partition("\n\n")[0].replace("\n", " "),
+        pre_conditions=_section(name, doc, "Pre-conditions:"),
+        leaks=_section(name, doc, "Leaks:"),
+        costs=costs,
+    )
 
 
 def _section(name: str, doc: str, heading: str) -> str:

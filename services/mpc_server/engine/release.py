@@ -11,9 +11,8 @@ import numpy as np
 from caps.dp.bounds import UNIT_BITS
 from caps.dp.oracle import Integers
 from caps.errors import DomainError, ShareError
-from caps.shares.ring import Z32, Z64, Words, pack_bits, unpack_bits
+from caps.shares.ring import Z32, Z64, Words, pack_bits
 from services.mpc_server.engine import size
-from services.mpc_server.engine.arithmetic import reshare, reveal, reveal_bits, share_from
 from services.mpc_server.engine.boolean import (
     adder_ands,
     carry,
@@ -22,11 +21,12 @@ from services.mpc_server.engine.boolean import (
     tournament_bytes,
     tournament_rounds,
 )
-from services.mpc_server.engine.context import Context, together
+from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.conversion import to_bits
 from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare, Indices
+from services.mpc_server.engine.verbs import reveal, reveal_bits, signed_sums
 
 
 @protocol(
@@ -42,8 +42,7 @@ async def count_bits(ctx: Context, counts: AShare) -> BShare:
     Leaks: nothing.
     """
     ctx.own(counts)
-    narrow = ctx.share(counts.mine.astype(Z32.dtype), counts.next.astype(Z32.dtype))
-    return await to_bits(ctx, narrow)
+    return await to_bits(ctx, counts.narrow(Z32))
 
 
 @protocol(
@@ -63,62 +62,7 @@ async def bits_below(ctx: Context, x: BShare, *, bound: Words) -> BShare:
     bits = (flat[None] >> np.arange(x.width, dtype=np.uint64)[:, None] & np.uint64(1)).astype(np.uint8)
     mask = pack_bits(bits)
     opposite = ~x
-    smaller_here = ctx.bits(x.shape, opposite.mine & mask, opposite.next & mask)
-    return await carry(ctx, smaller_here, opposite.flip(bits))
-
-
-@protocol(
-    "CaPS Protocol 7 with the sign left in bits: |y| = (1 - 2c)(1 - 2d) y",
-    rep3=Cost(rounds=2, sent=size.elements * size.ring_bits // 8 + size.sums * size.ring_bits // 8),
-)
-async def signed_sums(ctx: Context, sign: BShare, y: AShare, *, starts: Indices) -> AShare:
-    """[[sum of (1 - 2 sign) y]] over the m segments of y that begin at `starts`; n counts the elements of y.
-
-    The sign is c ^ d with c = s_0 ^ s_1 known to S1 and d = s_2 known to S2 and S3. These two multiply their
-    components of y by 1 - 2d themselves and reshare; S1 shares 1 - 2c in the same round; then one inner product a
-    segment.
-
-    Pre-conditions: y is a vector of n elements, sign one bit for each; starts increase from 0 and none is n.
-    Leaks: nothing.
-    """
-    ctx.own(sign, y)
-    if len(y.shape) != 1 or sign.shape != y.shape or sign.width != 1:
-        raise ShareError(f"{sign!r} is not one sign for each element of {y!r}")
-    if not len(starts) or starts[0] != 0 or np.any(np.diff(starts) < 1) or starts[-1] >= y.size:
-        raise DomainError("segments must start at 0, be in order, and none be empty")
-    turned, factor = await together(_turned(ctx.step("turned"), sign, y), _first_factor(ctx.step("factor"), sign, y))
-    local: Words = turned.mine * (factor.mine + factor.next) + turned.next * factor.mine
-    sums = np.add.reduceat(local, starts, dtype=local.dtype)
-    return await reshare(ctx, sums + ctx.zeros(sums.shape, y.ring))
-
-
-async def _first_factor(ctx: Context, sign: BShare, y: AShare) -> AShare:
-    """[[1 - 2c]], dealt by S1."""
-    known = None
-    if ctx.party == 0:
-        known = 1 - 2 * unpack_bits((sign.mine ^ sign.next)[0], y.size).astype(y.ring.dtype)
-    return await share_from(ctx, known, dealer=0, shape=y.shape, ring=y.ring)
-
-
-async def _turned(ctx: Context, sign: BShare, y: AShare) -> AShare:
-    """[[(1 - 2d) y]]: S2 turns component 1, S3 component 0, and both component 2. They reshare with masks S1 knows."""
-    ring, size, word_bytes = y.ring, y.size, y.mine.nbytes
-    if ctx.party == 0:
-        mask_0 = ctx.prss.mine_only(ctx.path + b"#mask0", (size,), ring)
-        mask_1 = ctx.prss.next_only(ctx.path + b"#mask1", (size,), ring)
-        await ctx.exchange([], [])
-        return ctx.share(mask_0, mask_1)
-    d = unpack_bits((sign.next if ctx.party == 1 else sign.mine)[0], size).astype(ring.dtype)
-    factor = 1 - 2 * d
-    if ctx.party == 1:
-        mask = ctx.prss.mine_only(ctx.path + b"#mask1", (size,), ring)
-        rest = y.mine * factor - mask
-        (theirs,) = await ctx.exchange([(2, rest)], [(2, word_bytes)])
-        return ctx.share(mask, y.next * factor + rest + np.frombuffer(theirs, ring.dtype))
-    mask = ctx.prss.next_only(ctx.path + b"#mask0", (size,), ring)
-    rest = y.next * factor - mask
-    (theirs,) = await ctx.exchange([(1, rest)], [(1, word_bytes)])
-    return ctx.share(y.mine * factor + rest + np.frombuffer(theirs, ring.dtype), mask)
+    return await carry(ctx, opposite.mask(mask), opposite.flip(bits))
 
 
 @protocol(

@@ -23,7 +23,6 @@ from services.mpc_server.engine import size
 from services.mpc_server.engine.boolean import (
     Positions,
     chosen,
-    conjunction,
     one_hot,
     plane_dot,
     positions,
@@ -31,10 +30,10 @@ from services.mpc_server.engine.boolean import (
     random_planes,
 )
 from services.mpc_server.engine.context import Context, together
-from services.mpc_server.engine.conversion import from_bits
 from services.mpc_server.engine.cost import FIRST, Cost, formula, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare, Shape, stack_planes
+from services.mpc_server.engine.verbs import conjunction, from_bits
 
 CHUNK_WORDS = 1 << 22
 """Words of bit planes per component that a chunk of draws may take: 32 MB."""
@@ -73,11 +72,9 @@ async def alias_draw(ctx: Context, *, table: AliasTable, shape: Shape) -> BShare
     parts = []
     for start in range(0, max(size, 1), step):
         words, count = slice(start // 64, (start + step) // 64), (min(step, size - start),)
-        chunk = (ctx.bits(count, bits.mine[:, words], bits.next[:, words]) for bits in (index, digits))
+        chunk = (bits.map(lambda planes, words=words: planes[:, words], count) for bits in (index, digits))
         parts.append(await _draw(ctx.step(start), table, *chunk))
-    return ctx.bits(
-        shape, np.concatenate([part.mine for part in parts], 1), np.concatenate([part.next for part in parts], 1)
-    )
+    return parts[0].combine(lambda *chunks: np.concatenate(chunks, 1), *parts[1:], shape=shape)
 
 
 async def _draw(ctx: Context, table: AliasTable, index: BShare, digits: BShare) -> BShare:
@@ -126,8 +123,7 @@ def _positions(table: AliasTable) -> Positions:
 
 def _block_sums(x: BShare, block: int) -> BShare:
     """The parity of every block of consecutive bits. Local."""
-    mine, next_ = (np.bitwise_xor.reduce(part.reshape(-1, block, part.shape[1]), axis=1) for part in (x.mine, x.next))
-    return BShare(x.owner, x.shape, mine, next_)
+    return x.map(lambda planes: np.bitwise_xor.reduce(planes.reshape(-1, block, planes.shape[1]), axis=1))
 
 
 async def _first_kept(ctx: Context, each: BShare, full: BShare, block: int) -> BShare:

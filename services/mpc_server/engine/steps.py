@@ -20,7 +20,6 @@ from caps.errors import DomainError
 from caps.shares.ring import Z64
 from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Branch, Context, together
-from services.mpc_server.engine.conversion import from_bits
 from services.mpc_server.engine.cost import FIRST, Cost
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.release import (
@@ -31,6 +30,7 @@ from services.mpc_server.engine.release import (
 )
 from services.mpc_server.engine.sampling import discrete_gaussian, discrete_laplace, geometric, gumbel
 from services.mpc_server.engine.shares import AShare, BShare
+from services.mpc_server.engine.verbs import from_bits
 
 
 @protocol(

@@ -8,6 +8,7 @@ out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -20,12 +21,12 @@ from caps.errors import DomainError, ShareError
 from caps.shares.prss import expand
 from caps.shares.ring import Z8, Z16, Z22, Z24, Z32, Z64, Ring, Words
 from services.mpc_server.engine import size
-from services.mpc_server.engine.arithmetic import multiply, reshare, reveal
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Cost, log2
-from services.mpc_server.engine.kernels import BLOCK_ROWS, matmul_mod, subset_sums
+from services.mpc_server.engine.kernels import matmul_mod, subset_sums
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import AShare, Indices, concatenate
+from services.mpc_server.engine.shares import AShare, Indices, Summands, concatenate
+from services.mpc_server.engine.verbs import bit_deviations, multiply, reshare, reveal
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
@@ -68,7 +69,7 @@ async def toss(ctx: Context) -> Words:
     Pre-conditions: whatever the coins are to judge was fixed before, under keys of this session.
     Leaks: the seed, which depends on nothing.
     """
-    return await reveal(ctx, ctx.share(*ctx.prss.replicated(ctx.path + b"#coins", (4,), Z64)))
+    return await reveal(ctx, ctx.random(b"coins", (4,), Z64))
 
 
 def coins(seed: bytes, label: bytes, count: int) -> npt.NDArray[np.uint8]:
@@ -83,7 +84,7 @@ async def _all_zero(ctx: Context, deviations: AShare) -> Flags:
     Each element is opened times a random odd number that nobody knows. So a zero stays zero, and of any other element
     nothing but the power of two that divides it is seen.
     """
-    mask = ctx.share(*ctx.prss.replicated(ctx.path + b"#mask", deviations.shape, deviations.ring)) * 2 + 1
+    mask = ctx.random(b"mask", deviations.shape, deviations.ring) * 2 + 1
     opened = await reveal(ctx.step("open"), await multiply(ctx.step("mask"), deviations, mask))
     return np.asarray(~opened.any(axis=1))
 
@@ -117,7 +118,7 @@ async def check_totals(ctx: Context, contributions: Sequence[AShare], *, layouts
     for number, (share, layout) in enumerate(zip(contributions, layouts, strict=True)):
         full = _full_cliques(layout)
         starts = np.array(layout.offsets)
-        totals = ctx.share(np.add.reduceat(share.mine, starts), np.add.reduceat(share.next, starts))[full]
+        totals = share.map(partial(np.add.reduceat, indices=starts))[full]
         weights = expand(seed, b"%b/totals/%d" % (_COINS, number), (max(len(full) - 1, 0), j), Z64)
         sums.append((totals[1:] - totals[:1]).weigh(weights).reshape(1, j))
     return await _all_zero(ctx, concatenate(sums))
@@ -156,8 +157,8 @@ async def check_one_hot(ctx: Context, contributions: Sequence[AShare], *, blocks
     Words of 32 bits hold elements of Z_2^24, and their high bits are of the shares, not of x. So they are shifted out
     before anything is sent: 2^8 R V C modulo 2^32 is R V C modulo 2^24.
 
-    Squares are local in replicated sharing: x_i (x_i + 2 x_{i+1} - 1) is a summand of x^2 - x. Rows are combined first:
-    their number is what costs time, and 48 combinations of them are all that is left to combine by columns.
+    Squares are sums of products, so the combinations alone are reshared. Rows are combined first: their number is what
+    costs time, and 48 combinations of them are all that is left to combine by columns.
 
     Pre-conditions: contributions are matrices in one ring.
     Leaks: which contributions are accepted; of those nothing else. Of a refused one, the power of two that divides
@@ -171,23 +172,19 @@ async def check_one_hot(ctx: Context, contributions: Sequence[AShare], *, blocks
         if min(sizes) < 1 or max(sizes) > MOST_COLUMNS:
             raise DomainError(f"a block has 1 to {MOST_COLUMNS} columns")
     seed = (await toss(ctx.step("toss"))).tobytes()
-    local = np.stack(
-        [
-            _one_hot_summand(share, sizes, seed, b"/%d" % number)
-            for number, (share, sizes) in enumerate(zip(contributions, blocks, strict=True))
-        ]
+    first, *others = (
+        _deviations(share, sizes, seed, b"/%d" % number)
+        for number, (share, sizes) in enumerate(zip(contributions, blocks, strict=True))
     )
-    products = ctx.step("combinations")
-    combinations_ = await reshare(products, local + products.zeros(local.shape, contributions[0].ring))
-    return await _all_zero(ctx, combinations_.reshape(len(contributions), -1))
+    stacked = first.combine(lambda *parts: np.stack(parts), *others)
+    combined = await reshare(ctx.step("combinations"), stacked)
+    return await _all_zero(ctx, combined.reshape(len(contributions), -1))
 
 
-def _one_hot_summand(x: AShare, sizes: Sequence[int], seed: bytes, label: bytes) -> Words:
-    """This party's summand of R V C, by row blocks: neither V nor the coins of rows are ever held whole."""
-    rows, width = x.shape
+def _deviations(x: AShare, sizes: Sequence[int], seed: bytes, label: bytes) -> Summands:
+    """R V C, by row blocks: neither V nor the coins of rows are ever held whole."""
+    width = x.shape[1]
     ends = np.cumsum([0, *sizes])
-    buffers = np.empty((2, width + len(sizes), min(rows, BLOCK_ROWS)), x.ring.dtype)
-    combined = np.zeros((width + len(sizes), COMBINATIONS), x.ring.dtype)
 
     def with_sums(part: Words, buffer: Words) -> Words:
         """Sums of blocks below the entries, transposed: numpy adds long columns faster than short rows."""
@@ -197,15 +194,15 @@ def _one_hot_summand(x: AShare, sizes: Sequence[int], seed: bytes, label: bytes)
             np.add.reduce(filled[start:stop], axis=0, dtype=part.dtype, out=total)
         return filled
 
-    for start in range(0, rows, BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        mine, excess = with_sums(x.mine[block], buffers[0]), with_sums(x.next[block], buffers[1])
-        excess <<= 1
-        excess += mine
-        excess -= 1
-        excess *= mine
-        combined += subset_sums(excess, coins(seed, b"%b/rows/%d" % (label, start), excess.shape[1]))
-    column_coins = coins(seed, label + b"/columns", len(combined)).astype(x.ring.dtype)
-    product = matmul_mod(combined.T, column_coins)
-    product <<= WIDTHS[x.ring].shared.spare
-    return product
+    def of_rows(start: int, deviations: Words) -> Words:
+        return subset_sums(deviations, coins(seed, b"%b/rows/%d" % (label, start), deviations.shape[1]))
+
+    columns = width + len(sizes)
+    column_coins = coins(seed, label + b"/columns", columns).astype(x.ring.dtype)
+
+    def of_columns(combined: Words) -> Words:
+        product = matmul_mod(combined.T, column_coins)
+        product <<= WIDTHS[x.ring].shared.spare
+        return product
+
+    return bit_deviations(x, spread=with_sums, columns=columns, combined=of_rows).map(of_columns)

@@ -23,6 +23,7 @@ from typing import NoReturn, Protocol, TypeAlias
 import numpy as np
 
 from caps.basics import canonical
+from caps.basics.schemes import SCHEMES
 from caps.dp.oracle import Integers, Measurement, Request, Selection, overlaps_plan
 from caps.dp.privacy import Gaussian
 from caps.errors import (
@@ -42,11 +43,10 @@ from caps.trust import signing
 from caps.wire import Answer, Signed
 from services.mpc_server.channel import swap
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
-from services.mpc_server.engine.context import Party
+from services.mpc_server.engine.context import Runtime
 from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers, sets_of
 from services.mpc_server.engine.paper import VARIANTS
 from services.mpc_server.engine.shares import AShare
-from services.mpc_server.engine.shuffle import RowShare
 from services.mpc_server.engine.steps import Steps, Wanted, draw_noise, noise_context, request_context
 from services.mpc_server.pairs import Pairs, agree, scope_of
 from services.mpc_server.runs.record import Record, Recorded, value_of
@@ -62,7 +62,7 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.1, 3.0
 POOLED = 1 << 18
 """Noise values drawn beforehand, at most: beyond that, drawing twice what is needed costs more than it saves."""
 
-Share: TypeAlias = tuple[Words, Words]
+Share: TypeAlias = tuple[Words, ...]
 Verdicts: TypeAlias = tuple[int, ...]
 View: TypeAlias = tuple[int, int, int, bytes, bytes]
 """Of a record: whether counts are kept, steps charged, steps answered, the head of the record and the one before."""
@@ -251,7 +251,13 @@ class _RunSession:
         self._material = material
         manifest = record.manifest
         scope = b"run/" + bytes.fromhex(record.run)
-        self._party = Party(channel, study=bytes.fromhex(manifest.study_id), scope=scope, secrets=secrets)
+        self._party = Runtime(
+            channel,
+            study=bytes.fromhex(manifest.study_id),
+            scheme=SCHEMES[manifest.scheme],
+            scope=scope,
+            secrets=secrets,
+        )
         self._steps: Steps | None = None
         self._verdicts: Verdicts = ()
         self._turn = asyncio.Lock()
@@ -352,7 +358,7 @@ class _RunSession:
             elif form == "columns":
                 columns.append(ColumnsInput(holder, attributes, context.share(*share)))
             else:
-                tables.append(JoinInput(holder, attributes, RowShare(context.owner, *share)))
+                tables.append(JoinInput(holder, attributes, context.rows(*share)))
         whole, bits = manifest.layout.cliques if columns or tables else None, manifest.counted_bits
         if tables:
             assert manifest.join is not None
@@ -381,7 +387,7 @@ class _RunSession:
         flags = [int(flag) for flag in answers.accepted]
         first, others = iter(flags[: len(counted)]), iter(flags[len(counted) :])
         verdicts = tuple(next(first if form == "marginals" else others) for form in order)
-        counts = answers.marginals.mine, answers.marginals.next
+        counts = answers.marginals.components
         self._material.keep_counts(counts, verdicts)
         await self._resume(counts, verdicts)
 

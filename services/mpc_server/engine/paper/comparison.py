@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from services.mpc_server.engine import size
-from services.mpc_server.engine.arithmetic import dot, multiply
-from services.mpc_server.engine.boolean import (
-    adder_ands,
-    tournament,
-    tournament_bytes,
-    tournament_rounds,
-)
+from services.mpc_server.engine.boolean import adder_ands, tournament, tournament_bytes, tournament_rounds
 from services.mpc_server.engine.comparison import SIGN, less_than, negative
 from services.mpc_server.engine.context import Context, together
-from services.mpc_server.engine.conversion import from_bits, to_bits
+from services.mpc_server.engine.conversion import to_bits
 from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare
+from services.mpc_server.engine.verbs import dot, from_bits, multiply
 
 
 @protocol(

@@ -10,7 +10,6 @@ from caps.data.domain import Layout
 from caps.errors import ShareError
 from caps.shares.ring import Z64
 from services.mpc_server.engine import size
-from services.mpc_server.engine.arithmetic import multiply
 from services.mpc_server.engine.comparison import equal
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost, Size, formula, plane
@@ -18,6 +17,7 @@ from services.mpc_server.engine.counting import row_slices
 from services.mpc_server.engine.recipe import codes_of
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, Indices, concatenate
+from services.mpc_server.engine.verbs import multiply
 
 
 @formula
@@ -61,7 +61,7 @@ async def count_paper(ctx: Context, codes: AShare, *, layout: Layout) -> AShare:
     attribute = np.repeat(np.arange(len(domain.sizes)), domain.sizes)
     category = Z64.encode(np.arange(domain.width) - np.array(domain.offsets)[attribute])
     factors, order = _factors(layout)
-    total = ctx.share(np.zeros(layout.cells, Z64.dtype), np.zeros(layout.cells, Z64.dtype))
+    total = ctx.zero((layout.cells,), Z64)
     for number, rows in enumerate(row_slices(codes.shape[0], domain.width + layout.cells)):
         step = ctx.step(f"block{number}")
         values = codes[rows][:, attribute]

@@ -21,25 +21,23 @@ import numpy.typing as npt
 from caps.errors import DomainError, ShareError
 from caps.shares.ring import Z64, Words
 from services.mpc_server.engine import size
-from services.mpc_server.engine.arithmetic import dot, multiply
 from services.mpc_server.engine.boolean import (
     adder_ands,
     carry_ands,
     chosen,
-    conjunction,
     positions,
-    reshare_planes,
     tournament_bytes,
     tournament_rounds,
 )
 from services.mpc_server.engine.comparison import negative
 from services.mpc_server.engine.context import Branch, Context, together
-from services.mpc_server.engine.conversion import from_bits, to_bits, truncate
+from services.mpc_server.engine.conversion import to_bits
 from services.mpc_server.engine.cost import FIRST, Cost, formula, log2, plane
 from services.mpc_server.engine.paper.comparison import argmax
 from services.mpc_server.engine.paper.fixed import FRAC, encode_fixed
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare, Indices, concatenate, stack_planes
+from services.mpc_server.engine.verbs import bit_products, conjunction, dot, from_bits, multiply, reshare_bits, truncate
 
 FRAC_RANGE = range(8, 25)
 """Fractional bits for which the errors below are proved and tested."""
@@ -280,13 +278,15 @@ async def window(ctx: Context, flags: BShare, bits: BShare, *, offsets: range) -
     if flags.shape != bits.shape or offsets.step != 1 or not offsets:
         raise ShareError(f"{flags!r} cannot move a window of {offsets} over {bits!r}")
     before, after = max(0, -offsets.start), max(0, offsets.stop - 1 + flags.width - bits.width)
-    mine, next_ = (np.pad(part, ((before, after), (0, 0))) for part in (bits.mine, bits.next))
-    both = mine ^ next_
-    local = ctx.zero_planes(len(offsets), bits.size)
-    for e in range(flags.width):
-        seen = slice(e + offsets.start + before, e + offsets.stop + before)
-        local ^= (flags.mine[e] & both[seen]) ^ (flags.next[e] & mine[seen])
-    return await reshare_planes(ctx, bits.shape, local)
+    padded = bits.map(lambda planes: np.pad(planes, ((before, after), (0, 0))))
+
+    def moved(flag_planes: Words, planes: Words) -> Words:
+        out = np.zeros((len(offsets), planes.shape[1]), planes.dtype)
+        for e in range(flags.width):
+            out ^= flag_planes[e] & planes[e + offsets.start + before : e + offsets.stop + before]
+        return out
+
+    return await reshare_bits(ctx, bit_products(flags, padded, times=moved), shape=bits.shape)
 
 
 async def _one_hot(ctx: Context, groups: list[BShare]) -> BShare:

@@ -21,7 +21,7 @@ import operator
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from math import ceil, isfinite, pi
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -32,11 +32,9 @@ import numpy.typing as npt
 from caps.errors import DomainError, ShareError
 from caps.shares.ring import Z64, Words
 from services.mpc_server.engine import size
-from services.mpc_server.engine.arithmetic import multiply, reshare, reveal
 from services.mpc_server.engine.boolean import tournament_rounds
 from services.mpc_server.engine.comparison import equal, negative
 from services.mpc_server.engine.context import Context, together
-from services.mpc_server.engine.conversion import from_bits, truncate
 from services.mpc_server.engine.cost import FIRST, Cost, Expr, Sizes, formula, log2
 from services.mpc_server.engine.paper.comparison import argmax, greater_equal, greater_than
 from services.mpc_server.engine.paper.fixed import FRAC
@@ -54,6 +52,7 @@ from services.mpc_server.engine.paper.fixedpoint import (
 from services.mpc_server.engine.paper.randomness import random_bit, random_fraction
 from services.mpc_server.engine.registry import REGISTRY, protocol
 from services.mpc_server.engine.shares import AShare, concatenate
+from services.mpc_server.engine.verbs import from_bits, multiply, products, reshare, reveal, truncate
 
 CERTIFIED = False
 """Of everything in this module."""
@@ -108,10 +107,8 @@ async def _l1_errors(ctx: Context, answers: AShare, estimate: Integers, sizes: I
     difference = answers * unit - public
     below = await from_bits(ctx.step("ring"), await negative(ctx.step("sign"), difference), ring=Z64)
     sign = 1 - below * 2
-    products = sign.mine * (difference.mine + difference.next) + sign.next * difference.mine
-    step = ctx.step("sum")
-    sums = np.add.reduceat(products, np.cumsum(counts) - counts)
-    return await reshare(step, sums + step.zeros(sums.shape, Z64))
+    sums = products(sign, difference).map(partial(np.add.reduceat, indices=np.cumsum(counts) - counts))
+    return await reshare(ctx.step("sum"), sums)
 
 
 @formula
@@ -270,13 +267,12 @@ async def paper_random_index(ctx: Context, probabilities: AShare, *, frac: int =
     if not probabilities.shape or not probabilities.shape[-1]:
         raise ShareError(f"a choice needs at least one probability, not {probabilities!r}")
     *rows, count = probabilities.shape
-    dtype = Z64.dtype
-    sums = ctx.share(np.cumsum(probabilities.mine, -1, dtype=dtype), np.cumsum(probabilities.next, -1, dtype=dtype))
+    sums = probabilities.cumsum()
     uniform = await random_fraction(ctx.step("uniform"), shape=tuple(rows), ring=Z64, frac=frac)
     threshold = await multiply_fixed(ctx.step("threshold"), sums[..., -1], uniform, frac=frac)
     exceeds = await greater_than(ctx.step("exceeds"), sums, _repeated(threshold, count))
     k = exceeds.sum(-1)
-    none = await equal(ctx.step("none"), k, ctx.public(np.zeros(tuple(rows), dtype)))
+    none = await equal(ctx.step("none"), k, ctx.zero(tuple(rows), Z64))
     return (count - 1) - await multiply(ctx.step("index"), k - 1, 1 - none)
 
 
@@ -432,7 +428,7 @@ async def laplace_inverse(ctx: Context, *, count: int, frac: int) -> AShare:
     """
     uniform = await random_fraction(ctx.step("uniform"), shape=(count,), ring=Z64, frac=frac)
     doubled = uniform * 2 + (1 - (1 << frac))
-    zero = ctx.public(np.zeros(count, Z64.dtype))
+    zero = ctx.zero((count,), Z64)
     sign = await greater_equal(ctx.step("sign"), doubled, zero) * 2 - 1
     size = await multiply(ctx.step("size"), doubled, sign)
     log = await logarithm(ctx.step("log"), (1 << frac) - size, frac=frac)

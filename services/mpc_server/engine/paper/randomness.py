@@ -7,10 +7,10 @@ from caps.shares.ring import Ring
 from services.mpc_server.engine import size
 from services.mpc_server.engine.boolean import random_planes
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.conversion import from_bits
 from services.mpc_server.engine.cost import FIRST, Cost
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, Shape
+from services.mpc_server.engine.verbs import from_bits
 
 
 @protocol("CaPS App. A, pi_GR-RNDM-BIT", rep3=Cost(rounds=2, sent=size.elements * size.ring_bits // 8))
