@@ -39,7 +39,10 @@ class WorldBits:
     """The bits that a world's three servers draw under a label, put together: what no one of them knows."""
 
     def __init__(self, world: World) -> None:
-        self._keys = [Runtime(c, study=STUDY, scheme=REP3, scope=b"world").context.prss.mine for c in world.channels()]
+        self._keys = [
+            Runtime(channel, study=STUDY, scheme=REP3, scope=b"world").context.prss.keys[component]
+            for component, channel in enumerate(world.channels())
+        ]
 
     def bits(self, label: bytes, width: int, shape: tuple[int, ...]) -> Words:
         extents = (width, plane_words(prod(shape)))

@@ -205,7 +205,7 @@ class Contributions:
             self._store.erase_chunks(contribution)
         return receipt
 
-    def load(self, contribution: str) -> tuple[Words, Words]:
+    def load(self, contribution: str) -> tuple[Words, ...]:
         """This server's two components of a complete contribution. Raises LocalError if they are gone or damaged."""
         table = tables.contributions
         with reading(self._database) as connection:

@@ -311,7 +311,7 @@ def test_to_each_party_alone_the_order_is_uniform(party: int) -> None:
 
 
 def pair_of(label: int, rows: int) -> _Pair:
-    prss = Prss(bytes(32), bytes([1]) * 32)
+    prss = Prss({0: bytes(32), 1: bytes([1]) * 32})
     return _Pair(Context(Owner(0, STUDY, REP3), prss, b"/%d" % label), 0, (rows, 1))
 
 

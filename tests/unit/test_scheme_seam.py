@@ -21,7 +21,7 @@ from services.mpc_server.engine.shares import AShare, Owner
 
 FOLDER = Path(engine.__path__[0])
 ABOVE = sorted(path for path in FOLDER.rglob("*.py") if "rep3" not in path.relative_to(FOLDER).parts)
-COMPONENTS = {"mine", "next", "mine_only", "next_only", "previous"}
+COMPONENTS = {"mine", "next", "mine_only", "next_only", "previous", "component"}
 
 
 def objections(source: str) -> Iterator[str]:
@@ -53,7 +53,7 @@ def test_no_module_outside_the_scheme_touches_components(path: Path) -> None:
     [
         "x.mine + y",
         "ctx.next",
-        "ctx.prss.mine_only(label)",
+        "ctx.prss.component(1, label)",
         "mine, next_ = x.components",
         "x.components[1]",
         "(party + 1) % 3",

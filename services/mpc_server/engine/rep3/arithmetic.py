@@ -44,7 +44,7 @@ async def share_from(ctx: Context, values: Words | None, *, dealer: int, shape: 
     if ctx.party == dealer:
         if values is None or values.shape != shape or values.dtype != ring.dtype:
             raise ShareError(f"the dealer {party_name(dealer)} must give {shape} elements of {ring!r}")
-        mine = ctx.prss.mine_only(ctx.path + b"#input", shape, ring)
+        mine = ctx.prss.component(dealer, ctx.path + b"#input", shape, ring)
         rest = values - mine
         await ctx.exchange([(following(ctx.party), rest)], [])
         return ctx.share(mine, rest)
@@ -52,7 +52,7 @@ async def share_from(ctx: Context, values: Words | None, *, dealer: int, shape: 
         (rest_bytes,) = await ctx.exchange([], [(dealer, zero.nbytes)])
         return ctx.share(np.frombuffer(rest_bytes, ring.dtype).reshape(shape), zero)
     await ctx.exchange([], [])
-    return ctx.share(zero, ctx.prss.next_only(ctx.path + b"#input", shape, ring))
+    return ctx.share(zero, ctx.prss.component(dealer, ctx.path + b"#input", shape, ring))
 
 
 @verbs.multiply.of(NAME, "CaPS App. A, pi_MUL; Araki et al. 2016", _OF_ELEMENTS)

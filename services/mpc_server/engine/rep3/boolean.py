@@ -37,7 +37,7 @@ async def share_bits_from(ctx: Context, planes: Words | None, *, dealer: int, wi
     if ctx.party == dealer:
         if planes is None or planes.shape != extents:
             raise ShareError(f"the dealer {party_name(dealer)} must give {width} bit planes of {shape}")
-        mine = ctx.prss.mine_only(ctx.path + b"#input", extents, Z64)
+        mine = ctx.prss.component(dealer, ctx.path + b"#input", extents, Z64)
         rest = planes ^ mine
         await ctx.exchange([(following(ctx.party), rest)], [])
         return ctx.bits(shape, mine, rest)
@@ -45,7 +45,7 @@ async def share_bits_from(ctx: Context, planes: Words | None, *, dealer: int, wi
         (rest_bytes,) = await ctx.exchange([], [(dealer, zero.nbytes)])
         return ctx.bits(shape, np.frombuffer(rest_bytes, PLANE).reshape(extents), zero)
     await ctx.exchange([], [])
-    return ctx.bits(shape, zero, ctx.prss.next_only(ctx.path + b"#input", extents, Z64))
+    return ctx.bits(shape, zero, ctx.prss.component(dealer, ctx.path + b"#input", extents, Z64))
 
 
 def bits_known_to_two(ctx: Context, component: int, planes: Words, shape: Shape) -> BShare:

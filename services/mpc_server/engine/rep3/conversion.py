@@ -17,7 +17,7 @@ from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.rep3.arithmetic import share_from
 from services.mpc_server.engine.rep3.boolean import bits_known_to_two, conjunction, share_bits_from
 from services.mpc_server.engine.rep3.local import NAME
-from services.mpc_server.engine.shares import AShare, BShare, component_bits, stack_planes
+from services.mpc_server.engine.shares import AShare, BShare, Shape, component_bits, stack_planes
 
 
 def _halves(ctx: Context, x: AShare) -> tuple[Words | None, Words | None]:
@@ -70,11 +70,9 @@ async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
     weights = np.left_shift(1, np.arange(width, dtype=np.uint64), dtype=np.uint64).astype(ring.dtype)
     word_bytes = count * ring.itemsize
 
-    def draw_c() -> Words:
-        """S1's additive mask of c, known to S1 and S3: component 0."""
-        label = ctx.path + b"#c"
-        source = ctx.prss.mine_only if ctx.party == 0 else ctx.prss.next_only
-        return source(label, extents, ring)
+    def drawn(component: int, name: bytes, drawn_shape: Shape) -> Words:
+        """A mask that the two holders of a component know."""
+        return ctx.prss.component(component, ctx.path + name, drawn_shape, ring)
 
     def weigh(values: Words) -> Words:
         return np.asarray(weights @ values)
@@ -84,16 +82,16 @@ async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
 
     second = ctx.step("second")
     if ctx.party == 0:
-        c_0 = draw_c()
+        c_0 = drawn(0, b"#c", extents)
         c_1 = values_of(x_mine ^ x_next) - c_0
-        product_0 = ctx.prss.mine_only(ctx.path + b"#product0", (count,), ring)
-        product_1 = ctx.prss.next_only(ctx.path + b"#product1", (count,), ring)
+        product_0 = drawn(0, b"#product0", (count,))
+        product_1 = drawn(1, b"#product1", (count,))
         await ctx.exchange([(1, c_1)], [])
         await second.exchange([], [])
         mine, next_ = weigh(c_0) - 2 * product_0, weigh(c_1) - 2 * product_1
     elif ctx.party == 1:
         d = values_of(x_next)
-        product_1 = ctx.prss.mine_only(ctx.path + b"#product1", (count,), ring)
+        product_1 = drawn(1, b"#product1", (count,))
         c_bytes, product_bytes = await ctx.exchange([], [(0, width * word_bytes), (2, word_bytes)])
         c_1 = np.frombuffer(c_bytes, ring.dtype).reshape(extents)
         rest_1 = weigh(c_1 * d) - product_1
@@ -102,8 +100,8 @@ async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
         mine, next_ = weigh(c_1) - 2 * product_1, weigh(d) - 2 * (rest_0 + rest_1)
     else:
         d = values_of(x_mine)
-        c_0 = draw_c()
-        product_0 = ctx.prss.next_only(ctx.path + b"#product0", (count,), ring)
+        c_0 = drawn(0, b"#c", extents)
+        product_0 = drawn(0, b"#product0", (count,))
         rest_0 = weigh(c_0 * d) - product_0
         await ctx.exchange([(1, rest_0)], [])
         (product_bytes,) = await second.exchange([], [(1, word_bytes)])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from caps.basics.schemes import REP3
-from caps.shares.prss import Prss
+from caps.shares.prss import Prss, component_key
 from caps.shares.ring import Z64, Ring, Words, plane_words
 from services.mpc_server.engine import verbs
 from services.mpc_server.engine.context import Context
@@ -33,9 +33,9 @@ def previous(party: int) -> int:
 def randomness(owner: Owner, secrets: Mapping[int, bytes], scope: bytes) -> Prss:
     """The key of a component follows from the secret of its two holders."""
     party = owner.party
-    return Prss.from_pair_secrets(
-        party, with_previous=secrets[previous(party)], with_next=secrets[following(party)], scope=scope
-    )
+    peers = (previous(party), following(party))
+    held = (party, following(party))
+    return Prss({one: component_key(secrets[peer], one, scope) for one, peer in zip(held, peers, strict=True)})
 
 
 def zeros(ctx: Context, shape: tuple[int, ...], ring: Ring) -> Words:

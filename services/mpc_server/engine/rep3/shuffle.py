@@ -6,6 +6,8 @@ party lacks that one, so to it the order of the result is uniformly random.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from caps.shares.ring import Z8, Z64, Words
@@ -20,7 +22,7 @@ class _Pair:
     """What this party draws together with the other holder of one component; the third party knows none of it."""
 
     def __init__(self, ctx: Context, component: int, shape: tuple[int, int]) -> None:
-        self._draw = ctx.prss.mine_only if component == ctx.party else ctx.prss.next_only
+        self._draw = partial(ctx.prss.component, component)
         self._label = b"%b#component%d/" % (ctx.path, component)
         self._shape = shape
 

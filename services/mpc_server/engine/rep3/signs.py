@@ -52,18 +52,18 @@ async def _turned(ctx: Context, sign: BShare, y: AShare) -> AShare:
     (s_mine, s_next), (y_mine, y_next) = sign.components, y.components
     ring, count, word_bytes = y.ring, y.size, y_mine.nbytes
     if ctx.party == 0:
-        mask_0 = ctx.prss.mine_only(ctx.path + b"#mask0", (count,), ring)
-        mask_1 = ctx.prss.next_only(ctx.path + b"#mask1", (count,), ring)
+        mask_0 = ctx.prss.component(0, ctx.path + b"#mask0", (count,), ring)
+        mask_1 = ctx.prss.component(1, ctx.path + b"#mask1", (count,), ring)
         await ctx.exchange([], [])
         return ctx.share(mask_0, mask_1)
     d = unpack_bits((s_next if ctx.party == 1 else s_mine)[0], count).astype(ring.dtype)
     factor = 1 - 2 * d
     if ctx.party == 1:
-        mask = ctx.prss.mine_only(ctx.path + b"#mask1", (count,), ring)
+        mask = ctx.prss.component(1, ctx.path + b"#mask1", (count,), ring)
         rest = y_mine * factor - mask
         (theirs,) = await ctx.exchange([(2, rest)], [(2, word_bytes)])
         return ctx.share(mask, y_next * factor + rest + np.frombuffer(theirs, ring.dtype))
-    mask = ctx.prss.next_only(ctx.path + b"#mask0", (count,), ring)
+    mask = ctx.prss.component(0, ctx.path + b"#mask0", (count,), ring)
     rest = y_next * factor - mask
     (theirs,) = await ctx.exchange([(1, rest)], [(1, word_bytes)])
     return ctx.share(y_mine * factor + rest + np.frombuffer(theirs, ring.dtype), mask)
