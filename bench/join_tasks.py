@@ -24,9 +24,10 @@ from caps.shares.ring import Z8, Z64
 from caps.shares.sharing import Algebra, deal
 from caps.study.manifest import OVERLAPS_SHARE
 from services.mpc_server.engine import join
+from services.mpc_server.engine.alignment import Dummies, sets_of
 from services.mpc_server.engine.compute import Answers
 from services.mpc_server.engine.context import Branch, Context, Replies, Round, Runtime
-from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers, sets_of
+from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.steps import draw_noise
 
 T = TypeVar("T")

@@ -15,12 +15,13 @@ from caps.data.domain import MISSING, Domain, Layout
 from caps.data.linkage import ID_BYTES, RowFormat
 from caps.shares.ring import Z32, Z64
 from caps.shares.sharing import Algebra, deal
-from services.mpc_server.engine import aes, join, size, verbs
+from services.mpc_server.engine import aes, alignment, join, size, verbs
+from services.mpc_server.engine.alignment import Matching
 from services.mpc_server.engine.boolean import one_hot_ands
 from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import plane
-from services.mpc_server.engine.join import JoinInput, Matching, Mode
+from services.mpc_server.engine.join import JoinInput, Mode
 from services.mpc_server.engine.shares import BShare, RowShare, stack_planes
 from tests.cases import Call, Source, case
 from tests.cases_compute import drawn_codes, drawn_layout
@@ -149,11 +150,11 @@ def _(s: Source) -> Call:
 async def tagged(ctx: Context, *tables: Any) -> Any:
     """The opened tags of each table and the table itself, shuffled."""
     keys = aes.RoundKeys(tuple(aes.random_key(ctx.step(f"key{i}")) for i in range(11)))  # any will do, at no cost
-    out, tags = await join.tag_rows(ctx, [received(ctx, table) for table in tables], keys)
+    out, tags = await alignment.tag_rows(ctx, [received(ctx, table) for table in tables], keys)
     return tuple((np.asarray(one), in_words(rows)) for one, rows in zip(tags, out, strict=True))
 
 
-@case(join.tag_rows, tagged)
+@case(alignment.tag_rows, tagged)
 def _(s: Source) -> Call:
     tables = []
     for _ in range(s.count(1, 3)):
@@ -179,10 +180,10 @@ def _(s: Source) -> Call:
 
 
 async def ids_checked(ctx: Context, *tables: Any) -> Any:
-    return await join.check_ids(ctx, [received(ctx, table) for table in tables])
+    return await alignment.check_ids(ctx, [received(ctx, table) for table in tables])
 
 
-@case(join.check_ids, ids_checked)
+@case(alignment.check_ids, ids_checked)
 def _(s: Source) -> Call:
     """Tables in order, and some that repeat an identifier or are out of order at one place."""
     tables, wrong = [], []
@@ -201,14 +202,14 @@ def _(s: Source) -> Call:
 
 
 async def planted(ctx: Context, noise: Any, *, tables: int, reach: int) -> Any:
-    found = await join.plant_dummies(ctx, noise, tables=tables, reach=reach)
-    return tuple(tuple(in_words(found[chosen][table]) for table in chosen) for chosen in join.sets_of(tables))
+    found = await alignment.plant_dummies(ctx, noise, tables=tables, reach=reach)
+    return tuple(tuple(in_words(found[chosen][table]) for table in chosen) for chosen in alignment.sets_of(tables))
 
 
-@case(join.plant_dummies, planted)
+@case(alignment.plant_dummies, planted)
 def _(s: Source) -> Call:
     tables, reach = s.count(2, 4), s.count(1, 40)
-    sets = join.sets_of(tables)
+    sets = alignment.sets_of(tables)
     noise = s.values.integers(-reach, reach + 1, len(sets))
 
     def check(value: Any) -> None:
@@ -291,7 +292,7 @@ def matching_of(
     """
     valid = [table for table in tables if not table.refused]
     ids = {i: list(table.ids) for i, table in enumerate(tables) if not table.refused}
-    for number, (chosen, count) in enumerate(zip(join.sets_of(len(tables)), planted, strict=False)):
+    for number, (chosen, count) in enumerate(zip(alignment.sets_of(len(tables)), planted, strict=False)):
         for table in chosen if ids.keys() >= set(chosen) else ():
             ids[table] += [person_id(i, b"planted %d" % number) for i in range(count)]
             ids[table] += [person_id(i, b"alone %d in %d" % (number, table)) for i in range(count, dummies)]
@@ -299,7 +300,7 @@ def matching_of(
     needed = {name for table in tables for name in table.attributes} if mode is Mode.INNER else ()
     if not valid:
         return Matching(np.empty((0, 0), np.intp), ())
-    return join.match(words, [table.attributes for table in valid], cliques, needed)
+    return alignment.match(words, [table.attributes for table in valid], cliques, needed)
 
 
 def times_in_tables(tags: Sequence[np.ndarray]) -> Counter[tuple[int, ...]]:

@@ -13,7 +13,7 @@ from caps.errors import DomainError
 from caps.study.forecast import Stage
 from caps.study.manifest import Manifest, columns_bits, held_bytes
 from caps.study.planning import Costs, StageCost, StepCost
-from services.mpc_server.engine import compute, conversion, counting, join, release, sampling, size, steps
+from services.mpc_server.engine import alignment, compute, conversion, counting, join, release, sampling, size, steps
 from services.mpc_server.engine.cost import Size, Sizes
 from services.mpc_server.engine.registry import REGISTRY
 
@@ -55,11 +55,11 @@ def _compute(manifest: Manifest) -> StepCost:
     attributes = [manifest.columns_of(holder).domain().names for holder in tables]
     extents = [join.TableExtent(holder.capacity or 0, names) for holder, names in zip(tables, attributes, strict=True)]
     numbers = Counter({tuple(range(len(tables))): min(extent.rows for extent in extents)})
-    for chosen in join.sets_of(len(tables)):
+    for chosen in alignment.sets_of(len(tables)):
         numbers[chosen] += reach
         numbers.update({(table,): reach for table in chosen})
     needed = layout.domain.names if manifest.join.mode == "inner" else ()
-    matching = join.supposed(numbers, attributes, layout.cliques, needed)
+    matching = alignment.supposed(numbers, attributes, layout.cliques, needed)
     joined = _declared(manifest.scheme, "join_answers", join.join_sizes(extents, matching, layout, reach=reach))
     if manifest.overlaps is not None:
         joined += _noise(manifest.scheme, overlaps_plan(manifest.overlaps).noise, manifest.overlap_sets)

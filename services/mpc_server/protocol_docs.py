@@ -18,6 +18,7 @@ MODULES = (
     "counting",
     "compute",
     "aes",
+    "alignment",
     "join",
     "sampling",
     "release",

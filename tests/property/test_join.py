@@ -17,10 +17,11 @@ from caps.data.linkage import ID_BYTES, RowFormat
 from caps.errors import DomainError, ShareError
 from caps.shares.prss import Prss
 from caps.shares.ring import Z32, Z64
-from services.mpc_server.engine import join
+from services.mpc_server.engine import alignment, join
 from services.mpc_server.engine.aes import RoundKeys, random_key
+from services.mpc_server.engine.alignment import Dummies, match
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.join import Dummies, Mode, compute_joined_answers, join_answers, match
+from services.mpc_server.engine.join import Mode, compute_joined_answers, join_answers
 from services.mpc_server.engine.registry import REGISTRY
 from services.mpc_server.engine.rep3.shuffle import _Pair
 from services.mpc_server.engine.shares import Owner, RowShare
@@ -68,7 +69,7 @@ def run_join(
 
 def assert_as_in_the_clear(layout: Layout, tables: list[Table], mode: Mode) -> None:
     """With dummies and without, at the cost declared."""
-    noise = np.random.default_rng(len(tables[0].ids)).integers(-REACH, REACH + 1, len(join.sets_of(len(tables))))
+    noise = np.random.default_rng(len(tables[0].ids)).integers(-REACH, REACH + 1, len(alignment.sets_of(len(tables))))
     assert_joined(layout, tables, mode, None)
     assert_joined(layout, tables, mode, noise)
 
@@ -178,14 +179,14 @@ def test_padding_and_forged_codes_count_nowhere() -> None:
 
 @modes
 def test_rows_in_several_blocks_and_groups(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join, "CACHED_BLOCKS", 64)
+    monkeypatch.setattr(alignment, "CACHED_BLOCKS", 64)
     monkeypatch.setattr(join, "GROUP_WORDS", 1)
     tables = [
         table_of(SIX, "abcd", list(range(150)), 1),
         table_of(SIX, "cde", list(range(100, 230)), 2),
         table_of(SIX, "f", list(range(0, 230, 2)), 3),
     ]
-    assert join.tag_blocks(395) == 7
+    assert alignment.tag_blocks(395) == 7
     assert_as_in_the_clear(PAIRS, tables, mode)
     assert_as_in_the_clear(TRIPLES, tables, mode)
 
@@ -268,7 +269,7 @@ def test_the_same_persons_have_other_tags_in_another_session_in_another_order() 
 
 def test_opened_tags_are_uniform_bytes_and_padding_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[np.ndarray] = []
-    original = join.reveal_bits
+    original = alignment.reveal_bits
 
     async def watched(ctx: Context, x: Any, **kwargs: Any) -> Any:
         if x.size % 64:
@@ -278,7 +279,7 @@ def test_opened_tags_are_uniform_bytes_and_padding_is_not_opened(monkeypatch: py
         opened.append(words)
         return words
 
-    monkeypatch.setattr(join, "reveal_bits", watched)
+    monkeypatch.setattr(alignment, "reveal_bits", watched)
     World(4).run(tagged, dealt(table_of(SIX, "abcd", list(range(1000)), 1).rows(SIX)))
     octets = np.concatenate(opened).view(np.uint8)
     assert octets.size == 3 * 1000 * ID_BYTES
@@ -367,7 +368,7 @@ def test_rows_of_another_study_are_refused() -> None:
 
     async def foreign(ctx: Context) -> Any:
         keys = RoundKeys((random_key(ctx),) * 11)
-        return await join.tag_rows(ctx, [RowShare(Owner(ctx.party, b"other", REP3), rows, rows)], keys)
+        return await alignment.tag_rows(ctx, [RowShare(Owner(ctx.party, b"other", REP3), rows, rows)], keys)
 
     with pytest.raises(Failed):
         World(1).run(foreign)
@@ -387,7 +388,7 @@ def test_rows_are_inert_and_say_nothing() -> None:
 
 
 def test_too_many_tables_are_refused() -> None:
-    tags = [np.zeros((1, 2), np.uint64)] * (join.MAX_TABLES + 1)
+    tags = [np.zeros((1, 2), np.uint64)] * (alignment.MAX_TABLES + 1)
     with pytest.raises(DomainError):
         match(tags, [("a",)] * len(tags), [("a",)])
 

@@ -30,11 +30,12 @@ from caps.study.manifest import MAX_SLOTS, MAX_TABLES, PROBLEMS, Form, Join, Man
 from caps.study.planning import plan
 from caps.study.policy import Policy
 from services.mpc_server.costs import costs_of
-from services.mpc_server.engine import counting
+from services.mpc_server.engine import alignment, counting
 from services.mpc_server.engine import join as engine
+from services.mpc_server.engine.alignment import Dummies
 from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers
+from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.steps import draw_noise
 from tests.cases_join import dealt, received
 from tests.study_kit import (
@@ -148,8 +149,8 @@ def test_limits_are_met_exactly() -> None:
 
 
 def test_as_many_tables_as_dummies_can_be_planted_for() -> None:
-    assert MAX_TABLES <= engine.MAX_TABLES
-    assert joined_manifest().overlap_sets == len(engine.sets_of(3)) == 4
+    assert MAX_TABLES <= alignment.MAX_TABLES
+    assert joined_manifest().overlap_sets == len(alignment.sets_of(3)) == 4
     many = [(f"h{i}", [column["name"] for column in SCHEMA["columns"]]) for i in range(MAX_TABLES + 1)]
     document = joined_json(holders=many)
     (problem,) = problems(document)

@@ -42,9 +42,10 @@ from caps.shares.ring import Z64, Words
 from caps.trust import signing
 from caps.wire import Answer, Signed
 from services.mpc_server.channel import swap
+from services.mpc_server.engine.alignment import Dummies, sets_of
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
 from services.mpc_server.engine.context import Runtime
-from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers, sets_of
+from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.paper import VARIANTS
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import Steps, Wanted, draw_noise, noise_context, request_context
