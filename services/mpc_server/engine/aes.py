@@ -21,7 +21,6 @@ import numpy as np
 from caps.errors import ShareError
 from caps.shares.ring import PLANE, Words, pack_bits, plane_words, unpack_bits
 from services.mpc_server.engine import size
-from services.mpc_server.engine.boolean import random_planes
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Cost, plane
 from services.mpc_server.engine.registry import protocol
@@ -154,7 +153,7 @@ class RoundKeys:
 
 def random_key(ctx: Context) -> BShare:
     """[[16 uniformly random bytes]]: a key that no party knows. Local."""
-    return random_planes(ctx, width=8, shape=(BLOCK_BYTES,))
+    return ctx.random_bits(8, (BLOCK_BYTES,))
 
 
 @protocol("FIPS 197, KeyExpansion", rep3=Cost(rounds=40, sent=1440))

@@ -30,7 +30,6 @@ from services.mpc_server.engine.boolean import (
     carry_ands,
     one_hot,
     one_hot_ands,
-    random_planes,
 )
 from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.conversion import to_bits
@@ -178,9 +177,9 @@ async def plant_dummies(ctx: Context, noise: AShare, *, tables: int, reach: int)
         return pack_bits(unpack_bits(flags, len(sets)).T)
 
     unused = ~number.map(above, (count,))
-    common = random_planes(ctx.step("common"), width=BLOCK_BITS * len(sets), shape=(count,))
+    common = ctx.step("common").random_bits(BLOCK_BITS * len(sets), (count,))
     others = [(place, table) for place, chosen in enumerate(sets) for table in chosen[1:]]
-    own = random_planes(ctx.step("own"), width=BLOCK_BITS * len(others), shape=(count,))
+    own = ctx.step("own").random_bits(BLOCK_BITS * len(others), (count,))
     spread = np.repeat([place for place, _ in others], BLOCK_BITS)
     apart = await conjunction(ctx.step("apart"), unused.planes(spread), own)
     planted = {chosen: {chosen[0]: rows_of(_block(common, place))} for place, chosen in enumerate(sets)}

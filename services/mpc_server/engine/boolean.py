@@ -18,7 +18,7 @@ from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Cost, formula, log2, plane
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import BShare, Indices, Shape, stack_planes
+from services.mpc_server.engine.shares import BShare, Indices, stack_planes
 from services.mpc_server.engine.verbs import bit_products, conjunction, reshare_bits
 
 Positions = Sequence[Indices]
@@ -29,11 +29,6 @@ PAIRS_PER_LEVEL = 1 << 16
 
 CACHED_WORDS = 1 << 15
 """Words of bit planes that are worked on at once, so that they stay in cache."""
-
-
-def random_planes(ctx: Context, *, width: int, shape: Shape) -> BShare:
-    """[[w uniformly random bits]] per element. Local: no party knows them, none has spoken."""
-    return ctx.random_bits(width, shape)
 
 
 @protocol("binary tree of ANDs", rep3=Cost(rounds=log2(size.width), sent=plane(size.elements) * (size.width - 1)))

@@ -74,7 +74,7 @@ class Table:
 def _table(function: Callable[[Decimal], Decimal], index: int) -> Table:
     """Interpolate in the Chebyshev nodes of each of 2^index segments; a place runs from -1/2 to 1/2.
 
-    Decimal arithmetic is specified to the last digit, so the three parties hold one table whatever their hardware.
+    Decimal arithmetic is specified to the last digit, so all parties hold one table whatever their hardware.
     """
     with localcontext(prec=34):
         reach = Decimal(3).sqrt() / 4

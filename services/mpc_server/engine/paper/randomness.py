@@ -5,7 +5,6 @@ from __future__ import annotations
 from caps.errors import DomainError
 from caps.shares.ring import Ring
 from services.mpc_server.engine import size
-from services.mpc_server.engine.boolean import random_planes
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost
 from services.mpc_server.engine.registry import protocol
@@ -20,7 +19,7 @@ async def random_bit(ctx: Context, *, shape: Shape, ring: Ring) -> AShare:
     Pre-conditions: none.
     Leaks: nothing.
     """
-    return await from_bits(ctx, random_planes(ctx, width=1, shape=shape), ring=ring)
+    return await from_bits(ctx, ctx.random_bits(1, shape), ring=ring)
 
 
 @protocol(
@@ -35,4 +34,4 @@ async def random_fraction(ctx: Context, *, shape: Shape, ring: Ring, frac: int) 
     """
     if not 1 <= frac < ring.bits:
         raise DomainError(f"{frac} random fractional bits do not fit in {ring!r}")
-    return await from_bits(ctx, random_planes(ctx, width=frac, shape=shape), ring=ring)
+    return await from_bits(ctx, ctx.random_bits(frac, shape), ring=ring)
