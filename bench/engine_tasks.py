@@ -9,11 +9,10 @@ import numpy as np
 
 from bench.timing import shared, timed, values
 from caps.shares.ring import Z16, Z64, Words
-from services.mpc_server.engine.arithmetic import gram, multiply, reveal
 from services.mpc_server.engine.comparison import equal, less_than
-from services.mpc_server.engine.context import Context, Party
-from services.mpc_server.engine.conversion import lift
+from services.mpc_server.engine.context import Context, Runtime
 from services.mpc_server.engine.shares import AShare
+from services.mpc_server.engine.verbs import gram, lift, multiply, reveal
 
 
 def one_hot(rows: int, columns: int) -> Words:
@@ -23,7 +22,7 @@ def one_hot(rows: int, columns: int) -> Words:
     return table
 
 
-async def measure(party: Party, repeats: int) -> dict[str, Any]:
+async def measure(party: Runtime, repeats: int) -> dict[str, Any]:
     """Every engine measurement: best and median of `repeats`, all parties starting together."""
     a, b = values("a", (1_000_000,), Z64), values("b", (1_000_000,), Z64)
     x, y = shared(party, a, "x"), shared(party, b, "y")
@@ -64,7 +63,7 @@ async def measure(party: Party, repeats: int) -> dict[str, Any]:
 
 
 async def checked(
-    party: Party, name: str, step: Callable[[Context], Any], expected: np.ndarray[Any, Any], repeats: int
+    party: Runtime, name: str, step: Callable[[Context], Any], expected: np.ndarray[Any, Any], repeats: int
 ) -> dict[str, Any]:
     """Run a step once to warm up and check it, then time it."""
     ctx = party.context.step(f"{name}-check")
@@ -72,7 +71,7 @@ async def checked(
     return await timed(party, name, step, repeats)
 
 
-async def check(party: Party, ctx: Context, result: AShare, expected: np.ndarray[Any, Any]) -> None:
+async def check(party: Runtime, ctx: Context, result: AShare, expected: np.ndarray[Any, Any]) -> None:
     """Open the result and compare it: a benchmark of wrong results is worth nothing."""
     opened = await party.execute(reveal(ctx.step("check"), result))
     if not np.array_equal(opened, expected.astype(opened.dtype)):

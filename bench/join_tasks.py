@@ -24,10 +24,10 @@ from caps.shares.ring import Z8, Z64
 from caps.shares.sharing import Algebra, deal
 from caps.study.manifest import OVERLAPS_SHARE
 from services.mpc_server.engine import join
+from services.mpc_server.engine.alignment import Dummies, sets_of
 from services.mpc_server.engine.compute import Answers
-from services.mpc_server.engine.context import Branch, Context, Party, Replies, Round
-from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers, sets_of
-from services.mpc_server.engine.shuffle import RowShare
+from services.mpc_server.engine.context import Branch, Context, Replies, Round, Runtime
+from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.steps import draw_noise
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def layout_of() -> Layout:
     return Layout(domain, (*cliques, *combinations(domain.names, 2)))
 
 
-def table(party: Party, layout: Layout, holder: int, rows: int) -> JoinInput:
+def table(party: Runtime, layout: Layout, holder: int, rows: int) -> JoinInput:
     """This party's share of public benchmark rows, as a holder would have dealt them."""
     attributes = layout.domain.names[holder * ATTRIBUTES // 2 : (holder + 1) * ATTRIBUTES // 2]
     own, common = values(f"ids {holder}", (rows, ID_BYTES), Z8), values("ids", (rows // OVERLAP, ID_BYTES), Z8)
@@ -62,7 +62,7 @@ def table(party: Party, layout: Layout, holder: int, rows: int) -> JoinInput:
     octets = RowFormat(layout.domain.project(attributes)).pack(ids, codes)
     seeds = iter(hashlib.sha256(f"{holder}/{i}".encode()).digest() for i in range(2))
     share = deal(octets, entropy=lambda _: next(seeds), algebra=Algebra.XOR)[party.context.party]
-    return JoinInput(f"H{holder}", attributes, RowShare(party.context.owner, *share.components()))
+    return JoinInput(f"H{holder}", attributes, party.context.rows(*share.components()))
 
 
 def plan_of() -> DummyPlan:
@@ -106,7 +106,7 @@ class Clock:
                 self.spent[phase] += time.perf_counter()
 
 
-async def measure(party: Party, repeats: int, rows: list[int]) -> dict[str, Any]:
+async def measure(party: Runtime, repeats: int, rows: list[int]) -> dict[str, Any]:
     """Every measurement, at this party."""
     layout, plan = layout_of(), plan_of()
     originals = {phase: getattr(join, name) for phase, name in PHASES.items()}

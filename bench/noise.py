@@ -1,8 +1,8 @@
 """Noise: the variance that every sampler releases beside the central mechanism's, and what it does to utility.
 
 Variance: of cells opened by three servers over TLS. Utility: workload error of AIM on the clear twin, whose noise
-is the servers' bit for bit: with the default sampler, with the continuous Gaussian of
-float64 that central implementations use, and with the law of the paper's sampler (a sum of twelve uniforms).
+is the servers' bit for bit: with the default sampler, with the continuous Gaussian of float64 that
+central implementations use, and with the law of the paper's sampler (a sum of twelve uniforms).
 """
 
 from __future__ import annotations

@@ -13,15 +13,15 @@ from bench.timing import shared, timed
 from caps.data.domain import Attribute, Domain, Layout
 from caps.dp.oracle import Measurement
 from caps.dp.privacy.mechanisms import Gaussian
-from caps.shares.fixed import decode_fixed
-from services.mpc_server.engine import paper
-from services.mpc_server.engine.context import Party
+from services.mpc_server.engine.context import Runtime
+from services.mpc_server.engine.paper import mechanisms as paper
+from services.mpc_server.engine.paper.fixed import decode_fixed
 from services.mpc_server.engine.steps import Steps
 
 SAMPLERS = ("default", "paper:irwin-hall", "paper:box-muller", "paper:laplace", "paper:laplace-inverse")
 
 
-async def measure(party: Party, cells: int, sigma: str) -> dict[str, Any]:
+async def measure(party: Runtime, cells: int, sigma: str) -> dict[str, Any]:
     """For each sampler: mean, variance and kurtosis of the noise of `cells` released cells, and its cost."""
     layout = Layout(Domain((Attribute("a", cells),)), (("a",),))
     truth = 100 * np.arange(cells)

@@ -17,9 +17,10 @@ from caps.dp.oracle import Measurement, Selection, rounded_estimate
 from caps.dp.privacy.mechanisms import Gaussian, NoisyMax
 from caps.dp.privacy.neighbouring import Neighbouring, Relation
 from caps.shares.ring import Z64
-from services.mpc_server.engine import paper
-from services.mpc_server.engine.compute import count, count_paper
-from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.context import Context, Runtime
+from services.mpc_server.engine.counting import count
+from services.mpc_server.engine.paper import mechanisms as paper
+from services.mpc_server.engine.paper.counting import count_paper
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import Steps, Wanted
 
@@ -63,7 +64,7 @@ async def counted(ctx: Context, columns: Sequence[AShare], layout: Layout) -> AS
     return await count(ctx, *columns, layout=layout)
 
 
-async def measure(party: Party, repeats: int, queries: list[int], rows: list[int]) -> dict[str, Any]:
+async def measure(party: Runtime, repeats: int, queries: list[int], rows: list[int]) -> dict[str, Any]:
     """Every measurement, at this party."""
     report: dict[str, Any] = {}
     nine = layout_of(45)
@@ -89,7 +90,7 @@ async def measure(party: Party, repeats: int, queries: list[int], rows: list[int
 
 
 async def pooled(
-    party: Party,
+    party: Runtime,
     name: str,
     layout: Layout,
     answers: AShare,
@@ -114,7 +115,7 @@ async def pooled(
 
 
 async def select(
-    party: Party, layout: Layout, counts: npt.NDArray[np.int64], answers: AShare, kind: str, repeats: int
+    party: Runtime, layout: Layout, counts: npt.NDArray[np.int64], answers: AShare, kind: str, repeats: int
 ) -> dict[str, Any]:
     """A selection with a filled pool, the filling itself, and the paper's chain."""
     request = selection(layout, counts, kind)
@@ -149,7 +150,7 @@ async def select(
     return entry
 
 
-async def measure_one(party: Party, layout: Layout, answers: AShare, repeats: int) -> dict[str, Any]:
+async def measure_one(party: Runtime, layout: Layout, answers: AShare, repeats: int) -> dict[str, Any]:
     """The largest marginal measured with a filled pool, the filling itself, and the paper's samplers."""
     clique = max(layout.cliques, key=layout.domain.cells)
     request = Measurement("measure", clique, Gaussian(SIGMA2))

@@ -10,7 +10,7 @@ from typing import Any
 from bench import results, runtime, utility
 from bench.quality import METRICS
 from caps.study.manifest import columns_bits
-from services.mpc_server.engine.compute import GROUP_ROWS, WIDE_GROUP_ROWS
+from services.mpc_server.engine.counting import GROUP_ROWS, WIDE_GROUP_ROWS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TITLES = {"breast-cancer.caps": "breast-cancer", "compas-caps": "COMPAS", "diabetes.caps": "diabetes"}

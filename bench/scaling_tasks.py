@@ -20,10 +20,11 @@ from caps.shares.prss import expand
 from caps.shares.ring import SHARED_RINGS, Z16, Z64, Ring, Words
 from caps.study.manifest import columns_bits
 from caps.study.memory import counting_memory
-from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, check_one_hot, compute_answers
-from services.mpc_server.engine.context import Party
+from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
+from services.mpc_server.engine.context import Runtime
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import Steps, Wanted
+from services.mpc_server.engine.validity import check_one_hot
 
 CATEGORIES = 5
 BLOCK = 65_536
@@ -38,7 +39,7 @@ def pairs(attributes: int, categories: int = CATEGORIES) -> Layout:
     return Layout(domain, (*cliques, *combinations(domain.names, 2)))
 
 
-def columns(party: Party, domain: Domain, rows: int, label: str) -> AShare:
+def columns(party: Runtime, domain: Domain, rows: int, label: str) -> AShare:
     """This party's share of `rows` rows, as a server loads it; made block by block so that nothing else is held."""
     shape, own, ring = (rows, domain.width), party.context.party, SHARED_RINGS[columns_bits(rows)]
     kept = {c: np.empty(shape, ring.dtype) for c in (own, (own + 1) % 3)}
@@ -58,7 +59,7 @@ def _random(label: str, size: tuple[int, int], ring: Ring) -> Words:
     return expand(hashlib.sha256(label.encode()).digest(), b"bench", size, ring)
 
 
-async def rows(party: Party, sizes: list[int], attributes: int, repeats: int) -> dict[str, Any]:
+async def rows(party: Runtime, sizes: list[int], attributes: int, repeats: int) -> dict[str, Any]:
     """COMPUTE ANSWERS of two holders with half of the attributes each; and the float64 products, on the same cores."""
     layout = pairs(attributes)
     names = layout.domain.names
@@ -71,7 +72,7 @@ async def rows(party: Party, sizes: list[int], attributes: int, repeats: int) ->
         ]
         before = _peak()
         entry = await timed(party, f"rows{n}", partial(compute_answers, inputs=inputs, layout=layout), repeats)
-        entry["share_bytes"] = sum(one.columns.mine.nbytes + one.columns.next.nbytes for one in inputs)
+        entry["share_bytes"] = sum(part.nbytes for one in inputs for part in one.columns.components)
         entry["estimate"] = counting_memory(n, layout)
         entry["peak_before"], entry["peak"] = before, _peak()
         shares = [one.columns for one in inputs]
@@ -101,7 +102,7 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-async def holders(party: Party, sizes: list[int], repeats: int) -> dict[str, Any]:
+async def holders(party: Runtime, sizes: list[int], repeats: int) -> dict[str, Any]:
     """COMPUTE ANSWERS of N holders that counted their own rows."""
     layout = pairs(9)
     report = {}
@@ -117,17 +118,17 @@ async def holders(party: Party, sizes: list[int], repeats: int) -> dict[str, Any
     return report
 
 
-async def queries(party: Party, sizes: list[int], repeats: int) -> dict[str, Any]:
+async def queries(party: Runtime, sizes: list[int], repeats: int) -> dict[str, Any]:
     """One selection by AIM's scores among |Q| candidates, and one measurement, with the noise drawn beforehand."""
     return {str(q): await _round(party, layout_of(q), f"q{q}", repeats) for q in sizes}
 
 
-async def domains(party: Party, sizes: list[int], repeats: int) -> dict[str, Any]:
+async def domains(party: Runtime, sizes: list[int], repeats: int) -> dict[str, Any]:
     """The same for nine attributes with more and more categories."""
     return {str(size): await _round(party, pairs(9, size), f"d{size}", repeats) for size in sizes}
 
 
-async def _round(party: Party, layout: Layout, name: str, repeats: int) -> dict[str, Any]:
+async def _round(party: Runtime, layout: Layout, name: str, repeats: int) -> dict[str, Any]:
     codes = values(f"codes {name}", (614, len(layout.domain.names)), Z64) % np.array(layout.domain.sizes, np.uint64)
     counts = layout.marginals(codes.astype(np.int64))
     answers = shared(party, counts.astype(np.uint64), f"counts {name}")

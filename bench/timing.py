@@ -13,7 +13,7 @@ import numpy as np
 from caps.shares.prss import expand
 from caps.shares.ring import Z64, Ring, Words
 from caps.shares.sharing import deal
-from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.context import Context, Runtime
 from services.mpc_server.engine.shares import AShare
 
 
@@ -22,20 +22,20 @@ def values(label: str, shape: tuple[int, ...], ring: Ring) -> Words:
     return expand(hashlib.sha256(label.encode()).digest(), b"bench", shape, ring)
 
 
-def shared(party: Party, words: Words, label: str) -> AShare:
+def shared(party: Runtime, words: Words, label: str) -> AShare:
     """This party's share of public benchmark data, as a holder would have dealt it."""
     seeds = iter(hashlib.sha256(f"{label}/{i}".encode()).digest() for i in range(2))
     dealt = deal(words, entropy=lambda _: next(seeds))
     return party.context.share(*dealt[party.context.party].components())
 
 
-async def timed(party: Party, name: str, step: Callable[[Context], Any], repeats: int) -> dict[str, Any]:
+async def timed(party: Runtime, name: str, step: Callable[[Context], Any], repeats: int) -> dict[str, Any]:
     """Run a step `repeats` times against the clock, after a barrier each."""
     return await timed_after(party, name, _nothing, lambda ctx, _: step(ctx), repeats)
 
 
 async def timed_after(
-    party: Party,
+    party: Runtime,
     name: str,
     prepare: Callable[[Context], Awaitable[Any]],
     step: Callable[[Context, Any], Any],
@@ -61,12 +61,13 @@ async def _nothing(ctx: Context) -> None:
     return None
 
 
-async def barrier(party: Party, ctx: Context) -> None:
+async def barrier(party: Runtime, ctx: Context) -> None:
     """Return when both peers have come as far."""
     word = np.zeros(1, Z64.dtype)
 
     async def meet() -> None:
-        await ctx.exchange([(ctx.next, word), (ctx.previous, word)], [(ctx.next, 8), (ctx.previous, 8)])
+        peers = ctx.scheme.peers_of(ctx.party)
+        await ctx.exchange([(peer, word) for peer in peers], [(peer, word.nbytes) for peer in peers])
 
     await party.execute(meet())
 

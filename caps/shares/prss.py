@@ -1,7 +1,7 @@
 """Pseudorandom secret sharing: randomness that parties share without talking (Cramer, Damgard and Ishai 2005).
 
-Component i of every sharing is held by S_i and S_{i-1}; these two also hold a key of that component. Expanding the
-same key under the same label gives both the same words, so a sharing of a random value costs nothing.
+Whoever holds a component of sharings also holds a key of that component. Expanding the same key under the same label
+gives all its holders the same words, so a sharing of a random value costs nothing.
 
 Key schedule: pair secret -> HKDF-SHA256 -> component key -> keyed BLAKE2b of the label -> AES-128-CTR key, counter 0.
 One label therefore yields one stream, and two labels never share an AES key. Draws of up to 64 bytes are BLAKE2b's own
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -53,19 +53,13 @@ def component_key(pair_secret: bytes, component: int, scope: bytes) -> bytes:
 
 @dataclass(slots=True, repr=False)
 class Prss:
-    """One party's two component keys and the labels it has used. A label serves one draw, ever."""
+    """One party's keys and the labels it has used. A label serves one draw, ever.
 
-    mine: bytes
-    next: bytes
+    keys: of the components that the party holds, in the order in which it keeps them.
+    """
+
+    keys: Mapping[int, bytes]
     _used: set[bytes] = field(default_factory=set)
-
-    @classmethod
-    def from_pair_secrets(cls, party: int, *, with_previous: bytes, with_next: bytes, scope: bytes) -> Prss:
-        """Keys of `party`, which holds component `party` with the previous party and `party + 1` with the next."""
-        return cls(
-            component_key(with_previous, party, scope),
-            component_key(with_next, (party + 1) % 3, scope),
-        )
 
     def claim(self, label: bytes) -> None:
         """Mark a label as used. Raises LabelReused the second time."""
@@ -73,20 +67,15 @@ class Prss:
             raise LabelReused(f"label {label.decode()} was used before")
         self._used.add(label)
 
-    def replicated(self, label: bytes, shape: tuple[int, ...], ring: Ring) -> tuple[Words, Words]:
-        """This party's two components of a uniformly random shared array."""
+    def replicated(self, label: bytes, shape: tuple[int, ...], ring: Ring) -> tuple[Words, ...]:
+        """This party's components of a uniformly random shared array."""
         self.claim(label)
-        return expand(self.mine, label, shape, ring), expand(self.next, label, shape, ring)
+        return tuple(expand(key, label, shape, ring) for key in self.keys.values())
 
-    def mine_only(self, label: bytes, shape: tuple[int, ...], ring: Ring) -> Words:
-        """Words known to this party and the previous one: component `party` of a random sharing."""
+    def component(self, number: int, label: bytes, shape: tuple[int, ...], ring: Ring) -> Words:
+        """Words known to the holders of one component only: that component of a random sharing."""
         self.claim(label)
-        return expand(self.mine, label, shape, ring)
-
-    def next_only(self, label: bytes, shape: tuple[int, ...], ring: Ring) -> Words:
-        """Words known to this party and the next one: component `party + 1` of a random sharing."""
-        self.claim(label)
-        return expand(self.next, label, shape, ring)
+        return expand(self.keys[number], label, shape, ring)
 
 
 def expand_stream(seed: bytes, label: bytes, size: int) -> Callable[[int], bytes]:

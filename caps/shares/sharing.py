@@ -1,10 +1,11 @@
-"""Dealing a vector to three servers, and putting one back together.
+"""Dealing a vector to the servers of a scheme, and putting one back together.
 
-A value x is split into three components, x = x_0 + x_1 + x_2 (or XOR, for bits); server i receives components i and
-i+1, so any two servers can reconstruct and one alone sees uniform words (Araki et al. 2016; CaPS section 2).
+A value is split into components that add up to it (or XOR to it, for bits), and each server receives those that the
+scheme says: in rep3, server i components i and i+1 of three, so any two servers can reconstruct and one alone sees
+uniform words (Araki et al. 2016; CaPS section 2).
 
-Components 0 and 1 are expanded from 32-byte seeds, so a dealer sends the one explicit vector to two servers and
-32 bytes otherwise, whatever the length.
+All components but one are expanded from 32-byte seeds, so a dealer sends the one explicit vector to its holders and 32
+bytes otherwise, whatever the length.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import reduce
 from math import prod
 
 import numpy as np
 
-from caps.errors import DomainError, ShareError
+from caps.basics.schemes import REP3, Scheme
+from caps.errors import DomainError, ShareError, party_name
 from caps.shares.prss import SEED_BYTES, expand_stream
 from caps.shares.ring import Ring, Words, ring_of
 
@@ -68,48 +71,68 @@ class Explicit:
         return self.vector
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, init=False)
 class DealtShare:
-    """What a dealer sends to one server: components `party` and `party + 1` of one array."""
+    """What a dealer sends to one server: the components of one array that it holds, in the scheme's order."""
 
     party: int
     shape: tuple[int, ...]
     ring: Ring
     algebra: Algebra
-    mine: Seeded | Explicit
-    next: Seeded | Explicit
+    parts: tuple[Seeded | Explicit, ...]
 
-    def components(self) -> tuple[Words, Words]:
-        """Both components, expanded."""
-        return self.mine.words(self.shape, self.ring), self.next.words(self.shape, self.ring)
+    def __init__(
+        self, party: int, shape: tuple[int, ...], ring: Ring, algebra: Algebra, *parts: Seeded | Explicit
+    ) -> None:
+        for name, value in zip(self.__slots__, (party, shape, ring, algebra, parts), strict=True):
+            object.__setattr__(self, name, value)
+
+    def components(self) -> tuple[Words, ...]:
+        """The components, expanded."""
+        return tuple(part.words(self.shape, self.ring) for part in self.parts)
 
 
 def deal(
-    values: Words, *, entropy: Callable[[int], bytes], algebra: Algebra = Algebra.ADD, ring: Ring | None = None
-) -> tuple[DealtShare, DealtShare, DealtShare]:
-    """Split an array for the three servers. `entropy(n)` returns n fresh random bytes: `secrets.token_bytes`.
+    values: Words,
+    *,
+    entropy: Callable[[int], bytes],
+    algebra: Algebra = Algebra.ADD,
+    ring: Ring | None = None,
+    scheme: Scheme = REP3,
+) -> tuple[DealtShare, ...]:
+    """Split an array, a share for each server. `entropy(n)` returns n fresh random bytes: `secrets.token_bytes`.
 
     `ring`, if it is not that of the words' dtype, is a smaller one that they are elements of.
     """
     ring = ring_of(values) if ring is None else ring
-    seeds = [entropy(SEED_BYTES), entropy(SEED_BYTES)]
-    if len(seeds[0]) != SEED_BYTES or len(seeds[1]) != SEED_BYTES or seeds[0] == seeds[1]:
+    seeds = [entropy(SEED_BYTES) for _ in scheme.seeded]
+    if any(len(seed) != SEED_BYTES for seed in seeds) or len(set(seeds)) != len(seeds):
         raise DomainError("the entropy source must return the number of fresh bytes asked for")
+    (explicit,) = set(range(scheme.components)) - set(scheme.seeded)
+    parts: dict[int, Seeded | Explicit] = {}
     rest = values
-    seeded = [Seeded(seed, component) for component, seed in enumerate(seeds)]
-    for part in seeded:
-        rest = algebra.remove(rest, part.words(values.shape, ring))
-    parts: list[Seeded | Explicit] = [*seeded, Explicit(ring.reduce(rest))]
-    shares = [DealtShare(p, values.shape, ring, algebra, parts[p], parts[(p + 1) % 3]) for p in range(3)]
-    return shares[0], shares[1], shares[2]
+    for component, seed in zip(scheme.seeded, seeds, strict=True):
+        parts[component] = Seeded(seed, component)
+        rest = algebra.remove(rest, parts[component].words(values.shape, ring))
+    parts[explicit] = Explicit(ring.reduce(rest))
+    return tuple(
+        DealtShare(party, values.shape, ring, algebra, *(parts[component] for component in held))
+        for party, held in enumerate(scheme.held)
+    )
 
 
-def reconstruct(components: Sequence[tuple[Words, Words]], *, algebra: Algebra = Algebra.ADD) -> Words:
-    """The value behind the three servers' pairs of components, which must agree where they overlap."""
-    if len(components) != 3:
-        raise ShareError(f"three pairs of components are needed, not {len(components)}")
-    for party in range(3):
-        if not np.array_equal(components[party][1], components[(party + 1) % 3][0]):
-            raise ShareError(f"S{party + 1} and S{(party + 1) % 3 + 1} hold different copies of one component")
-    first, second, third = (pair[0] for pair in components)
-    return algebra.combine(algebra.combine(first, second), third)
+def reconstruct(
+    components: Sequence[tuple[Words, ...]], *, algebra: Algebra = Algebra.ADD, scheme: Scheme = REP3
+) -> Words:
+    """The value behind the components of all servers, which must agree where they overlap."""
+    if len(components) != scheme.parties:
+        raise ShareError(f"the components of {scheme.parties} servers are needed, not of {len(components)}")
+    found: list[Words] = []
+    for component in range(scheme.components):
+        first, *others = scheme.holders_of(component)
+        words = components[first][scheme.held[first].index(component)]
+        for other in others:
+            if not np.array_equal(words, components[other][scheme.held[other].index(component)]):
+                raise ShareError(f"{party_name(first)} and {party_name(other)} hold different copies of one component")
+        found.append(words)
+    return reduce(algebra.combine, found)

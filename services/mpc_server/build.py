@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import platform
 import sys
-from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import caps
 import services.mpc_server
@@ -35,7 +34,7 @@ from services.mpc_server.engine.registry import REGISTRY
 @cache
 def build_digest() -> str:
     """The build of this process, 64 hexadecimal digits."""
-    for module in iter_modules(engine.__path__, f"{engine.__name__}."):
+    for module in walk_packages(engine.__path__, f"{engine.__name__}."):
         import_module(module.name)  # whoever asks: the registry is whole
     parts = {
         "sources": {
@@ -43,7 +42,7 @@ def build_digest() -> str:
             for package in (caps, services.mpc_server)
             for folder in package.__path__
         },
-        "protocols": {name: asdict(declaration) for name, declaration in REGISTRY.items()},
+        "protocols": {name: declaration.described() for name, declaration in REGISTRY.items()},
         "noise": VERSION,
         "python": ".".join(platform.python_version_tuple()[:2]),
         "numpy": version("numpy"),

@@ -6,16 +6,26 @@ from collections import Counter
 
 from caps.data.domain import Layout
 from caps.dp.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
+from caps.dp.noise.tables import AliasTable
 from caps.dp.oracle import Plan, measurement_plan, overlaps_plan, selection_plan
 from caps.dp.privacy import Gaussian, Laplace, Neighbouring, Role
 from caps.errors import DomainError
 from caps.study.forecast import Spend
 from caps.study.manifest import Manifest, columns_bits, held_bytes
 from caps.study.planning import Costs, SpendCost, StepCost
-from services.mpc_server.engine import compute, conversion, join, release, sampling, steps
+from services.mpc_server.engine import alignment, compute, conversion, counting, join, release, sampling, size, steps
+from services.mpc_server.engine.cost import Size, Sizes
 from services.mpc_server.engine.registry import REGISTRY
 
-_DECLARING = (compute, conversion, join, release, sampling, steps)  # imported for what they put into the registry
+_DECLARING = (
+    compute,
+    counting,
+    conversion,
+    join,
+    release,
+    sampling,
+    steps,
+)  # imported for what they put into the registry
 
 
 def costs_of(manifest: Manifest) -> Costs:
@@ -26,7 +36,9 @@ def costs_of(manifest: Manifest) -> Costs:
     selects = any(spend.role is Role.SELECT for spend in forecast.spends)
     return Costs(
         compute=_compute(manifest),
-        prepare=_declared("count_bits", n=manifest.layout.cells) if selects else StepCost(),
+        prepare=_declared(manifest.scheme, "count_bits", {size.elements: manifest.layout.cells})
+        if selects
+        else StepCost(),
         spends=tuple(_spend(manifest, spend, forecast.weight) for spend in forecast.spends),
     )
 
@@ -37,61 +49,66 @@ def _compute(manifest: Manifest) -> StepCost:
     Of the dummies, half belong to their set: that is their number without noise.
     """
     if not manifest.joined:
-        return _declared("compute_answers", **answers_sizes_of(manifest))
+        return _declared(manifest.scheme, "compute_answers", answers_sizes_of(manifest))
     assert manifest.join is not None
     tables, layout, reach = manifest.joined, manifest.layout, manifest.dummies // 2
     attributes = [manifest.columns_of(holder).domain().names for holder in tables]
     extents = [join.TableExtent(holder.capacity or 0, names) for holder, names in zip(tables, attributes, strict=True)]
     numbers = Counter({tuple(range(len(tables))): min(extent.rows for extent in extents)})
-    for chosen in join.sets_of(len(tables)):
+    for chosen in alignment.sets_of(len(tables)):
         numbers[chosen] += reach
         numbers.update({(table,): reach for table in chosen})
     needed = layout.domain.names if manifest.join.mode == "inner" else ()
-    matching = join.supposed(numbers, attributes, layout.cliques, needed)
-    joined = _declared("join_answers", **join.join_sizes(extents, matching, layout, reach=reach))
+    matching = alignment.supposed(numbers, attributes, layout.cliques, needed)
+    joined = _declared(manifest.scheme, "join_answers", join.join_sizes(extents, matching, layout, reach=reach))
     if manifest.overlaps is not None:
-        joined += _noise(overlaps_plan(manifest.overlaps).noise, manifest.overlap_sets)
+        joined += _noise(manifest.scheme, overlaps_plan(manifest.overlaps).noise, manifest.overlap_sets)
     rows = len(manifest.holders) - len(tables)
     if not rows:
         return joined
-    added = _declared("add_marginals", **compute.marginals_sizes([manifest.layout] * rows, manifest.counted_bits))
+    added = _declared(
+        manifest.scheme, "add_marginals", compute.marginals_sizes([manifest.layout] * rows, manifest.counted_bits)
+    )
     return StepCost(max(joined.rounds, added.rounds), (joined + added).sent)
 
 
-def answers_sizes_of(manifest: Manifest) -> dict[str, int]:
+def answers_sizes_of(manifest: Manifest) -> dict[Size, int]:
     """The sizes in the cost of `compute_answers` if every holder contributes: as `answers_sizes`, without shares."""
     layout = manifest.layout
     rows = [holder for holder in manifest.holders if holder.brings == "rows"]
     columns = [holder for holder in manifest.holders if holder.brings == "columns"]
-    sizes = compute.NO_ANSWERS.copy()
+    sizes = dict(compute.NO_ANSWERS)
     if rows:
         sizes |= compute.marginals_sizes([layout] * len(rows), manifest.counted_bits)
     if columns:
         assert manifest.slots is not None
         brought = manifest.brought
         used = layout.domain.project({name for clique in layout.cliques for name in clique})
-        lower = sum((brought[name] - 1) * size for name, size in zip(used.names, used.sizes, strict=True))
-        sizes |= {"u": len(columns), "g": lower, "h": max(brought[name] for name in used.names)}
+        sizes |= {
+            size.column_inputs: len(columns),
+            size.lower_columns: sum((brought[n] - 1) * width for n, width in zip(used.names, used.sizes, strict=True)),
+            size.most_holders: max(brought[name] for name in used.names),
+        }
         bits = 8 * held_bytes(columns_bits(manifest.slots))
-        sizes |= compute.count_sizes(Layout(used, layout.cliques), manifest.slots, bits)
+        sizes |= counting.count_sizes(Layout(used, layout.cliques), manifest.slots, bits)
     return sizes
 
 
 def _spend(manifest: Manifest, spend: Spend, weight: int) -> SpendCost:
     neighbouring = manifest.task.neighbouring
     if spend.role is Role.INITIAL:
-        sizes = [manifest.domain.cells(clique) for clique in manifest.program.initial(manifest.task)]
         online, noise = StepCost(), StepCost()
-        for size in sizes:
-            online += _declared("noisy_counts", n=size)
-            noise += _noise(_plan(spend, weight, neighbouring), size)
+        for clique in manifest.program.initial(manifest.task):
+            cells = manifest.domain.cells(clique)
+            online += _declared(manifest.scheme, "noisy_counts", {size.elements: cells})
+            noise += _noise(manifest.scheme, _plan(spend, weight, neighbouring), cells)
         return SpendCost(online, noise)
     if spend.role is Role.SELECT:
-        online = _declared("error_scores", n=spend.cells, m=spend.candidates)
-        online += _declared("noisy_argmax", n=spend.candidates)
+        online = _declared(manifest.scheme, "error_scores", {size.elements: spend.cells, size.sums: spend.candidates})
+        online += _declared(manifest.scheme, "noisy_argmax", {size.elements: spend.candidates})
     else:
-        online = _declared("noisy_counts", n=spend.cells)
-    noise = _noise(_plan(spend, weight, neighbouring), spend.draws // spend.releases)
+        online = _declared(manifest.scheme, "noisy_counts", {size.elements: spend.cells})
+    noise = _noise(manifest.scheme, _plan(spend, weight, neighbouring), spend.draws // spend.releases)
     return SpendCost(online.times(spend.releases), noise.times(spend.releases))
 
 
@@ -101,30 +118,37 @@ def _plan(spend: Spend, weight: int, neighbouring: Neighbouring) -> Plan:
     return selection_plan(spend.mechanism, weight, neighbouring)
 
 
-def _noise(plan: Plan, draws: int) -> StepCost:
+def _noise(scheme: str, plan: Plan, draws: int) -> StepCost:
     """Of `engine.steps.draw_noise`."""
     match plan:
         case GaussianPlan():
-            table = plan.table
-            j = len(plan.coefficients)
-            return _declared("discrete_gaussian", n=draws, p=table.index_bits, w=table.width, j=j, k=64)
+            sizes = {size.terms: len(plan.coefficients), size.ring_bits: 64}
+            return _declared(scheme, "discrete_gaussian", _table(plan.table, draws) | sizes)
         case LaplacePlan():
-            return _declared("discrete_laplace", n=draws, k=64, **_digits(plan.geometric))
+            return _declared(scheme, "discrete_laplace", _digits(plan.geometric, draws) | {size.ring_bits: 64})
         case GumbelPlan():
-            table = plan.table
-            cells = _declared("gumbel", n=draws, p=table.index_bits, w=table.width, f=plan.free)
-            return cells + _declared("signed_from_bits", n=draws, w=plan.width)
+            cells = _declared(scheme, "gumbel", _table(plan.table, draws) | {size.free_bits: plan.free})
+            return cells + _declared(scheme, "signed_from_bits", {size.elements: draws, size.width: plan.width})
         case GeometricPlan():
-            return _declared("geometric", n=draws, **_digits(plan)) + _declared(
-                "from_bits", n=draws, w=plan.width, k=64
-            )
+            in_ring = {size.elements: draws, size.width: plan.width, size.ring_bits: 64}
+            return _declared(scheme, "geometric", _digits(plan, draws)) + _declared(scheme, "from_bits", in_ring)
 
 
-def _digits(plan: GeometricPlan) -> dict[str, int]:
-    return {"p": max(table.index_bits for table in plan.tables), "w": plan.width, "d": len(plan.tables)}
+def _table(table: AliasTable, draws: int) -> dict[Size, int]:
+    return {size.elements: draws, size.index_bits: table.index_bits, size.width: table.width}
 
 
-def _declared(name: str, **sizes: int) -> StepCost:
-    declaration = REGISTRY[name]
-    first, second, third = (declaration.sent_by(party, **sizes) for party in range(3))
-    return StepCost(declaration.rounds_for(**sizes), (first, second, third))
+def _digits(plan: GeometricPlan, draws: int) -> dict[Size, int]:
+    widest = max(table.index_bits for table in plan.tables)
+    return {
+        size.elements: draws,
+        size.index_bits: widest,
+        size.width: plan.width,
+        size.digits: len(plan.tables),
+    }
+
+
+def _declared(scheme: str, name: str, sizes: Sizes) -> StepCost:
+    cost = REGISTRY[name].costs[scheme]
+    first, second, third = (cost.sent_by(party, sizes) for party in range(3))
+    return StepCost(cost.rounds_for(sizes), (first, second, third))

@@ -3,8 +3,8 @@
 For demonstrations, benchmarks and tests. All parties on one host, one owner of all keys: non-collusion is NOT met, so
 nothing private may be given to it.
 
-A task is an importable coroutine function `task(party: Party, **parameters)` that returns something JSON can hold. One
-with a parameter `requests` is given what the starting process asks, one at a time, and answers each (`Requests`).
+A task is an importable coroutine function `task(party: Runtime, **parameters)` that returns something JSON can hold.
+One with a parameter `requests` is given what the starting process asks, one at a time, and answers each (`Requests`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from caps.basics.schemes import REP3
 from caps.errors import CapsError, PeerAborted, PeerError, party_name
 from caps.trust.pki import Authority, generate_key, role_uri, write_key, write_pem
 from caps.trust.tls import Credentials
-from services.mpc_server.engine.context import Party
+from services.mpc_server.engine.context import Runtime
 from services.mpc_server.process import worker_environment
 from services.mpc_server.transport.hello import Agreement
 from services.mpc_server.transport.tls import Endpoint, Limits, connect
@@ -233,7 +233,7 @@ async def _serve(specification: Mapping[str, Any]) -> Any:
         parameters = dict(specification["parameters"])
         if "requests" in signature(task).parameters:
             parameters["requests"] = await Requests.open()
-        result = await task(Party(channel, study=STUDY, scope=b"local"), **parameters)
+        result = await task(Runtime(channel, study=STUDY, scheme=REP3, scope=b"local"), **parameters)
         await channel.close()
         return result
     finally:

@@ -6,23 +6,28 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from services.mpc_server.engine import size
 from services.mpc_server.engine.registry import REGISTRY, Declaration
 
 MODULES = (
-    "arithmetic",
+    "verbs",
     "boolean",
     "conversion",
     "comparison",
-    "randomness",
-    "fixedpoint",
+    "validity",
+    "counting",
     "compute",
     "aes",
-    "shuffle",
+    "alignment",
     "join",
     "sampling",
     "release",
     "steps",
-    "paper",
+    "paper.comparison",
+    "paper.randomness",
+    "paper.fixedpoint",
+    "paper.counting",
+    "paper.mechanisms",
 )
 
 _HEAD = """\
@@ -31,13 +36,18 @@ _HEAD = """\
 Written by `make docs` from the registry in `services/mpc_server/engine/`; `make check` fails when it is out of date,
 and `tests/services/mpc_server/engine/test_registry.py` measures every declaration below.
 
-Three parties S1, S2, S3, replicated secret sharing, at most one party corrupted and semi-honest. **Rounds** is the
-depth of messages; protocols that run side by side share their rounds. **Sent** is the payload in bytes that each
-server sends, without frame headers (32 bytes a frame) and TLS records. `n` is the number of elements, `k` the bits of
-the ring, `w` the bits of an element or the columns of a matrix, `f` fractional or dropped bits; other letters are
-named in the summary. `first` is 1 for S1 and 0 for the others. `log2(x)` is rounded up; `plane(n)` = 8 * ceil(n / 64)
-is one bit plane of n elements; the other functions count the AND gates of a circuit and stand beside it in the
-source.
+**Rounds** is the depth of messages; protocols that run side by side share their rounds. **Sent** is the payload in
+bytes that each server sends, without frame headers (32 bytes a frame) and TLS records. Both are declared for each
+secret-sharing scheme that a study may choose; `rep3` is replicated sharing among S1, S2 and S3, against one of them
+that is corrupted and semi-honest.
+
+`first` is 1 for S1 and 0 for the others. `log2(x)` is rounded up; `plane(x)` = 8 * ceil(x / 64) is one bit plane of x
+elements; the other functions count the AND gates or the bytes of a circuit and stand beside it in the source. In the
+summaries, n, k, w and f stand for the elements, the bits of the ring, the bits of an element (or the columns of a
+matrix) and fractional or dropped bits.
+
+The sizes in the formulas:
+
 """
 
 
@@ -45,26 +55,28 @@ def render() -> str:
     """The whole page."""
     for module in MODULES:
         import_module(f"services.mpc_server.engine.{module}")
-    sections = [_HEAD]
+    sections = [_HEAD + "\n".join(f"- `{one.name}`: {one.meaning}" for one in size.EVERY)]
     for module in MODULES:
         chosen = [declaration for declaration in REGISTRY.values() if declaration.module == module]
         doc = (import_module(f"services.mpc_server.engine.{module}").__doc__ or "").partition("\n\n")[0]
         rows = [
-            "| protocol | source | rounds | sent by each server (bytes) | leaks |",
-            "|---|---|---|---|---|",
-            *(_row(declaration) for declaration in chosen),
+            "| protocol | source | scheme | rounds | sent by each server (bytes) | leaks |",
+            "|---|---|---|---|---|---|",
+            *(_row(declaration, scheme) for declaration in chosen for scheme in declaration.costs),
         ]
         meanings = [f"- **{d.name}**: {d.summary} Pre-conditions: {d.pre_conditions}" for d in chosen]
         sections.append("\n".join([f"## {module}", "", doc.replace("\n", " "), "", *rows, "", *meanings]))
     return "\n\n".join(section.strip() for section in sections) + "\n"
 
 
-def _row(declaration: Declaration) -> str:
+def _row(declaration: Declaration, scheme: str) -> str:
+    cost = declaration.costs[scheme]
     cells = (
         declaration.name,
-        declaration.source,
-        f"`{declaration.rounds}`",
-        f"`{declaration.sent}`",
+        declaration.sources[scheme],
+        scheme,
+        f"`{cost.rounds}`",
+        f"`{cost.sent}`",
         declaration.leaks,
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -137,7 +137,7 @@ class Driver:
         ring = Z32 if found.brings == "rows" else SHARED_RINGS[16 if len(values) < 1 << 16 else 24]
         shares = deal(np.ascontiguousarray(values.astype(ring.dtype)), entropy=secrets.token_bytes, ring=ring)
         nonces = [secrets.token_bytes(32) for _ in range(3)]
-        parts = [shares[0].mine, shares[1].mine, shares[2].mine]
+        parts = [share.parts[0] for share in shares]
         contents = [part.seed if isinstance(part, Seeded) else ring.to_bytes(part.vector) for part in parts]
         contribution = Contribution(
             study=study or self.study,

@@ -216,7 +216,7 @@ class Dealt:
         return [*self.nonces, self.opening(0).seed or "", self.opening(1).seed or ""]
 
     def vector(self) -> bytes:
-        part = self.shares[2].mine
+        part = self.shares[2].parts[0]
         assert isinstance(part, Explicit)
         return SHARED_RINGS[self.signed.document.bits].to_bytes(part.vector)
 
@@ -225,7 +225,7 @@ class Dealt:
         return self.vector()[number * size : (number + 1) * size]
 
     def opening(self, component: int) -> Opening:
-        part = self.shares[component].mine
+        part = self.shares[component].parts[0]
         seed = part.seed.hex() if isinstance(part, Seeded) else None
         return Opening(component=component, nonce=self.nonces[component], seed=seed)
 
@@ -247,7 +247,7 @@ def dealt(federation: Parties, holder: str, *, chunk_bytes: int = SMALL, **chang
     values = ring.encode(np.arange(int(np.prod(shape))).reshape(shape))
     shares = deal(values, entropy=secrets.token_bytes, ring=ring)
     nonces = tuple(secrets.token_hex(32) for _ in range(3))
-    parts = [share.mine for share in shares]
+    parts = [share.parts[0] for share in shares]
     contents = [part.seed if isinstance(part, Seeded) else ring.to_bytes(part.vector) for part in parts]
     document = Contribution(
         **(

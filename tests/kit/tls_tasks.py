@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from caps.basics.schemes import REP3
 from caps.shares.prss import Prss
 from caps.shares.ring import Z64
-from services.mpc_server.engine.arithmetic import multiply
-from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.context import Context, Runtime
 from services.mpc_server.engine.shares import AShare, BShare, Owner
+from services.mpc_server.engine.verbs import multiply
 from services.mpc_server.testing.world import World
 from tests.kit.cases.all import CASES
 from tests.kit.cases.base import Source
@@ -22,9 +23,9 @@ def source(seed: int) -> Source:
     return Source(np.random.default_rng(seed), np.random.default_rng(seed + 1))
 
 
-def share_for(party: Party, seed: int, argument: Any) -> Any:
+def share_for(party: Runtime, seed: int, argument: Any) -> Any:
     """This party's share of an argument that every process knows: all deal alike and keep their own part."""
-    owners = [Context(Owner(p, party.context.owner.study), Prss(bytes(32), bytes(32))) for p in range(3)]
+    owners = [Context(Owner(p, party.context.owner.study, REP3), Prss({})) for p in range(3)]
     return World(seed).share(owners, argument)[party.context.party]
 
 
@@ -36,14 +37,14 @@ def packed(result: Any) -> Any:
         return {
             "kind": type(result).__name__,
             "shape": list(result.shape),
-            "dtype": result.mine.dtype.str,
-            "rows": list(result.mine.shape),
-            "components": [base64.b64encode(part.tobytes()).decode() for part in (result.mine, result.next)],
+            "dtype": result.components[0].dtype.str,
+            "rows": list(result.components[0].shape),
+            "components": [base64.b64encode(part.tobytes()).decode() for part in result.components],
         }
     return {"kind": "opened", "values": np.asarray(result).tolist()}
 
 
-async def run_cases(party: Party, names: list[str], seed: int) -> list[dict[str, Any]]:
+async def run_cases(party: Runtime, names: list[str], seed: int) -> list[dict[str, Any]]:
     """Run one drawn call of each protocol named and return what this party ends up with, and what it cost."""
     results = []
     for name in names:
@@ -57,7 +58,7 @@ async def run_cases(party: Party, names: list[str], seed: int) -> list[dict[str,
     return results
 
 
-async def multiply_for_ever(party: Party, directory: str) -> None:
+async def multiply_for_ever(party: Runtime, directory: str) -> None:
     """Keep multiplying, so that a test can do something to one of the parties; a file says that it is in the middle."""
     x = share_for(party, 1, np.ones(1000, Z64.dtype))
     for i in range(1 << 30):
@@ -66,7 +67,7 @@ async def multiply_for_ever(party: Party, directory: str) -> None:
             (Path(directory) / str(party.context.party)).touch()
 
 
-async def fail_locally(party: Party, culprit: int) -> None:
+async def fail_locally(party: Runtime, culprit: int) -> None:
     """One party passes a share that does not fit; the others do what they should."""
     x = share_for(party, 1, np.ones(10, Z64.dtype))
     y = x[:5] if party.context.party == culprit else x

@@ -12,18 +12,20 @@ is a handful of instructions on 16 planes at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
 from caps.errors import ShareError
 from caps.shares.ring import PLANE, Words, pack_bits, plane_words, unpack_bits
-from services.mpc_server.engine.boolean import Indices, random_planes, reshare_planes
+from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import Cost, plane
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import BShare, stack_planes
+from services.mpc_server.engine.shares import BShare, Indices, stack_planes
+from services.mpc_server.engine.verbs import Bilinear, bit_products, reshare_bits
 
 ROUNDS = 10
 BLOCK_BYTES = 16
@@ -32,7 +34,8 @@ CACHED_BLOCKS = 1 << 16
 """Blocks that are best encrypted at once: the 16 planes of one bit are 128 KiB, which cache holds."""
 
 _ONES = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
-_AFFINE = 0x63
+_AFFINE: Words = np.array([_ONES if 0x63 >> i & 1 else 0 for i in range(8)], PLANE)[:, None]
+"""The constant of the affine map, as words that serve whole planes."""
 
 Rows: TypeAlias = tuple[int, ...]
 """A matrix over GF(2), one integer a row: bit i of row j says whether output bit j has input bit i as a summand."""
@@ -54,9 +57,6 @@ _SHIFT_ROWS = np.array([row + 4 * ((column + row) % 4) for column in range(4) fo
 _ROTATED_LAST_WORD: Indices = np.array([13, 14, 15, 12], np.intp)
 _ROUND_CONSTANTS = (0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0x1B, 0x36)
 
-Product: TypeAlias = Callable[[Words, Words], Words]
-"""A bilinear map on planes."""
-
 
 def _combined(rows: Rows, planes: Words) -> Words:
     """A matrix over GF(2) times the bits of every element."""
@@ -70,7 +70,7 @@ def _combined(rows: Rows, planes: Words) -> Words:
 
 
 def _linear(rows: Rows, x: BShare) -> BShare:
-    return x._with(_combined(rows, x.mine), _combined(rows, x.next))
+    return x.map(partial(_combined, rows))
 
 
 def _times4(x: Words, y: Words) -> Words:
@@ -97,7 +97,7 @@ def _times16(x: Words, y: Words) -> Words:
     return out
 
 
-def _both(times: Product) -> Product:
+def _both(times: Bilinear) -> Bilinear:
     """The product of each half of the planes of x with y."""
 
     def product(x: Words, y: Words) -> Words:
@@ -107,15 +107,14 @@ def _both(times: Product) -> Product:
     return product
 
 
-async def _multiplied(ctx: Context, times: Product, x: BShare, y: BShare) -> BShare:
+async def _multiplied(ctx: Context, times: Bilinear, x: BShare, y: BShare) -> BShare:
     """[[a bilinear map of x and y]], which sends one bit for each bit of the result."""
-    local = times(x.mine, y.mine ^ y.next)
-    local ^= times(x.next, y.mine)
-    local ^= ctx.zero_planes(local.shape[0], x.size)
-    return await reshare_planes(ctx, x.shape, local)
+    return await reshare_bits(ctx, bit_products(x, y, times=times), shape=x.shape)
 
 
-@protocol("FIPS 197, SubBytes, by Satoh et al. 2001 on sums of products", rounds="4", sent="18*plane(n)")
+@protocol(
+    "FIPS 197, SubBytes, by Satoh et al. 2001 on sums of products", rep3=Cost(rounds=4, sent=18 * plane(size.elements))
+)
 async def sub_bytes(ctx: Context, x: BShare) -> BShare:
     """[[the AES S-box of every byte]] of n bytes.
 
@@ -142,13 +141,7 @@ async def sub_bytes(ctx: Context, x: BShare) -> BShare:
         _linear(_SMALL_INVERSE, small),
     )
     inverted = await _multiplied(ctx.step("scale"), _both(_times16), stack_planes([high ^ low, high]), inverse)
-    return _constant(ctx, _linear(_FROM_TOWER, inverted), _AFFINE)
-
-
-def _constant(ctx: Context, x: BShare, value: int) -> BShare:
-    """x XOR a public byte, the same for all elements: component 0 takes it."""
-    mask = np.array([_ONES if value >> i & 1 else 0 for i in range(8)], PLANE)[:, None]
-    return x._with(x.mine ^ mask if ctx.party == 0 else x.mine, x.next ^ mask if ctx.party == 2 else x.next)
+    return _linear(_FROM_TOWER, inverted).flip_planes(_AFFINE)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -160,10 +153,10 @@ class RoundKeys:
 
 def random_key(ctx: Context) -> BShare:
     """[[16 uniformly random bytes]]: a key that no party knows. Local."""
-    return random_planes(ctx, width=8, shape=(BLOCK_BYTES,))
+    return ctx.random_bits(8, (BLOCK_BYTES,))
 
 
-@protocol("FIPS 197, KeyExpansion", rounds="40", sent="1440")
+@protocol("FIPS 197, KeyExpansion", rep3=Cost(rounds=40, sent=1440))
 async def expand_key(ctx: Context, key: BShare) -> RoundKeys:
     """[[the eleven round keys]] of a shared key of 16 bytes.
 
@@ -179,9 +172,7 @@ async def expand_key(ctx: Context, key: BShare) -> RoundKeys:
         first = np.zeros((8, 4), np.uint8)
         first[:, 0] = [constant >> i & 1 for i in range(8)]
         word = word.flip(first)
-        keys.append(
-            key._with(*(_next_key(*parts) for parts in ((keys[-1].mine, word.mine), (keys[-1].next, word.next))))
-        )
+        keys.append(keys[-1].combine(_next_key, word))
     return RoundKeys(tuple(keys))
 
 
@@ -192,7 +183,7 @@ def _next_key(key: Words, word: Words) -> Words:
     return pack_bits(np.bitwise_xor.accumulate(words, axis=1).reshape(8, BLOCK_BYTES))
 
 
-@protocol("FIPS 197, Cipher", rounds="40", sent="2880*plane(n)")
+@protocol("FIPS 197, Cipher", rep3=Cost(rounds=40, sent=2880 * plane(size.elements)))
 async def encrypt(ctx: Context, x: BShare, keys: RoundKeys) -> BShare:
     """[[AES-128]] of n blocks of 128 bits, all under the same shared key; bit j of byte i is plane 8i + j.
 
@@ -202,14 +193,13 @@ async def encrypt(ctx: Context, x: BShare, keys: RoundKeys) -> BShare:
     ctx.own(x, *keys.keys)
     if x.width != BLOCK_BITS or len(x.shape) != 1:
         raise ShareError(f"{x!r} is not a vector of {BLOCK_BITS}-bit blocks")
-    masks = [(_spread(key.mine), _spread(key.next)) for key in keys.keys]
     shape = (BLOCK_BYTES, 64 * plane_words(x.size))
-    state = _keyed(ctx.bits(shape, _to_state(x.mine), _to_state(x.next)), masks[0])
+    state = x.map(_to_state, shape).combine(_keyed, keys.keys[0])
     for number in range(1, ROUNDS + 1):
         state = await sub_bytes(ctx.step(number), state)
         moved = _shifted if number == ROUNDS else _mixed
-        state = _keyed(state._with(moved(state.mine), moved(state.next)), masks[number])
-    return ctx.bits(x.shape, _to_blocks(state.mine), _to_blocks(state.next))
+        state = state.map(moved).combine(_keyed, keys.keys[number])
+    return state.map(_to_blocks, x.shape)
 
 
 def _to_state(planes: Words) -> Words:
@@ -220,16 +210,10 @@ def _to_blocks(planes: Words) -> Words:
     return planes.reshape(8, BLOCK_BYTES, -1).swapaxes(0, 1).reshape(BLOCK_BITS, -1)
 
 
-def _spread(key: Words) -> Words:
-    """One component of a round key for all rows: a word of zeros or of ones for each bit of each byte."""
-    return unpack_bits(key, BLOCK_BYTES).astype(PLANE)[:, :, None] * _ONES
-
-
-def _keyed(state: BShare, key: tuple[Words, Words]) -> BShare:
-    def added(planes: Words, mask: Words) -> Words:
-        return (planes.reshape(8, BLOCK_BYTES, -1) ^ mask).reshape(8, -1)
-
-    return state._with(added(state.mine, key[0]), added(state.next, key[1]))
+def _keyed(state: Words, key: Words) -> Words:
+    """AddRoundKey: one key for all rows, so a word of zeros or of ones for each bit of each byte."""
+    mask = unpack_bits(key, BLOCK_BYTES).astype(PLANE)[:, :, None] * _ONES
+    return (state.reshape(8, BLOCK_BYTES, -1) ^ mask).reshape(8, -1)
 
 
 def _shifted(planes: Words) -> Words:

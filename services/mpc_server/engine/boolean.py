@@ -8,18 +8,19 @@ passes a carry on, what it generates need not be known: g = p_hi ? g_lo : g_hi i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from caps.errors import ShareError, party_name
-from caps.shares.ring import PLANE, Z64, Words, pack_bits, plane_words, unpack_bits
+from caps.errors import ShareError
+from caps.shares.ring import PLANE, Words, pack_bits, unpack_bits
+from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.registry import FUNCTIONS, log2, plane, protocol
-from services.mpc_server.engine.shares import BShare, Shape, stack_planes
+from services.mpc_server.engine.cost import Cost, formula, log2, plane
+from services.mpc_server.engine.registry import protocol
+from services.mpc_server.engine.shares import BShare, Indices, stack_planes
+from services.mpc_server.engine.verbs import bit_products, conjunction, reshare_bits
 
-Indices = npt.NDArray[np.intp]
 Positions = Sequence[Indices]
 
 PAIRS_PER_LEVEL = 1 << 16
@@ -30,71 +31,7 @@ CACHED_WORDS = 1 << 15
 """Words of bit planes that are worked on at once, so that they stay in cache."""
 
 
-async def reshare_planes(ctx: Context, shape: Shape, summand: Words) -> BShare:
-    """From one summand per party to a replicated XOR sharing. The summand must already carry a share of zero."""
-    (theirs,) = await ctx.exchange([(ctx.previous, summand)], [(ctx.next, summand.nbytes)])
-    return ctx.bits(shape, summand, np.frombuffer(theirs, PLANE).reshape(summand.shape))
-
-
-@protocol("as share_from, for XOR shares", rounds="1", sent="first*w*plane(n)")
-async def share_bits_from(ctx: Context, planes: Words | None, *, dealer: int, width: int, shape: Shape) -> BShare:
-    """[[bits]] of w-bit elements whose planes are known to party `dealer` (None elsewhere).
-
-    The declared bytes are the dealer's; here the dealer is S1.
-
-    Pre-conditions: width and shape are public and equal at all parties.
-    Leaks: nothing.
-    """
-    extents = (width, plane_words(prod(shape)))
-    zero = np.zeros(extents, PLANE)
-    if ctx.party == dealer:
-        if planes is None or planes.shape != extents:
-            raise ShareError(f"the dealer {party_name(dealer)} must give {width} bit planes of {shape}")
-        mine = ctx.prss.mine_only(ctx.path + b"#input", extents, Z64)
-        rest = planes ^ mine
-        await ctx.exchange([(ctx.next, rest)], [])
-        return ctx.bits(shape, mine, rest)
-    if ctx.previous == dealer:
-        (rest_bytes,) = await ctx.exchange([], [(dealer, zero.nbytes)])
-        return ctx.bits(shape, np.frombuffer(rest_bytes, PLANE).reshape(extents), zero)
-    await ctx.exchange([], [])
-    return ctx.bits(shape, zero, ctx.prss.next_only(ctx.path + b"#input", extents, Z64))
-
-
-def bits_known_to_two(ctx: Context, component: int, planes: Words, shape: Shape) -> BShare:
-    """The sharing whose one component holds the bits and whose others are 0. Local; third parties pass zeros."""
-    zero = np.zeros_like(planes)
-    return ctx.bits(
-        shape, planes if component == ctx.party else zero, planes if component == (ctx.party + 1) % 3 else zero
-    )
-
-
-def random_planes(ctx: Context, *, width: int, shape: Shape) -> BShare:
-    """[[w uniformly random bits]] per element. Local: no party knows them, none has spoken."""
-    mine, next_ = ctx.prss.replicated(ctx.path + b"#random", (width, plane_words(prod(shape))), Z64)
-    return ctx.bits(shape, mine, next_)
-
-
-@protocol("Araki et al. 2016, over Z_2", rounds="1", sent="w*plane(n)")
-async def conjunction(ctx: Context, x: BShare, y: BShare) -> BShare:
-    """[[x AND y]], bit by bit, of w-bit elements.
-
-    Pre-conditions: x and y have one shape and one width.
-    Leaks: nothing.
-    """
-    ctx.own(x, y)
-    if x.shape != y.shape or x.width != y.width:
-        raise ShareError(f"{x!r} and {y!r} differ in shape or width")
-    return await reshare_planes(ctx, x.shape, _local_and(x, y) ^ ctx.zero_planes(x.width, x.size))
-
-
-def _local_and(x: BShare, y: BShare) -> Words:
-    product: Words = x.mine & (y.mine ^ y.next)
-    product ^= x.next & y.mine
-    return product
-
-
-@protocol("binary tree of ANDs", rounds="log2(w)", sent="plane(n)*(w-1)")
+@protocol("binary tree of ANDs", rep3=Cost(rounds=log2(size.width), sent=plane(size.elements) * (size.width - 1)))
 async def all_of(ctx: Context, x: BShare) -> BShare:
     """[[1 if all w bits are set else 0]] per element.
 
@@ -110,7 +47,21 @@ async def all_of(ctx: Context, x: BShare) -> BShare:
     return x
 
 
-@protocol("carry tree: Brent and Kung 1982, its last output only", rounds="log2(w)", sent="carry_ands(w)*plane(n)")
+@formula
+def carry_ands(width: int) -> int:
+    """ANDs per element of `carry`."""
+    total = 0
+    while width > 1:
+        half = width // 2
+        total += 2 * half - 1
+        width -= half
+    return total
+
+
+@protocol(
+    "carry tree: Brent and Kung 1982, its last output only",
+    rep3=Cost(rounds=log2(size.width), sent=carry_ands(size.width) * plane(size.elements)),
+)
 async def carry(ctx: Context, generate: BShare, propagate: BShare) -> BShare:
     """[[the carry out of w bits]] from the propagate bit of each and, for those that do not, the generate bit.
 
@@ -137,17 +88,17 @@ async def carry(ctx: Context, generate: BShare, propagate: BShare) -> BShare:
     return g
 
 
-def carry_ands(width: int) -> int:
-    """ANDs per element of `carry`."""
-    total = 0
-    while width > 1:
-        half = width // 2
-        total += 2 * half - 1
-        width -= half
-    return total
+@formula
+def adder_ands(width: int) -> int:
+    """ANDs per element of `add_bits`."""
+    prefix = sum(len(updated) + len(passing) for updated, _, passing in _prefix_levels(width - 1))
+    return width - 1 + prefix
 
 
-@protocol("Sklansky 1960 parallel-prefix adder", rounds="1 + log2(w-1)", sent="adder_ands(w)*plane(n)")
+@protocol(
+    "Sklansky 1960 parallel-prefix adder",
+    rep3=Cost(rounds=1 + log2(size.width - 1), sent=adder_ands(size.width) * plane(size.elements)),
+)
 async def add_bits(ctx: Context, x: BShare, y: BShare) -> BShare:
     """[[x + y mod 2^w]] of w-bit elements.
 
@@ -165,8 +116,8 @@ async def add_bits(ctx: Context, x: BShare, y: BShare) -> BShare:
             stack_planes([block_p.planes(updated), block_p.planes(updated[passing])]),
             stack_planes([g.planes(pivots), block_p.planes(pivots[passing])]),
         )
-        g = _replace(g, updated, g.planes(updated) ^ products.planes(slice(0, len(updated))))
-        block_p = _replace(block_p, updated[passing], products.planes(slice(len(updated), None)))
+        g = g.replace_planes(updated, g.planes(updated) ^ products.planes(slice(0, len(updated))))
+        block_p = block_p.replace_planes(updated[passing], products.planes(slice(len(updated), None)))
     carries = g
     return stack_planes([p.planes(slice(0, 1)), p.planes(slice(1, None)) ^ carries])
 
@@ -183,23 +134,9 @@ def _prefix_levels(width: int) -> list[tuple[Indices, Indices, Indices]]:
     return levels
 
 
-def adder_ands(width: int) -> int:
-    """ANDs per element of `add_bits`."""
-    prefix = sum(len(updated) + len(passing) for updated, _, passing in _prefix_levels(width - 1))
-    return width - 1 + prefix
-
-
-def _replace(x: BShare, index: Indices, planes: BShare) -> BShare:
-    mine, next_ = x.mine.copy(), x.next.copy()
-    mine[index] = planes.mine
-    next_[index] = planes.next
-    return BShare(x.owner, x.shape, mine, next_)
-
-
 @protocol(
     "carry of the subtraction; Kogge and Stone 1973 recurrence",
-    rounds="log2(w+1)",
-    sent="carry_ands(w+1)*plane(n)",
+    rep3=Cost(rounds=log2(size.width + 1), sent=carry_ands(size.width + 1) * plane(size.elements)),
 )
 async def bits_less_than(ctx: Context, x: BShare, y: BShare) -> BShare:
     """[[1 if x < y else 0]] of unsigned w-bit elements.
@@ -216,7 +153,7 @@ async def bits_less_than(ctx: Context, x: BShare, y: BShare) -> BShare:
     return await carry(ctx, stack_planes([below, y]), stack_planes([below, ~(x ^ y)]))
 
 
-@protocol("inner product over Z_2; Araki et al. 2016", rounds="1", sent="w*plane(n)")
+@protocol("inner product over Z_2; Araki et al. 2016", rep3=Cost(rounds=1, sent=size.width * plane(size.elements)))
 async def pick(ctx: Context, flags: BShare, values: BShare) -> BShare:
     """[[XOR over the last axis of flag AND value]]: where one flag of a row is set, that row's value at it.
 
@@ -229,17 +166,36 @@ async def pick(ctx: Context, flags: BShare, values: BShare) -> BShare:
     if flags.width != 1 or flags.shape != values.shape:
         raise ShareError(f"{flags!r} cannot pick from {values!r}")
     every = flags.planes(np.zeros(values.width, np.intp))
-    chosen = unpack_bits(_local_and(every, values), values.size).reshape(values.width, *values.shape)
-    reduced = np.bitwise_xor.reduce(chosen, axis=-1)
-    shape = values.shape[:-1]
-    local = pack_bits(reduced.reshape(values.width, -1))
-    return await reshare_planes(ctx, shape, local ^ ctx.zero_planes(values.width, reduced[0].size))
+
+    def summed(planes: Words) -> Words:
+        bits = unpack_bits(planes, values.size).reshape(values.width, *values.shape)
+        return pack_bits(np.bitwise_xor.reduce(bits, axis=-1).reshape(values.width, -1))
+
+    return await reshare_bits(ctx, bit_products(every, values).map(summed), shape=values.shape[:-1])
+
+
+@formula
+def tournament_rounds(count: int, width: int) -> int:
+    """Rounds of `tournament`."""
+    return sum(log2(width + 1) + log2(size - 1) + 1 for size in tournament_groups(count))
+
+
+@formula
+def tournament_bytes(count: int, width: int) -> int:
+    """Payload bytes one party sends in `tournament`."""
+    total, index_bits = 0, log2(count)
+    for members in tournament_groups(count):
+        groups = -(-count // members)
+        total += carry_ands(width + 1) * plane(groups * (members * (members - 1) // 2))
+        total += (members - 2) * plane(groups * members)
+        total += (width + index_bits) * plane(groups)
+        count = groups
+    return total
 
 
 @protocol(
     "CaPS App. A, pi_MAX, as a tournament of all-pairs groups",
-    rounds="tournament_rounds(n, w)",
-    sent="tournament_bytes(n, w)",
+    rep3=Cost(rounds=tournament_rounds(size.elements, size.width), sent=tournament_bytes(size.elements, size.width)),
 )
 async def tournament(ctx: Context, values: BShare) -> tuple[BShare, BShare]:
     """[[max]] and [[argmax]] of n unsigned w-bit values; the lowest index wins a tie.
@@ -258,10 +214,9 @@ async def tournament(ctx: Context, values: BShare) -> tuple[BShare, BShare]:
     width, count = values.width, values.size
     index_bits = log2(count)
     numbers = (np.arange(count)[None, :] >> np.arange(index_bits)[:, None] & 1).astype(np.uint8)
-    zero = np.zeros((index_bits, plane_words(count)), PLANE)
-    entrants = stack_planes([values, ctx.bits(values.shape, zero, zero).flip(numbers)])
-    for level, size in enumerate(tournament_groups(count)):
-        entrants = await _winners(ctx.step(level), entrants, size, width)
+    entrants = stack_planes([values, ctx.zero_bits(index_bits, values.shape).flip(numbers)])
+    for level, members in enumerate(tournament_groups(count)):
+        entrants = await _winners(ctx.step(level), entrants, members, width)
     winner = entrants.reshape()
     return winner.planes(slice(0, width)), winner.planes(slice(width, None))
 
@@ -292,10 +247,11 @@ async def _winners(ctx: Context, entrants: BShare, size: int, width: int) -> BSh
 def _last_axis_to_planes(x: BShare) -> BShare:
     """Single bits of shape (..., m) as m-bit elements of shape (...)."""
     *shape, width = x.shape
-    mine, next_ = (
-        pack_bits(np.ascontiguousarray(unpack_bits(part[0], x.size).reshape(-1, width).T)) for part in (x.mine, x.next)
-    )
-    return BShare(x.owner, tuple(shape), mine, next_)
+
+    def turned(planes: Words) -> Words:
+        return pack_bits(np.ascontiguousarray(unpack_bits(planes[0], x.size).reshape(-1, width).T))
+
+    return x.map(turned, tuple(shape))
 
 
 def tournament_groups(count: int) -> list[int]:
@@ -308,24 +264,16 @@ def tournament_groups(count: int) -> list[int]:
     return sizes
 
 
-def tournament_rounds(count: int, width: int) -> int:
-    """Rounds of `tournament`."""
-    return sum(log2(width + 1) + log2(size - 1) + 1 for size in tournament_groups(count))
+@formula
+def prefix_ands(block: int) -> int:
+    """ANDs per element and block of `prefix_and`."""
+    return sum(len(updated) for updated, _, _ in _prefix_levels(block))
 
 
-def tournament_bytes(count: int, width: int) -> int:
-    """Payload bytes one party sends in `tournament`."""
-    total, index_bits = 0, log2(count)
-    for size in tournament_groups(count):
-        groups = -(-count // size)
-        total += carry_ands(width + 1) * plane(groups * (size * (size - 1) // 2))
-        total += (size - 2) * plane(groups * size)
-        total += (width + index_bits) * plane(groups)
-        count = groups
-    return total
-
-
-@protocol("Sklansky 1960 prefix network, in blocks", rounds="log2(b)", sent="w//b*prefix_ands(b)*plane(n)")
+@protocol(
+    "Sklansky 1960 prefix network, in blocks",
+    rep3=Cost(rounds=log2(size.block), sent=size.width // size.block * prefix_ands(size.block) * plane(size.elements)),
+)
 async def prefix_and(ctx: Context, x: BShare, *, block: int) -> BShare:
     """[[the AND of each bit with all lower ones of its block]], for blocks of b consecutive bits out of w.
 
@@ -339,16 +287,14 @@ async def prefix_and(ctx: Context, x: BShare, *, block: int) -> BShare:
     for level, (updated, pivots, _) in enumerate(_prefix_levels(block)):
         changed = (first + updated).reshape(-1)
         products = await conjunction(ctx.step(level), x.planes(changed), x.planes((first + pivots).reshape(-1)))
-        x = _replace(x, changed, products)
+        x = x.replace_planes(changed, products)
     return x
 
 
-def prefix_ands(block: int) -> int:
-    """ANDs per element and block of `prefix_and`."""
-    return sum(len(updated) for updated, _, _ in _prefix_levels(block))
-
-
-@protocol("inner product over Z_2; Araki et al. 2016", rounds="1", sent="w//b*plane(n)")
+@protocol(
+    "inner product over Z_2; Araki et al. 2016",
+    rep3=Cost(rounds=1, sent=size.width // size.block * plane(size.elements)),
+)
 async def plane_dot(ctx: Context, x: BShare, y: BShare, *, block: int) -> BShare:
     """[[the parity of x AND y]] over each block of b consecutive bits out of w; as `pick`, along the planes.
 
@@ -359,14 +305,22 @@ async def plane_dot(ctx: Context, x: BShare, y: BShare, *, block: int) -> BShare
     if x.shape != y.shape or x.width != y.width or x.width % block:
         raise ShareError(f"{x!r} and {y!r} do not consist of alike blocks of {block} bits")
     blocks = x.width // block
-    local = np.bitwise_xor.reduce(_local_and(x, y).reshape(blocks, block, -1), axis=1)
-    return await reshare_planes(ctx, x.shape, local ^ ctx.zero_planes(blocks, x.size))
+
+    def parities(planes: Words) -> Words:
+        return np.asarray(np.bitwise_xor.reduce(planes.reshape(blocks, block, -1), axis=1))
+
+    return await reshare_bits(ctx, bit_products(x, y).map(parities), shape=x.shape)
+
+
+@formula
+def one_hot_ands(width: int) -> int:
+    """ANDs per element of `one_hot`."""
+    return (1 << width) - width - 1
 
 
 @protocol(
     "outer products of halves, last row and column by linearity",
-    rounds="log2(w)",
-    sent="one_hot_ands(w)*plane(n)",
+    rep3=Cost(rounds=log2(size.width), sent=one_hot_ands(size.width) * plane(size.elements)),
 )
 async def one_hot(ctx: Context, x: BShare) -> BShare:
     """[[2^w bits, of which bit x is set]], for x a number of w bits.
@@ -388,13 +342,7 @@ async def one_hot(ctx: Context, x: BShare) -> BShare:
         )
         ends = np.cumsum([0, *(grid.shape[1] for grid in grids)])
         inner = [products.planes(slice(*ends[i : i + 2])) for i in range(len(pairs))]
-        joined = [
-            x._with(
-                _completed(part.mine, low.mine, high.mine),
-                _completed(part.next, low.next, high.next),
-            )
-            for part, (low, high) in zip(inner, pairs, strict=True)
-        ]
+        joined = [part.combine(_completed, low, high) for part, (low, high) in zip(inner, pairs, strict=True)]
         parts = joined + parts[2 * len(pairs) :]
         level += 1
     return parts[0]
@@ -407,11 +355,6 @@ def _completed(inner: Words, low: Words, high: Words) -> Words:
     np.bitwise_xor(high[:-1], np.bitwise_xor.reduce(full[:-1, :-1], axis=1), out=full[:-1, -1])
     np.bitwise_xor(low, np.bitwise_xor.reduce(full[:-1], axis=0), out=full[-1])
     return full.reshape(-1, inner.shape[1])
-
-
-def one_hot_ands(width: int) -> int:
-    """ANDs per element of `one_hot`."""
-    return (1 << width) - width - 1
 
 
 def positions(table: npt.NDArray[np.uint8]) -> Positions:
@@ -435,14 +378,4 @@ def chosen(flags: BShare, rows: Positions) -> BShare:
                 np.bitwise_xor.reduce(block[row], axis=0, out=out[bit, start : start + step])
         return out
 
-    return flags._with(selected(flags.mine), selected(flags.next))
-
-
-FUNCTIONS.update(
-    carry_ands=carry_ands,
-    adder_ands=adder_ands,
-    tournament_rounds=tournament_rounds,
-    tournament_bytes=tournament_bytes,
-    prefix_ands=prefix_ands,
-    one_hot_ands=one_hot_ands,
-)
+    return flags.map(selected)

@@ -1,23 +1,23 @@
-"""Equality, order, absolute value and maximum of arithmetic shares."""
+"""Sign, order and equality of arithmetic shares."""
 
 from __future__ import annotations
 
 from caps.errors import ShareError
-from services.mpc_server.engine.arithmetic import dot, multiply
-from services.mpc_server.engine.boolean import all_of, carry, conjunction, tournament
-from services.mpc_server.engine.context import Context, together
-from services.mpc_server.engine.conversion import from_bits, halves_in_bits, to_bits
+from services.mpc_server.engine import size
+from services.mpc_server.engine.boolean import all_of, carry, carry_ands
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare
+from services.mpc_server.engine.verbs import addends, conjunction, from_bits
 
-SIGN = "((1+first)*k - 1 + carry_ands(k-1))*plane(n)"
+SIGN = ((1 + FIRST) * size.ring_bits - 1 + carry_ands(size.ring_bits - 1)) * plane(size.elements)
 """Bytes of `negative`."""
 
 
 @protocol(
     "top bit of a sum of two halves: Mohassel and Rindal 2018, with one input fewer",
-    rounds="2 + log2(k-1)",
-    sent=SIGN,
+    rep3=Cost(rounds=2 + log2(size.ring_bits - 1), sent=SIGN),
 )
 async def negative(ctx: Context, x: AShare) -> BShare:
     """[[1 if x < 0 else 0]] as a shared bit, x signed.
@@ -26,7 +26,7 @@ async def negative(ctx: Context, x: AShare) -> BShare:
     Leaks: nothing.
     """
     ctx.own(x)
-    a, b = await halves_in_bits(ctx.step("halves"), x, x.ring.bits)
+    a, b = await addends(ctx.step("halves"), x, width=x.ring.bits)
     low, top = slice(0, x.ring.bits - 1), slice(x.ring.bits - 1, None)
     generate = await conjunction(ctx.step("generate"), a.planes(low), b.planes(low))
     into_top = await carry(ctx.step("carry"), generate, (a ^ b).planes(low))
@@ -35,8 +35,7 @@ async def negative(ctx: Context, x: AShare) -> BShare:
 
 @protocol(
     "CaPS App. A, pi_LT",
-    rounds="4 + log2(k-1)",
-    sent=f"n*k//8 + {SIGN}",
+    rep3=Cost(rounds=4 + log2(size.ring_bits - 1), sent=size.elements * size.ring_bits // 8 + SIGN),
 )
 async def less_than(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x < y else 0]], elementwise, signed.
@@ -51,37 +50,11 @@ async def less_than(ctx: Context, x: AShare, y: AShare) -> AShare:
 
 
 @protocol(
-    "CaPS App. A, pi_GT",
-    rounds="4 + log2(k-1)",
-    sent=f"n*k//8 + {SIGN}",
-)
-async def greater_than(ctx: Context, x: AShare, y: AShare) -> AShare:
-    """[[1 if x > y else 0]], elementwise, signed.
-
-    Pre-conditions: as less_than.
-    Leaks: nothing.
-    """
-    return await less_than(ctx, y, x)
-
-
-@protocol(
-    "CaPS App. A, pi_GTE",
-    rounds="4 + log2(k-1)",
-    sent=f"n*k//8 + {SIGN}",
-)
-async def greater_equal(ctx: Context, x: AShare, y: AShare) -> AShare:
-    """[[1 if x >= y else 0]], elementwise, signed.
-
-    Pre-conditions: as less_than.
-    Leaks: nothing.
-    """
-    return 1 - await less_than(ctx, x, y)
-
-
-@protocol(
     "CaPS App. A, pi_EQ",
-    rounds="3 + log2(k)",
-    sent="n*k//8 + ((1+first)*k - 1)*plane(n)",
+    rep3=Cost(
+        rounds=3 + log2(size.ring_bits),
+        sent=size.elements * size.ring_bits // 8 + ((1 + FIRST) * size.ring_bits - 1) * plane(size.elements),
+    ),
 )
 async def equal(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x = y else 0]], elementwise.
@@ -93,68 +66,9 @@ async def equal(ctx: Context, x: AShare, y: AShare) -> AShare:
     """
     ctx.own(x, y)
     _same_shape(x, y)
-    difference = x - y
-    # With b = x_2 - y_2 negated, a == -b turns into equality of two halves; only the holders of b change it.
-    flipped = ctx.share(
-        -difference.mine if ctx.party == 2 else difference.mine, -difference.next if ctx.party == 1 else difference.next
-    )
-    a, minus_b = await halves_in_bits(ctx.step("halves"), flipped, x.ring.bits)
+    a, minus_b = await addends(ctx.step("halves"), x - y, width=x.ring.bits, opposite=True)
     same = await all_of(ctx.step("all"), ~(a ^ minus_b))
     return await from_bits(ctx.step("ring"), same, ring=x.ring)
-
-
-@protocol(
-    "CaPS Protocol 7, lines 3-4",
-    rounds="5 + log2(k-1)",
-    sent=f"2*n*k//8 + {SIGN}",
-)
-async def absolute(ctx: Context, x: AShare) -> AShare:
-    """[[|x|]], elementwise.
-
-    Pre-conditions: x > -2^(k-1).
-    Leaks: nothing.
-    """
-    sign = await negative(ctx.step("sign"), x)
-    below = await from_bits(ctx.step("ring"), sign, ring=x.ring)
-    return await multiply(ctx.step("product"), 1 - below * 2, x)
-
-
-@protocol(
-    "CaPS Protocol 7, pi_NORM-L1",
-    rounds="5 + log2(k-1)",
-    sent=f"m*k//8 + n*k//8 + {SIGN}",
-)
-async def l1_norm(ctx: Context, x: AShare) -> AShare:
-    """[[sum over the last axis of |x|]]; n counts elements, m the sums.
-
-    Pre-conditions: x > -2^(k-1), and no sum reaches 2^(k-1).
-    Leaks: nothing.
-    """
-    sign = await negative(ctx.step("sign"), x)
-    below = await from_bits(ctx.step("ring"), sign, ring=x.ring)
-    return await dot(ctx.step("sum"), 1 - below * 2, x)
-
-
-@protocol(
-    "CaPS App. A, pi_MAX",
-    rounds="4 + log2(k-1) + tournament_rounds(n, k)",
-    sent="(2 + first*(k + log2(n) - 2))*k//8 + (first*k + adder_ands(k))*plane(n) + tournament_bytes(n, k)",
-)
-async def argmax(ctx: Context, x: AShare) -> tuple[AShare, AShare]:
-    """[[max of x]] and [[its index]], x a vector of n signed numbers; the lowest index wins a tie.
-
-    Pre-conditions: n >= 1.
-    Leaks: nothing.
-    """
-    ctx.own(x)
-    ring = x.ring
-    # Adding 2^(k-1) turns the order of signed numbers into that of unsigned ones.
-    values = await to_bits(ctx.step("bits"), x + (1 << (ring.bits - 1)))
-    best, where = await tournament(ctx.step("tournament"), values)
-    value, index = await together(
-        from_bits(ctx.step("value"), best, ring=ring), from_bits(ctx.step("index"), where, ring=ring)
-    )
-    return value - (1 << (ring.bits - 1)), index
 
 
 def _same_shape(x: AShare, y: AShare) -> None:

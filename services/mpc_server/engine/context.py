@@ -12,16 +12,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Coroutine, Generator, Mapping
 from dataclasses import dataclass
+from math import prod
 from types import coroutine
 from typing import Any, TypeVar
 
 import numpy as np
 
+from caps.basics.schemes import Scheme
 from caps.errors import CapsError, DomainError, PeerError, ShareError, party_name
 from caps.shares.prss import Prss
-from caps.shares.ring import PLANE, Ring, Words, plane_words
+from caps.shares.ring import PLANE, Ring, Words, plane_words, ring_of
 from services.mpc_server.channel import TAG_BYTES, Channel
-from services.mpc_server.engine.shares import AShare, BShare, Owner, Shape
+from services.mpc_server.engine.shares import AShare, BShare, Owner, RowShare, Shape
+from services.mpc_server.engine.verbs import randomness
 
 T = TypeVar("T")
 
@@ -50,18 +53,13 @@ class Context:
 
     @property
     def party(self) -> int:
-        """0, 1 or 2: S1, S2, S3 of the paper."""
+        """0 for S1, 1 for S2, and so on."""
         return self.owner.party
 
     @property
-    def previous(self) -> int:
-        """The party that also holds component `party`."""
-        return (self.owner.party + 2) % 3
-
-    @property
-    def next(self) -> int:
-        """The party that also holds component `party + 1`."""
-        return (self.owner.party + 1) % 3
+    def scheme(self) -> Scheme:
+        """The scheme of the study."""
+        return self.owner.scheme
 
     def step(self, name: str | int) -> Context:
         """The context of a part of this protocol. Names need only be unique among the parts of one step."""
@@ -70,34 +68,45 @@ class Context:
             raise DomainError(f"{part!r} cannot name a step")
         return Context(self.owner, self.prss, self.path + b"/" + part.encode())
 
-    def own(self, *shares: AShare | BShare) -> None:
+    def own(self, *shares: AShare | BShare | RowShare) -> None:
         """Refuse shares of another study or another party."""
         for share in shares:
             if share.owner is not self.owner and share.owner != self.owner:
                 raise ShareError(f"{share!r} was given to a protocol of {self.owner!r}")
 
-    def share(self, mine: Words, next_: Words) -> AShare:
-        """This party's arithmetic share from its two components."""
-        return AShare(self.owner, mine, next_)
+    def share(self, *components: Words) -> AShare:
+        """This party's arithmetic share from its components."""
+        return AShare(self.owner, *components)
 
-    def bits(self, shape: Shape, mine: Words, next_: Words) -> BShare:
-        """This party's XOR share from the planes of its two components."""
-        return BShare(self.owner, shape, mine, next_)
+    def bits(self, shape: Shape, *components: Words) -> BShare:
+        """This party's XOR share from the planes of its components."""
+        return BShare(self.owner, shape, *components)
+
+    def rows(self, *components: Words) -> RowShare:
+        """This party's share of rows of bytes from its components."""
+        return RowShare(self.owner, *components)
+
+    def zero(self, shape: Shape, ring: Ring) -> AShare:
+        """[[zeros]], each component of which is zero. Local."""
+        return self.share(*(np.zeros(shape, ring.dtype) for _ in self.scheme.held[self.party]))
+
+    def zero_bits(self, width: int, shape: Shape) -> BShare:
+        """The same for XOR shares. Local."""
+        extents = (width, plane_words(prod(shape)))
+        return self.bits(shape, *(np.zeros(extents, PLANE) for _ in self.scheme.held[self.party]))
 
     def public(self, values: Words) -> AShare:
-        """A public array as the sharing (values, 0, 0)."""
-        zero = np.zeros_like(values)
-        return self.share(values if self.party == 0 else zero, values if self.party == 2 else zero)
+        """[[values]] that everybody knows. Local."""
+        return self.zero(values.shape, ring_of(values)) + values
 
-    def zeros(self, shape: Shape, ring: Ring) -> Words:
-        """This party's summand of a fresh additive sharing of zero: what masks a local product before it is sent."""
-        mine, next_ = self.prss.replicated(self.path + b"#zero", shape, ring)
-        return mine - next_
+    def random(self, name: bytes, shape: Shape, ring: Ring) -> AShare:
+        """[[uniformly random elements]] that no party knows, labelled by this step and a name. Local."""
+        return self.share(*self.prss.replicated(self.path + b"#" + name, shape, ring))
 
-    def zero_planes(self, width: int, size: int) -> Words:
-        """The same for XOR shares."""
-        mine, next_ = self.prss.replicated(self.path + b"#zero", (width, plane_words(size)), _PLANES)
-        return mine ^ next_
+    def random_bits(self, width: int, shape: Shape) -> BShare:
+        """[[w uniformly random bits]] per element. Local: no party knows them, none has spoken."""
+        extents = (width, plane_words(prod(shape)))
+        return self.bits(shape, *self.prss.replicated(self.path + b"#random", extents, _PLANES))
 
     @coroutine
     def exchange(
@@ -145,13 +154,19 @@ def together(*branches: Branch[Any]) -> Generator[Round, Replies, list[Any]]:
     return results
 
 
-class Party:
-    """One party of a study: drives its protocols, one at a time, by exchanges on its channel."""
+class Runtime:
+    """One party's side of a study's session: drives its protocols, one at a time, by exchanges on its channel."""
 
     __slots__ = ("channel", "context")
 
     def __init__(
-        self, channel: Channel, *, study: bytes, scope: bytes, secrets: Mapping[int, bytes] | None = None
+        self,
+        channel: Channel,
+        *,
+        study: bytes,
+        scheme: Scheme,
+        scope: bytes,
+        secrets: Mapping[int, bytes] | None = None,
     ) -> None:
         """`secrets[p]`, what this party shares with p, serves in place of the channel's fresh secrets.
 
@@ -159,21 +174,20 @@ class Party:
         same secrets and scope draw the same masks, so unless they are the same protocols on the same shares, what
         they send reveals secrets.
         """
-        party = channel.party
-        previous, next_ = (party + 2) % 3, (party + 1) % 3
+        owner = Owner(channel.party, study, scheme)
+        peers = scheme.peers_of(owner.party)
         if secrets is None:
-            secrets = {peer: channel.secret_with(peer) for peer in (previous, next_)}
-        elif secrets.keys() != {previous, next_}:
-            raise DomainError(f"{party_name(party)} needs a secret with each of its two peers, and no other")
-        prss = Prss.from_pair_secrets(party, with_previous=secrets[previous], with_next=secrets[next_], scope=scope)
+            secrets = {peer: channel.secret_with(peer) for peer in peers}
+        elif secrets.keys() != set(peers):
+            raise DomainError(f"{party_name(owner.party)} needs a secret with each of its peers, and no other")
         self.channel = channel
-        self.context = Context(Owner(party, study), prss)
+        self.context = Context(owner, randomness(owner, secrets, scope))
 
-    def beside(self, channel: Channel) -> Party:
+    def beside(self, channel: Channel) -> Runtime:
         """The same party, with its keys and its used labels, on another channel: for protocols that run meanwhile."""
         if channel.party != self.context.party:
             raise ShareError(f"{self.context.owner!r} cannot speak on a channel of {party_name(channel.party)}")
-        twin = object.__new__(Party)
+        twin = object.__new__(Runtime)
         twin.channel, twin.context = channel, self.context
         return twin
 

@@ -1,44 +1,22 @@
-"""From arithmetic shares to bits and back, from a small ring to a large one, and division by powers of two.
-
-All four rest on one observation: of x = x_0 + x_1 + x_2, party S1 knows
-a = x_0 + x_1 and the others both know x_2. So x is a sum of two numbers, and one party's message makes its bits shared.
-"""
+"""From arithmetic shares to bits."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from caps.errors import DomainError
-from caps.shares.ring import PLANE, Ring, Words, plane_words, unpack_bits
-from services.mpc_server.engine.arithmetic import share_from
-from services.mpc_server.engine.boolean import add_bits, bits_known_to_two, carry, conjunction, share_bits_from
-from services.mpc_server.engine.context import Context, together
+from services.mpc_server.engine import size
+from services.mpc_server.engine.boolean import add_bits, adder_ands
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import AShare, BShare, component_bits, stack_planes
-
-
-def _halves(ctx: Context, x: AShare) -> tuple[Words | None, Words | None]:
-    """x = a + b: a = x_0 + x_1 at S1 (None elsewhere), b = x_2 at S2 and S3 (None at S1)."""
-    if ctx.party == 0:
-        return x.mine + x.next, None
-    return None, x.next if ctx.party == 1 else x.mine
-
-
-async def halves_in_bits(ctx: Context, x: AShare, width: int) -> tuple[BShare, BShare]:
-    """XOR sharings of the `width` lowest bits of a and b, where x = a + b. One round: S1 sends the bits of a."""
-    a, b = _halves(ctx, x)
-    empty = np.zeros((width, plane_words(x.size)), PLANE)
-    shared_a = await share_bits_from(
-        ctx, None if a is None else component_bits(a, width), dealer=0, width=width, shape=x.shape
-    )
-    shared_b = bits_known_to_two(ctx, 2, empty if b is None else component_bits(b, width), x.shape)
-    return shared_a, shared_b
+from services.mpc_server.engine.shares import AShare, BShare
+from services.mpc_server.engine.verbs import addends
 
 
 @protocol(
     "bit decomposition: Mohassel and Rindal 2018, with one input fewer",
-    rounds="2 + log2(k-1)",
-    sent="(first*k + adder_ands(k))*plane(n)",
+    rep3=Cost(
+        rounds=2 + log2(size.ring_bits - 1),
+        sent=(FIRST * size.ring_bits + adder_ands(size.ring_bits)) * plane(size.elements),
+    ),
 )
 async def to_bits(ctx: Context, x: AShare) -> BShare:
     """[[the k bits of x]], lowest first.
@@ -46,156 +24,5 @@ async def to_bits(ctx: Context, x: AShare) -> BShare:
     Pre-conditions: none.
     Leaks: nothing.
     """
-    ctx.own(x)
-    a, b = await halves_in_bits(ctx.step("halves"), x, x.ring.bits)
+    a, b = await addends(ctx.step("halves"), x, width=x.ring.bits)
     return await add_bits(ctx.step("add"), a, b)
-
-
-@protocol(
-    "bit injection: Mohassel and Rindal 2018, the first product made local",
-    rounds="2",
-    sent="(first*(w-1) + 1)*n*k//8",
-)
-async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
-    """[[x]] over Z_2^k from its w bits, read as an unsigned number.
-
-    A bit is c ^ d = c + d - 2cd with c = x_0 ^ x_1 known to S1 and d = x_2 known to S2 and S3. S1 shares c; the
-    products with d are then local, and the weighted sum over the bits is reshared once.
-
-    Pre-conditions: none; bits above k are lost, as they should be modulo 2^k.
-    Leaks: nothing.
-    """
-    ctx.own(x)
-    shape, size, width = x.shape, x.size, x.width
-    extents = (width, size)
-    weights = np.left_shift(1, np.arange(width, dtype=np.uint64), dtype=np.uint64).astype(ring.dtype)
-    word_bytes = size * ring.itemsize
-
-    def draw_c() -> Words:
-        """S1's additive mask of c, known to S1 and S3: component 0."""
-        label = ctx.path + b"#c"
-        source = ctx.prss.mine_only if ctx.party == 0 else ctx.prss.next_only
-        return source(label, extents, ring)
-
-    def weigh(values: Words) -> Words:
-        return np.asarray(weights @ values)
-
-    def values_of(planes: Words) -> Words:
-        return unpack_bits(planes, size).astype(ring.dtype)
-
-    second = ctx.step("second")
-    if ctx.party == 0:
-        c_0 = draw_c()
-        c_1 = values_of(x.mine ^ x.next) - c_0
-        product_0 = ctx.prss.mine_only(ctx.path + b"#product0", (size,), ring)
-        product_1 = ctx.prss.next_only(ctx.path + b"#product1", (size,), ring)
-        await ctx.exchange([(1, c_1)], [])
-        await second.exchange([], [])
-        mine, next_ = weigh(c_0) - 2 * product_0, weigh(c_1) - 2 * product_1
-    elif ctx.party == 1:
-        d = values_of(x.next)
-        product_1 = ctx.prss.mine_only(ctx.path + b"#product1", (size,), ring)
-        c_bytes, product_bytes = await ctx.exchange([], [(0, width * word_bytes), (2, word_bytes)])
-        c_1 = np.frombuffer(c_bytes, ring.dtype).reshape(extents)
-        rest_1 = weigh(c_1 * d) - product_1
-        await second.exchange([(2, rest_1)], [])
-        rest_0 = np.frombuffer(product_bytes, ring.dtype)
-        mine, next_ = weigh(c_1) - 2 * product_1, weigh(d) - 2 * (rest_0 + rest_1)
-    else:
-        d = values_of(x.mine)
-        c_0 = draw_c()
-        product_0 = ctx.prss.next_only(ctx.path + b"#product0", (size,), ring)
-        rest_0 = weigh(c_0 * d) - product_0
-        await ctx.exchange([(1, rest_0)], [])
-        (product_bytes,) = await second.exchange([], [(1, word_bytes)])
-        rest_1 = np.frombuffer(product_bytes, ring.dtype)
-        mine, next_ = weigh(d) - 2 * (rest_0 + rest_1), weigh(c_0) - 2 * product_0
-    return ctx.share(mine.reshape(shape), next_.reshape(shape))
-
-
-@protocol(
-    "exact share conversion: carries counted, as in Dalskov, Escudero and Keller 2019",
-    rounds="4 + log2(k)",
-    sent="(1+first)*n*t//8 + ((1+first)*k + carry_ands(k))*plane(n)",
-)
-async def lift(ctx: Context, x: AShare, *, ring: Ring, modulo: Ring | None = None) -> AShare:
-    """[[x]] over the larger ring Z_2^t from a sharing over Z_2^k, x read as unsigned.
-
-    Over the integers x = a + b - 2^k (carry out of a + b), with a and b of `_halves` read as they stand. Z_2^k is the
-    ring of the words, or `modulo`, a smaller one: then x is what their k low bits say.
-
-    Pre-conditions: k < t.
-    Leaks: nothing.
-    """
-    ctx.own(x)
-    source = x.ring if modulo is None else modulo
-    k = source.bits
-    if k >= ring.bits or source.dtype != x.ring.dtype:
-        raise DomainError(f"{source!r} in words of {x.ring!r} cannot be lifted to {ring!r}")
-    a, b = _halves(ctx, x)
-    wide_a = None if a is None else source.reduce(a).astype(ring.dtype)
-    (low_a, low_b), shared_a = await together(
-        halves_in_bits(ctx.step("halves"), x, k),
-        share_from(ctx.step("a"), wide_a, dealer=0, shape=x.shape, ring=ring),
-    )
-    generate = await conjunction(ctx.step("generate"), low_a, low_b)
-    overflow = await carry(ctx.step("carry"), generate, low_a ^ low_b)
-    counted = await from_bits(ctx.step("ring"), overflow, ring=ring)
-    zero = np.zeros(x.shape, ring.dtype)
-    wide_b = zero if b is None else source.reduce(b).astype(ring.dtype)
-    shared_b = ctx.share(wide_b if ctx.party == 2 else zero, wide_b if ctx.party == 1 else zero)
-    total: AShare = shared_a + shared_b - counted * (1 << k)
-    return total
-
-
-@protocol(
-    "CaPS section 2: deterministic truncation of Dalskov, Escudero and Keller 2019",
-    rounds="4 + log2(f)",
-    sent="(2+first)*n*k//8 + ((1+first)*(f+1) + carry_ands(f))*plane(n)",
-)
-async def truncate(ctx: Context, x: AShare, *, bits: int) -> AShare:
-    """[[floor(x / 2^f)]], signed and exact.
-
-    With x + 2^(k-2) = a + b modulo 2^k, the quotient is a >> f plus b >> f, plus the carry out of the f low bits, minus
-    the overflow of the whole sum; that one is the OR of the top bits because the sum is below 2^(k-1).
-
-    Pre-conditions: -2^(k-2) <= x < 2^(k-2), unchecked, for x is secret; 1 <= f <= k - 2.
-    Leaks: nothing. A truncation with a random last bit would be cheaper, but that bit depends on x and on shares that
-        one party knows (Li et al. 2023), so its result could not be opened safely.
-    """
-    ctx.own(x)
-    ring, k = x.ring, x.ring.bits
-    if not 1 <= bits <= k - 2:
-        raise DomainError(f"a number of {k} bits cannot be truncated by {bits}")
-    offset = x + (1 << (k - 2))
-    a, b = _halves(ctx, offset)
-
-    def dropped_and_top(half: Words | None) -> Words | None:
-        if half is None:
-            return None
-        planes = component_bits(half, k)
-        return np.concatenate([planes[:bits], planes[k - 1 :]])
-
-    shift = ring.dtype.type(bits)
-    planes_a, planes_b = dropped_and_top(a), dropped_and_top(b)
-    empty = np.zeros((bits + 1, plane_words(x.size)), PLANE)
-    bits_a, quotient_a = await together(
-        share_bits_from(ctx.step("halves"), planes_a, dealer=0, width=bits + 1, shape=x.shape),
-        share_from(ctx.step("quotient"), None if a is None else a >> shift, dealer=0, shape=x.shape, ring=ring),
-    )
-    bits_b = bits_known_to_two(ctx, 2, empty if planes_b is None else planes_b, x.shape)
-    both = await conjunction(ctx.step("generate"), bits_a, bits_b)
-    either = bits_a ^ bits_b
-    low, top = slice(0, bits), slice(bits, None)
-    carried = await carry(ctx.step("carry"), both.planes(low), either.planes(low))
-    overflowed = both.planes(top) ^ either.planes(top)
-    carries = stack_planes([carried, overflowed])
-    carried_in_ring, overflowed_in_ring = await together(
-        from_bits(ctx.step("carried"), carries.planes(slice(0, 1)), ring=ring),
-        from_bits(ctx.step("overflowed"), carries.planes(slice(1, 2)), ring=ring),
-    )
-    zero = np.zeros(x.shape, ring.dtype)
-    quotient = zero if b is None else b >> shift
-    quotient_b = ctx.share(quotient if ctx.party == 2 else zero, quotient if ctx.party == 1 else zero)
-    total: AShare = quotient_a + quotient_b + carried_in_ring - overflowed_in_ring * (1 << (k - bits))
-    return total - (1 << (k - 2 - bits))

@@ -1,115 +1,136 @@
-"""Every protocol of the engine with its source and its declared cost. A test measures each declaration.
+"""Every protocol of the engine with its source and, for each scheme, its declared cost. A test measures each of them.
 
-Costs are formulas over the sizes of a call, so that they can be printed in docs/protocols.md, checked against a run,
-and used to plan one. `n` is the number of elements; other letters are explained by the protocol that uses them.
+A protocol is written once, on verbs; a verb is implemented by every scheme. Both are declared here.
+
+Costs are expressions over the sizes of a call (`engine.cost`): they are printed in docs/protocols.md, checked against a
+run, and used to plan one.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
-import operator
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
-from caps.shares.ring import plane_words
+from caps.basics.schemes import Scheme
+from caps.errors import DomainError
+from services.mpc_server.engine.cost import Cost
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def log2(value: int) -> int:
-    """The least r with 2^r >= value: the depth of a binary tree with `value` leaves."""
-    return max(value - 1, 0).bit_length()
-
-
-def plane(count: int) -> int:
-    """Bytes of one bit plane: `count` bits in whole 64-bit words."""
-    return 8 * plane_words(count)
-
-
-FUNCTIONS: dict[str, Callable[..., int]] = {"log2": log2, "plane": plane, "max": max, "min": min}
-"""What a cost formula may call. Modules whose cost has structure of its own add to it."""
-
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
-
-
-def evaluate(formula: str, **sizes: int) -> int:
-    """The value of a cost formula: integers, sizes, + - * //, and FUNCTIONS. Nothing else is allowed in one."""
-
-    def value(node: ast.expr) -> int:
-        match node:
-            case ast.Constant(value=int(number)):
-                return number
-            case ast.Name(id=name) if name in sizes:
-                return sizes[name]
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](value(left), value(right))
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS:
-                return FUNCTIONS[name](*map(value, args))
-        raise ValueError(f"{ast.unparse(node)!r} is not allowed in the cost formula {formula!r}")
-
-    return value(ast.parse(formula, mode="eval").body)
-
-
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a protocol promises."""
+    """What a protocol promises. Where it is from and what it costs may differ from scheme to scheme."""
 
     name: str
     module: str
-    source: str
-    rounds: str
-    sent: str
+    sources: Mapping[str, str]
     summary: str
     pre_conditions: str
     leaks: str
+    costs: Mapping[str, Cost]
 
-    def rounds_for(self, **sizes: int) -> int:
-        """Rounds of a call of these sizes."""
-        return evaluate(self.rounds, **sizes)
-
-    def sent_by(self, party: int, **sizes: int) -> int:
-        """Payload bytes that a party sends in a call of these sizes."""
-        return evaluate(self.sent, first=int(party == 0), **sizes)
+    def described(self) -> dict[str, Any]:
+        """All of it as text."""
+        return {
+            "name": self.name,
+            "module": self.module,
+            "summary": self.summary,
+            "pre_conditions": self.pre_conditions,
+            "leaks": self.leaks,
+            "schemes": {
+                name: {"source": self.sources[name], "rounds": str(cost.rounds), "sent": str(cost.sent)}
+                for name, cost in self.costs.items()
+            },
+        }
 
 
 REGISTRY: dict[str, Declaration] = {}
 
 
 def protocol(
-    source: str, *, rounds: str, sent: str
+    source: str, **costs: Cost
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """Declare a protocol: where it is from, its rounds, and the payload bytes that each server sends.
+    """Declare a protocol: where it is from and, by the name of the scheme, what it costs.
 
-    S1 opens conversions, so it sends more: `first` is 1 for S1 and 0 for the others. The docstring must say
-    `Pre-conditions:` and `Leaks:`.
+    The docstring must say `Pre-conditions:` and `Leaks:`.
     """
 
     def declare(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        name = function.__name__
-        doc = inspect.getdoc(function) or ""
-        if name in REGISTRY:
-            raise ValueError(f"two protocols are called {name}")
-        REGISTRY[name] = Declaration(
-            name=name,
-            module=function.__module__.rpartition(".")[2],
-            source=source,
-            rounds=rounds,
-            sent=sent,
-            summary=doc.partition("\n\n")[0].replace("\n", " "),
-            pre_conditions=_section(name, doc, "Pre-conditions:"),
-            leaks=_section(name, doc, "Leaks:"),
-        )
+        _declare(function, dict.fromkeys(costs, source), costs)
         return function
 
     return declare
+
+
+class _OfScheme(Protocol):
+    """What a verb can be called on: contexts, shares and their owners."""
+
+    @property
+    def scheme(self) -> Scheme: ...
+
+
+class Verb(Generic[P, T]):
+    """One of the few functions that each scheme implements for itself. The first argument says which scheme it is of.
+
+    What every implementation must do is said by the function that declares the verb; its body is never run. Verbs that
+    talk have a cost, which an implementation declares with its source; local ones have none.
+    """
+
+    def __init__(self, function: Callable[P, T]) -> None:
+        self.__name__, self.__doc__, self.__module__ = function.__name__, function.__doc__, function.__module__
+        self._implementations: dict[str, Callable[P, T]] = {}
+
+    def __call__(self, *arguments: P.args, **choices: P.kwargs) -> T:
+        scheme = cast(_OfScheme, arguments[0]).scheme.name
+        implementation = self._implementations.get(scheme)
+        if implementation is None:
+            raise DomainError(f"the scheme {scheme} has no {self.__name__}")
+        return implementation(*arguments, **choices)
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """The schemes that implement it."""
+        return frozenset(self._implementations)
+
+    def of(self, scheme: str, source: str = "", cost: Cost | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+        """Implement the verb for a scheme; with source and cost, if it talks."""
+
+        def implement(function: Callable[P, T]) -> Callable[P, T]:
+            if scheme in self._implementations:
+                raise ValueError(f"{scheme} implements {self.__name__} twice")
+            self._implementations[scheme] = function
+            if cost is not None:
+                known = REGISTRY.get(self.__name__)
+                sources, costs = (known.sources, known.costs) if known else ({}, {})
+                REGISTRY.pop(self.__name__, None)
+                _declare(self, {**sources, scheme: source}, {**costs, scheme: cost})
+            return function
+
+        return implement
+
+
+def verb(function: Callable[P, T]) -> Verb[P, T]:
+    """Declare a function that each scheme implements for itself."""
+    return Verb(function)
+
+
+def _declare(function: Any, sources: Mapping[str, str], costs: Mapping[str, Cost]) -> None:
+    name, doc = function.__name__, inspect.cleandoc(function.__doc__ or "")
+    if name in REGISTRY:
+        raise ValueError(f"two protocols are called {name}")
+    REGISTRY[name] = Declaration(
+        name=name,
+        module=function.__module__.partition(".engine.")[2],
+        sources=sources,
+        summary=doc.partition("\n\n")[0].replace("\n", " "),
+        pre_conditions=_section(name, doc, "Pre-conditions:"),
+        leaks=_section(name, doc, "Leaks:"),
+        costs=costs,
+    )
 
 
 def _section(name: str, doc: str, heading: str) -> str:

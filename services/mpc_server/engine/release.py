@@ -6,29 +6,32 @@ information (docs/privacy.md). Noise is data-independent: it comes in as shares,
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
-import numpy.typing as npt
 
 from caps.dp.bounds import UNIT_BITS
 from caps.dp.oracle import Integers
 from caps.errors import DomainError, ShareError
-from caps.shares.ring import Z32, Z64, Words, pack_bits, unpack_bits
-from services.mpc_server.engine.arithmetic import reshare, reveal, reveal_bits, share_from
-from services.mpc_server.engine.boolean import carry, tournament
-from services.mpc_server.engine.context import Context, together
+from caps.shares.ring import Z32, Z64, Words, pack_bits
+from services.mpc_server.engine import size
+from services.mpc_server.engine.boolean import (
+    adder_ands,
+    carry,
+    carry_ands,
+    tournament,
+    tournament_bytes,
+    tournament_rounds,
+)
+from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.conversion import to_bits
+from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import AShare, BShare
-
-Indices = npt.NDArray[np.intp]
+from services.mpc_server.engine.shares import AShare, BShare, Indices
+from services.mpc_server.engine.verbs import reveal, reveal_bits, signed_sums
 
 
 @protocol(
     "bit decomposition of counts, once for all selections of a run",
-    rounds="2 + log2(32-1)",
-    sent="(first*32 + adder_ands(32))*plane(n)",
+    rep3=Cost(rounds=2 + log2(32 - 1), sent=(FIRST * 32 + adder_ands(32)) * plane(size.elements)),
 )
 async def count_bits(ctx: Context, counts: AShare) -> BShare:
     """[[the 32 bits of each count]].
@@ -39,12 +42,12 @@ async def count_bits(ctx: Context, counts: AShare) -> BShare:
     Leaks: nothing.
     """
     ctx.own(counts)
-    narrow = ctx.share(counts.mine.astype(Z32.dtype), counts.next.astype(Z32.dtype))
-    return await to_bits(ctx, narrow)
+    return await to_bits(ctx, counts.narrow(Z32))
 
 
 @protocol(
-    "less-than with a public bound: the first AND of each bit is local", rounds="log2(w)", sent="carry_ands(w)*plane(n)"
+    "less-than with a public bound: the first AND of each bit is local",
+    rep3=Cost(rounds=log2(size.width), sent=carry_ands(size.width) * plane(size.elements)),
 )
 async def bits_below(ctx: Context, x: BShare, *, bound: Words) -> BShare:
     """[[1 if x < bound else 0]] of unsigned w-bit elements, for a public bound per element.
@@ -59,69 +62,12 @@ async def bits_below(ctx: Context, x: BShare, *, bound: Words) -> BShare:
     bits = (flat[None] >> np.arange(x.width, dtype=np.uint64)[:, None] & np.uint64(1)).astype(np.uint8)
     mask = pack_bits(bits)
     opposite = ~x
-    smaller_here = ctx.bits(x.shape, opposite.mine & mask, opposite.next & mask)
-    return await carry(ctx, smaller_here, opposite.flip(bits))
-
-
-@protocol(
-    "CaPS Protocol 7 with the sign left in bits: |y| = (1 - 2c)(1 - 2d) y",
-    rounds="2",
-    sent="n*k//8 + m*k//8",
-)
-async def signed_sums(ctx: Context, sign: BShare, y: AShare, *, starts: Indices) -> AShare:
-    """[[sum of (1 - 2 sign) y]] over the m segments of y that begin at `starts`; n counts the elements of y.
-
-    The sign is c ^ d with c = s_0 ^ s_1 known to S1 and d = s_2 known to S2 and S3. These two multiply their
-    components of y by 1 - 2d themselves and reshare; S1 shares 1 - 2c in the same round; then one inner product a
-    segment.
-
-    Pre-conditions: y is a vector of n elements, sign one bit for each; starts increase from 0 and none is n.
-    Leaks: nothing.
-    """
-    ctx.own(sign, y)
-    if len(y.shape) != 1 or sign.shape != y.shape or sign.width != 1:
-        raise ShareError(f"{sign!r} is not one sign for each element of {y!r}")
-    if not len(starts) or starts[0] != 0 or np.any(np.diff(starts) < 1) or starts[-1] >= y.size:
-        raise DomainError("segments must start at 0, be in order, and none be empty")
-    turned, factor = await together(_turned(ctx.step("turned"), sign, y), _first_factor(ctx.step("factor"), sign, y))
-    local: Words = turned.mine * (factor.mine + factor.next) + turned.next * factor.mine
-    sums = np.add.reduceat(local, starts, dtype=local.dtype)
-    return await reshare(ctx, sums + ctx.zeros(sums.shape, y.ring))
-
-
-async def _first_factor(ctx: Context, sign: BShare, y: AShare) -> AShare:
-    """[[1 - 2c]], dealt by S1."""
-    known = None
-    if ctx.party == 0:
-        known = 1 - 2 * unpack_bits((sign.mine ^ sign.next)[0], y.size).astype(y.ring.dtype)
-    return await share_from(ctx, known, dealer=0, shape=y.shape, ring=y.ring)
-
-
-async def _turned(ctx: Context, sign: BShare, y: AShare) -> AShare:
-    """[[(1 - 2d) y]]: S2 turns component 1, S3 component 0, and both component 2. They reshare with masks S1 knows."""
-    ring, size, word_bytes = y.ring, y.size, y.mine.nbytes
-    if ctx.party == 0:
-        mask_0 = ctx.prss.mine_only(ctx.path + b"#mask0", (size,), ring)
-        mask_1 = ctx.prss.next_only(ctx.path + b"#mask1", (size,), ring)
-        await ctx.exchange([], [])
-        return ctx.share(mask_0, mask_1)
-    d = unpack_bits((sign.next if ctx.party == 1 else sign.mine)[0], size).astype(ring.dtype)
-    factor = 1 - 2 * d
-    if ctx.party == 1:
-        mask = ctx.prss.mine_only(ctx.path + b"#mask1", (size,), ring)
-        rest = y.mine * factor - mask
-        (theirs,) = await ctx.exchange([(2, rest)], [(2, word_bytes)])
-        return ctx.share(mask, y.next * factor + rest + np.frombuffer(theirs, ring.dtype))
-    mask = ctx.prss.next_only(ctx.path + b"#mask0", (size,), ring)
-    rest = y.next * factor - mask
-    (theirs,) = await ctx.exchange([(1, rest)], [(1, word_bytes)])
-    return ctx.share(y.mine * factor + rest + np.frombuffer(theirs, ring.dtype), mask)
+    return await carry(ctx, opposite.mask(mask), opposite.flip(bits))
 
 
 @protocol(
     "CaPS Protocols 6 and 8, pi_ERR, in integers",
-    rounds="2 + log2(32)",
-    sent="n*8 + m*8 + carry_ands(32)*plane(n)",
+    rep3=Cost(rounds=2 + log2(32), sent=size.elements * 8 + size.sums * 8 + carry_ands(32) * plane(size.elements)),
 )
 async def error_scores(
     ctx: Context,
@@ -158,8 +104,13 @@ async def error_scores(
 
 @protocol(
     "report noisy max; McSherry and Talwar 2007 with Gumbel noise, Ding et al. 2021 with geometric",
-    rounds="2 + log2(64-1) + tournament_rounds(n, 64) + 1",
-    sent="(first*64 + adder_ands(64))*plane(n) + tournament_bytes(n, 64) + log2(n)*plane(1) + 16",
+    rep3=Cost(
+        rounds=2 + log2(64 - 1) + tournament_rounds(size.elements, 64) + 1,
+        sent=(FIRST * 64 + adder_ands(64)) * plane(size.elements)
+        + tournament_bytes(size.elements, 64)
+        + log2(size.elements) * plane(1)
+        + 16,
+    ),
 )
 async def noisy_argmax(ctx: Context, scores: AShare, noise: AShare) -> int:
     """The index of the largest score + noise, opened; the lowest index wins a tie.
@@ -179,7 +130,7 @@ async def noisy_argmax(ctx: Context, scores: AShare, noise: AShare) -> int:
     return int(await reveal_bits(ctx.step("index"), where, ring=Z64))
 
 
-@protocol("CaPS Protocol 5, pi_MEASURE, in integers", rounds="1", sent="n*8 + 16")
+@protocol("CaPS Protocol 5, pi_MEASURE, in integers", rep3=Cost(rounds=1, sent=size.elements * 8 + 16))
 async def noisy_counts(ctx: Context, counts: AShare, noise: AShare) -> Integers:
     """counts + noise, opened.
 
@@ -190,25 +141,3 @@ async def noisy_counts(ctx: Context, counts: AShare, noise: AShare) -> Integers:
     if counts.shape != noise.shape:
         raise ShareError(f"{noise!r} is not one noise value for each count of {counts!r}")
     return Z64.signed(await reveal(ctx, counts + noise)).astype(np.int64)
-
-
-@protocol("distributed discrete Gaussian: Kairouz, Liu and Steinke 2021", rounds="1", sent="2*n*8")
-async def counts_with_own_noise(ctx: Context, counts: AShare, own_noise: Integers) -> Integers:
-    """counts + the sum of the three parties' own noise, opened: no MPC sampling at all.
-
-    Each party draws a discrete Gaussian of variance sigma^2 / 2. Against one corrupted party, which knows its own draw,
-    noise of variance sigma^2 remains; what is released carries 1.5 sigma^2.
-
-    Pre-conditions: own_noise is this party's fresh draw from the operating system's generator, one for each count.
-    Leaks: the sum, to every party, and its own noise to each. That is the release.
-    """
-    ctx.own(counts)
-    if own_noise.shape != counts.shape:
-        raise ShareError(f"noise of shape {own_noise.shape} does not fit {counts!r}")
-    summand = counts.mine + ctx.zeros(counts.shape, counts.ring) + own_noise.astype(counts.ring.dtype)
-    size = prod(counts.shape) * counts.ring.itemsize
-    replies = await ctx.exchange(
-        [(ctx.next, summand), (ctx.previous, summand)], [(ctx.next, size), (ctx.previous, size)]
-    )
-    others = [np.frombuffer(reply, counts.ring.dtype).reshape(counts.shape) for reply in replies]
-    return Z64.signed(np.asarray(summand + others[0] + others[1])).astype(np.int64)

@@ -4,7 +4,7 @@ All random bits come from PRSS, so they cost nothing. They are labelled by the s
 `digits` of an alias draw, `sign` of a Gaussian, `low` of a Gumbel sample. Given the bits of the same labels,
 caps.dp.noise.clear returns the same numbers.
 
-In the costs, p is the index bits of a table and w the bits of its codes. Draws go in chunks, one after another, that
+In the costs, width is the bits of a table's codes. Draws go in chunks, one after another, that
 bound the memory of a one-hot index: 60,000 draws from 4,096 buckets, or a million from 64, are still one chunk.
 """
 
@@ -14,33 +14,47 @@ from functools import lru_cache
 
 import numpy as np
 
+from caps.dp.noise import tables
 from caps.dp.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
-from caps.dp.noise.tables import COIN, DIGITS, AliasTable, draw_ands
+from caps.dp.noise.tables import COIN, DIGITS, AliasTable
 from caps.errors import DomainError
 from caps.shares.ring import Z64, Ring
+from services.mpc_server.engine import size
 from services.mpc_server.engine.boolean import (
     Positions,
     chosen,
-    conjunction,
     one_hot,
     plane_dot,
     positions,
     prefix_and,
-    random_planes,
 )
 from services.mpc_server.engine.context import Context, together
-from services.mpc_server.engine.conversion import from_bits
-from services.mpc_server.engine.registry import FUNCTIONS, log2, protocol
+from services.mpc_server.engine.cost import FIRST, Cost, formula, log2, plane
+from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare, Shape, stack_planes
+from services.mpc_server.engine.verbs import conjunction, from_bits
 
 CHUNK_WORDS = 1 << 22
 """Words of bit planes per component that a chunk of draws may take: 32 MB."""
 
 
+draw_ands = formula(tables.draw_ands)
+
+
+@formula
+def draw_rounds(count: int, index_bits: int) -> int:
+    """Rounds of `alias_draw`: a one-hot index beside two prefixes, two blocks of the coin, the coin, and the code."""
+    small, middle, large = COIN
+    start = max(log2(index_bits), log2(small) + log2(middle))
+    return max(1, -(-count // chunk_size(index_bits))) * (start + max(2, log2(large - 1)) + 2)
+
+
 @protocol(
     "Walker 1977, on shares; the coin is the threshold's digit at the first zero of fair digits",
-    rounds="draw_rounds(n, p)",
-    sent="draw_ands(p, w)*plane(n)",
+    rep3=Cost(
+        rounds=draw_rounds(size.elements, size.index_bits),
+        sent=draw_ands(size.index_bits, size.width) * plane(size.elements),
+    ),
 )
 async def alias_draw(ctx: Context, *, table: AliasTable, shape: Shape) -> BShare:
     """[[codes drawn from a public table]], of w bits each; the law of the table is exact.
@@ -51,17 +65,15 @@ async def alias_draw(ctx: Context, *, table: AliasTable, shape: Shape) -> BShare
     Pre-conditions: the table is equal at all parties.
     Leaks: nothing.
     """
-    index = random_planes(ctx.step("index"), width=table.index_bits, shape=shape)
-    digits = random_planes(ctx.step("digits"), width=DIGITS, shape=shape)
+    index = ctx.step("index").random_bits(table.index_bits, shape)
+    digits = ctx.step("digits").random_bits(DIGITS, shape)
     size, step = index.size, chunk_size(table.index_bits)
     parts = []
     for start in range(0, max(size, 1), step):
         words, count = slice(start // 64, (start + step) // 64), (min(step, size - start),)
-        chunk = (ctx.bits(count, bits.mine[:, words], bits.next[:, words]) for bits in (index, digits))
+        chunk = (bits.map(lambda planes, words=words: planes[:, words], count) for bits in (index, digits))
         parts.append(await _draw(ctx.step(start), table, *chunk))
-    return ctx.bits(
-        shape, np.concatenate([part.mine for part in parts], 1), np.concatenate([part.next for part in parts], 1)
-    )
+    return parts[0].combine(lambda *chunks: np.concatenate(chunks, 1), *parts[1:], shape=shape)
 
 
 async def _draw(ctx: Context, table: AliasTable, index: BShare, digits: BShare) -> BShare:
@@ -110,8 +122,7 @@ def _positions(table: AliasTable) -> Positions:
 
 def _block_sums(x: BShare, block: int) -> BShare:
     """The parity of every block of consecutive bits. Local."""
-    mine, next_ = (np.bitwise_xor.reduce(part.reshape(-1, block, part.shape[1]), axis=1) for part in (x.mine, x.next))
-    return BShare(x.owner, x.shape, mine, next_)
+    return x.map(lambda planes: np.bitwise_xor.reduce(planes.reshape(-1, block, planes.shape[1]), axis=1))
 
 
 async def _first_kept(ctx: Context, each: BShare, full: BShare, block: int) -> BShare:
@@ -125,22 +136,18 @@ def chunk_size(index_bits: int) -> int:
     return 64 * max(1, CHUNK_WORDS // ((1 << index_bits) + 2 * DIGITS))
 
 
-def draw_rounds(count: int, index_bits: int) -> int:
-    """Rounds of `alias_draw`: a one-hot index beside two prefixes, two blocks of the coin, the coin, and the code."""
-    small, middle, large = COIN
-    start = max(log2(index_bits), log2(small) + log2(middle))
-    return max(1, -(-count // chunk_size(index_bits))) * (start + max(2, log2(large - 1)) + 2)
-
-
 @protocol(
     "discrete Gaussian of Canonne, Kamath and Steinke 2020; wide ones by integer convolution",
-    rounds="draw_rounds(j*n, p) + 2",
-    sent="draw_ands(p, w)*plane(j*n) + (2 + first*(w-1))*j*n*k//8",
+    rep3=Cost(
+        rounds=draw_rounds(size.terms * size.elements, size.index_bits) + 2,
+        sent=draw_ands(size.index_bits, size.width) * plane(size.terms * size.elements)
+        + (2 + FIRST * (size.width - 1)) * size.terms * size.elements * size.ring_bits // 8,
+    ),
 )
 async def discrete_gaussian(ctx: Context, *, plan: GaussianPlan, shape: Shape, ring: Ring = Z64) -> AShare:
     """[[x with probability proportional to exp(-x^2 / (2 sigma2))]], over all integers, within plan.distance.
 
-    j is the number of the plan's coefficients. A magnitude and a random sign make -0 = 0, so nothing is rejected:
+    The terms are the plan's coefficients. A magnitude and a random sign make -0 = 0, so nothing is rejected:
     x = sum of 2^i (m_i ^ s), minus 2^w - 1 where s is set.
 
     Pre-conditions: the plan is equal at all parties and its bound is below 2^(k-1).
@@ -149,7 +156,7 @@ async def discrete_gaussian(ctx: Context, *, plan: GaussianPlan, shape: Shape, r
     _fits(plan.bound, ring)
     every = (len(plan.coefficients), *shape)
     magnitude = await alias_draw(ctx.step("magnitude"), table=plan.table, shape=every)
-    sign = random_planes(ctx.step("sign"), width=1, shape=every)
+    sign = ctx.step("sign").random_bits(1, every)
     flipped = magnitude ^ sign.planes(np.zeros(magnitude.width, np.intp))
     number, below = await together(
         from_bits(ctx.step("number"), flipped, ring=ring), from_bits(ctx.step("below"), sign, ring=ring)
@@ -159,15 +166,23 @@ async def discrete_gaussian(ctx: Context, *, plan: GaussianPlan, shape: Shape, r
     return (signed * weights).sum(0)
 
 
+@formula
+def digits_ands(width: int, digits: int) -> int:
+    """ANDs per element of `geometric`: its digits share the bits as evenly as they can."""
+    return sum(draw_ands((width + i) // digits, (width + i) // digits) for i in range(digits))
+
+
 @protocol(
     "independent digits of a geometric variable",
-    rounds="draw_rounds(n, p)",
-    sent="digits_ands(w, d)*plane(n)",
+    rep3=Cost(
+        rounds=draw_rounds(size.elements, size.index_bits),
+        sent=digits_ands(size.width, size.digits) * plane(size.elements),
+    ),
 )
 async def geometric(ctx: Context, *, plan: GeometricPlan, shape: Shape) -> BShare:
     """[[g with probability proportional to exp(-g / scale)]], g = 0, 1, .., in w bits, within plan.distance.
 
-    Of the plan's d digits the widest has p bits. This is the noise of permute-and-flip (Ding et al. 2021).
+    Of the plan's digits the widest has index_bits bits. This is the noise of permute-and-flip (Ding et al. 2021).
 
     Pre-conditions: the plan is equal at all parties.
     Leaks: nothing.
@@ -176,20 +191,16 @@ async def geometric(ctx: Context, *, plan: GeometricPlan, shape: Shape) -> BShar
     return stack_planes(await together(*digits))
 
 
-def digits_ands(width: int, digits: int) -> int:
-    """ANDs per element of `geometric`: its digits share the bits as evenly as they can."""
-    return sum(draw_ands((width + i) // digits, (width + i) // digits) for i in range(digits))
-
-
 @protocol(
     "difference of geometric variables; Inusah and Kozubowski 2006",
-    rounds="draw_rounds(2*n, p) + 2",
-    sent="digits_ands(w, d)*plane(2*n) + (1 + first*(w-1))*2*n*k//8",
+    rep3=Cost(
+        rounds=draw_rounds(2 * size.elements, size.index_bits) + 2,
+        sent=digits_ands(size.width, size.digits) * plane(2 * size.elements)
+        + (1 + FIRST * (size.width - 1)) * 2 * size.elements * size.ring_bits // 8,
+    ),
 )
 async def discrete_laplace(ctx: Context, *, plan: LaplacePlan, shape: Shape, ring: Ring = Z64) -> AShare:
     """[[x with probability proportional to exp(-|x| / scale)]], over all integers, within plan.distance.
-
-    w, d and p are those of `geometric`.
 
     Pre-conditions: the plan is equal at all parties and its bound is below 2^(k-1).
     Leaks: nothing.
@@ -201,20 +212,22 @@ async def discrete_laplace(ctx: Context, *, plan: LaplacePlan, shape: Shape, rin
 
 @protocol(
     "Gumbel noise in dyadic cells, for report noisy max",
-    rounds="draw_rounds(n, p) + 1",
-    sent="(draw_ands(p, w) + f)*plane(n)",
+    rep3=Cost(
+        rounds=draw_rounds(size.elements, size.index_bits) + 1,
+        sent=(draw_ands(size.index_bits, size.width) + size.free_bits) * plane(size.elements),
+    ),
 )
 async def gumbel(ctx: Context, *, plan: GumbelPlan, shape: Shape) -> BShare:
     """[[integers that follow beta * Gumbel]] in two's complement of plan.width bits, as GumbelPlan says.
 
-    f is the number of masked bits, w the bits of the table's codes. `sign_extended` makes the numbers as wide as the
-    scores they are added to.
+    The free bits are those that are masked; width is that of the table's codes. `sign_extended` makes the numbers as
+    wide as the scores they are added to.
 
     Pre-conditions: the plan is equal at all parties.
     Leaks: nothing.
     """
     cell = await alias_draw(ctx.step("cell"), table=plan.table, shape=shape)
-    low = random_planes(ctx.step("low"), width=plan.least + plan.free, shape=shape)
+    low = ctx.step("low").random_bits(plan.least + plan.free, shape)
     places = plan.width - plan.least
     start, mask = cell.planes(slice(0, places)), cell.planes(slice(places, None))
     free = await conjunction(ctx.step("free"), mask, low.planes(slice(plan.least, None)))
@@ -237,6 +250,3 @@ def sign_extended(x: BShare, width: int) -> BShare:
 def _fits(bound: int, ring: Ring) -> None:
     if bound >= 1 << (ring.bits - 1):
         raise DomainError(f"noise of up to {bound} does not fit in {ring!r}")
-
-
-FUNCTIONS.update(draw_ands=draw_ands, draw_rounds=draw_rounds, digits_ands=digits_ands)

@@ -18,8 +18,9 @@ from caps.dp.oracle import Integers, Measurement, Plan, Request, Selection, requ
 from caps.dp.privacy.neighbouring import Neighbouring
 from caps.errors import DomainError
 from caps.shares.ring import Z64
+from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Branch, Context, together
-from services.mpc_server.engine.conversion import from_bits
+from services.mpc_server.engine.cost import FIRST, Cost
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.release import (
     count_bits,
@@ -29,9 +30,13 @@ from services.mpc_server.engine.release import (
 )
 from services.mpc_server.engine.sampling import discrete_gaussian, discrete_laplace, geometric, gumbel
 from services.mpc_server.engine.shares import AShare, BShare
+from services.mpc_server.engine.verbs import from_bits
 
 
-@protocol("two's complement: flip the top bit, subtract its weight", rounds="2", sent="(first*(w-1) + 1)*n*8")
+@protocol(
+    "two's complement: flip the top bit, subtract its weight",
+    rep3=Cost(rounds=2, sent=(FIRST * (size.width - 1) + 1) * size.elements * 8),
+)
 async def signed_from_bits(ctx: Context, x: BShare) -> AShare:
     """[[x]] over Z_2^64 from w bits in two's complement.
 

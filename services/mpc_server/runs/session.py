@@ -19,12 +19,13 @@ from struct import Struct
 from typing import TypeAlias
 
 from caps.basics import canonical
+from caps.basics.schemes import SCHEMES
 from caps.dp.oracle import Compute, StepRequest
 from caps.errors import LocalError, PeerDisagrees, PeerError, PeerRefused, SessionClosed, party_name
 from caps.trust import signing
 from caps.wire import Answer, Signed
 from services.mpc_server.channel import swap
-from services.mpc_server.engine.context import Party
+from services.mpc_server.engine.context import Runtime
 from services.mpc_server.pairs import Pairs, agree, scope_of
 from services.mpc_server.runs.material import Material
 from services.mpc_server.runs.record import Record, Recorded
@@ -83,8 +84,14 @@ class RunSession:
         self._material = material
         manifest = record.manifest
         scope = b"run/" + bytes.fromhex(record.run)
-        party = Party(channel, study=bytes.fromhex(manifest.study_id), scope=scope, secrets=secrets)
-        self._computation = Computation(party, manifest, record.account, material)
+        runtime = Runtime(
+            channel,
+            study=bytes.fromhex(manifest.study_id),
+            scheme=SCHEMES[manifest.scheme],
+            scope=scope,
+            secrets=secrets,
+        )
+        self._computation = Computation(runtime, manifest, record.account, material)
         self._turn = asyncio.Lock()
         self._idle = False
         """Whether noise may be drawn ahead: nothing is asked for that has no answer, here or at the peers."""

@@ -12,12 +12,12 @@ from caps.dp.privacy import Gaussian
 from caps.shares.ring import Z64
 from caps.study import Manifest
 from caps.study.account import Account
+from services.mpc_server.engine.alignment import Dummies, sets_of
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
-from services.mpc_server.engine.context import Party
-from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers, sets_of
+from services.mpc_server.engine.context import Runtime
+from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.paper import VARIANTS
 from services.mpc_server.engine.shares import AShare
-from services.mpc_server.engine.shuffle import RowShare
 from services.mpc_server.engine.steps import Steps, Wanted, draw_noise, noise_context, request_context
 from services.mpc_server.runs import pool
 from services.mpc_server.runs.material import Material, Share, Verdicts
@@ -29,8 +29,8 @@ _FRAC = 16
 class Computation:
     """What one session computes. Counts are there once `compute` or `resume` is done."""
 
-    def __init__(self, party: Party, manifest: Manifest, account: Account, material: Material) -> None:
-        self._party = party
+    def __init__(self, runtime: Runtime, manifest: Manifest, account: Account, material: Material) -> None:
+        self._runtime = runtime
         self._manifest = manifest
         self._account = account
         self._material = material
@@ -39,7 +39,7 @@ class Computation:
 
     async def compute(self) -> None:
         """COMPUTE ANSWERS: count the inputs, decide which are valid, and keep both for a later session."""
-        context, manifest = self._party.context, self._manifest
+        context, manifest = self._runtime.context, self._manifest
         counted: list[HorizontalInput] = []
         columns: list[ColumnsInput] = []
         tables: list[JoinInput] = []
@@ -51,7 +51,7 @@ class Computation:
             elif form == "columns":
                 columns.append(ColumnsInput(holder, attributes, context.share(*share)))
             else:
-                tables.append(JoinInput(holder, attributes, RowShare(context.owner, *share)))
+                tables.append(JoinInput(holder, attributes, context.rows(*share)))
         whole, bits = manifest.layout.cliques if columns or tables else None, manifest.counted_bits
         if tables:
             assert manifest.join is not None
@@ -75,12 +75,12 @@ class Computation:
                 counted=whole,
                 bits=bits,
             )
-        answers = await self._party.execute(protocol)
+        answers = await self._runtime.execute(protocol)
         # The engine had the counted contributions first; verdicts are in the order of the seal.
         flags = [int(flag) for flag in answers.accepted]
         first, others = iter(flags[: len(counted)]), iter(flags[len(counted) :])
         verdicts = tuple(next(first if form == "marginals" else others) for form in order)
-        counts = answers.marginals.mine, answers.marginals.next
+        counts = answers.marginals.components
         self._material.keep_counts(counts, verdicts)
         await self.resume(counts, verdicts)
 
@@ -90,19 +90,19 @@ class Computation:
         if overlaps is None or tables < 2:
             return None
         plan = overlaps_plan(overlaps)
-        context = noise_context(self._party.context, "compute", plan)
-        return Dummies(await self._party.execute(draw_noise(context, plan.noise, len(sets_of(tables)))), plan.reach)
+        context = noise_context(self._runtime.context, "compute", plan)
+        return Dummies(await self._runtime.execute(draw_noise(context, plan.noise, len(sets_of(tables)))), plan.reach)
 
     async def resume(self, counts: Share, verdicts: Verdicts) -> None:
         """Be ready for selections and measurements on these counts."""
-        context, manifest = self._party.context, self._manifest
+        context, manifest = self._runtime.context, self._manifest
         shared = context.share(*(np.asarray(part, Z64.dtype) for part in counts))
         self._steps = Steps(
             context.step("run"), manifest.layout, manifest.task.neighbouring, shared, manifest.task.largest_count
         )
         self.verdicts = verdicts
         if manifest.program.candidates(manifest.task):
-            await self._party.execute(self._steps.prepare())
+            await self._runtime.execute(self._steps.prepare())
 
     async def open(self, request: Request) -> int | tuple[int, ...]:
         """What a selection or a measurement opens. Pre-conditions: `compute` or `resume` was done."""
@@ -112,11 +112,11 @@ class Computation:
             ahead = (
                 pool.wanted(self._manifest, self._account, self._steps.pool) if pool.is_pooled(self._manifest) else []
             )
-            return await self._party.execute(self._steps.select(request, ahead))
+            return await self._runtime.execute(self._steps.select(request, ahead))
         noise = self._manifest.algorithm.noise
         if noise != "joint":
             return value_of(await self._paper(request, noise))
-        return value_of(await self._party.execute(self._steps.measure(request)))
+        return value_of(await self._runtime.execute(self._steps.measure(request)))
 
     async def _paper(self, request: Measurement, noise: str) -> Integers:
         """One of the paper's samplers, without a guarantee; rounded to integers once it is open."""
@@ -125,7 +125,7 @@ class Computation:
         context = request_context(self._steps.run, request).step("paper")
         assert isinstance(request.mechanism, Gaussian)  # manifests refuse these samplers with other accounting
         scale = float(request.mechanism.sigma_squared) ** 0.5
-        opened = await self._party.execute(VARIANTS[noise].function(context, counts, scale=scale, frac=_FRAC))
+        opened = await self._runtime.execute(VARIANTS[noise].function(context, counts, scale=scale, frac=_FRAC))
         return (np.asarray(opened).view(np.int64) + (1 << (_FRAC - 1))) >> _FRAC
 
     async def draw_ahead(self) -> None:
@@ -133,7 +133,7 @@ class Computation:
         if self._steps is None or self._manifest.algorithm.noise != "joint":
             return
         if wanted := self._wanted(self._steps):
-            await self._party.execute(self._steps.pool.fill(self._steps.run, wanted))
+            await self._runtime.execute(self._steps.pool.fill(self._steps.run, wanted))
 
     def _wanted(self, steps: Steps) -> list[Wanted]:
         return pool.wanted(self._manifest, self._account, steps.pool)

@@ -3,7 +3,7 @@
 A world shares the inputs, runs the protocol at every party and puts the result together. It also counts:
 
     >>> import numpy as np
-    >>> from services.mpc_server.engine.arithmetic import multiply
+    >>> from services.mpc_server.engine.verbs import multiply
     >>> from services.mpc_server.testing.world import World
     >>> async def cube(ctx, x):
     ...     return await multiply(ctx.step("cube"), x, await multiply(ctx.step("square"), x, x))
@@ -40,7 +40,7 @@ from caps.shares.prss import expand
 from caps.shares.ring import Words, planes_to_words
 from caps.shares.sharing import Algebra, deal, reconstruct
 from services.mpc_server.channel import Channel
-from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.context import Context, Runtime
 from services.mpc_server.engine.shares import AShare, BShare, component_bits
 from services.mpc_server.transport.memory import Interceptor, Message, memory_channels
 
@@ -137,7 +137,7 @@ class World:
 
     async def _run(self, protocol: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
         channels = self.channels()
-        parties = [Party(channel, study=STUDY, scope=b"world") for channel in channels]
+        parties = [Runtime(channel, study=STUDY, scheme=REP3, scope=b"world") for channel in channels]
         contexts = [party.context.step("test") for party in parties]
         inputs = [self.share(contexts, argument) for argument in args]
         results = await asyncio.gather(
@@ -164,9 +164,9 @@ class World:
         """The value behind the parties' results; replicated components must agree."""
         first = results[0]
         if isinstance(first, AShare):
-            return reconstruct([(r.mine, r.next) for r in results])
+            return reconstruct([r.components for r in results])
         if isinstance(first, BShare):
-            planes = reconstruct([(r.mine, r.next) for r in results], algebra=Algebra.XOR)
+            planes = reconstruct([r.components for r in results], algebra=Algebra.XOR)
             return planes_to_words(planes, first.size).reshape(first.shape)
         if isinstance(first, tuple):
             return tuple(self.open(parts) for parts in zip(*results, strict=True))

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from caps.errors import DomainError, ShareError
-from caps.shares.fixed import decode_fixed, encode_fixed
 from caps.shares.ring import (
     RINGS,
     SHARED_RINGS,
@@ -23,6 +22,7 @@ from caps.shares.ring import (
     unpack_bits,
     words_to_planes,
 )
+from services.mpc_server.engine.paper.fixed import decode_fixed, encode_fixed
 
 
 @given(hnp.arrays(np.uint64, st.integers(0, 300)), st.integers(1, 64))

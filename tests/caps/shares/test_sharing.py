@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import secrets
 import tracemalloc
+from functools import partialmethod
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
+from caps.basics.schemes import REP3, Scheme
 from caps.errors import DomainError, LabelReused, ShareError
 from caps.shares import sharing
 from caps.shares.prss import Prss, component_key, expand
 from caps.shares.ring import RINGS, Z16, Z24, Z32, Z64
 from caps.shares.sharing import Algebra, Explicit, Seeded, deal, reconstruct
+from services.mpc_server.engine.shares import Owner
+from services.mpc_server.engine.verbs import randomness
 
 any_words = st.sampled_from(list(RINGS.values())).flatmap(
     lambda ring: hnp.arrays(ring.dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0))
@@ -59,10 +63,10 @@ def test_expanding_a_component_holds_its_words_and_little_else() -> None:
 
 def test_two_of_three_components_are_seeds_and_the_vector_goes_to_two_servers() -> None:
     first, second, third = deal(np.zeros(1000, Z64.dtype), entropy=secrets.token_bytes)
-    assert [type(part) for part in (first.mine, first.next)] == [Seeded, Seeded]
-    assert [type(part) for part in (second.mine, second.next)] == [Seeded, Explicit]
-    assert [type(part) for part in (third.mine, third.next)] == [Explicit, Seeded]
-    assert second.next is third.mine
+    assert [type(part) for part in first.parts] == [Seeded, Seeded]
+    assert [type(part) for part in second.parts] == [Seeded, Explicit]
+    assert [type(part) for part in third.parts] == [Explicit, Seeded]
+    assert second.parts[1] is third.parts[0]
 
 
 @pytest.mark.parametrize("fill", [0, 1, (1 << 64) - 1])
@@ -78,7 +82,7 @@ def test_copies_that_differ_are_refused_and_their_holders_named() -> None:
     pairs[1] = (pairs[1][0] + np.uint64(1), pairs[1][1])
     with pytest.raises(ShareError, match="S1 and S2 hold different copies"):
         reconstruct(pairs)
-    with pytest.raises(ShareError, match="three pairs"):
+    with pytest.raises(ShareError, match="3 servers"):
         reconstruct(pairs[:2])
 
 
@@ -98,11 +102,8 @@ def test_an_explicit_component_must_be_what_was_announced() -> None:
 def parties() -> list[Prss]:
     secret = {frozenset(pair): bytes([sum(pair)]) * 32 for pair in ((0, 1), (1, 2), (0, 2))}
     return [
-        Prss.from_pair_secrets(
-            p,
-            with_previous=secret[frozenset((p, (p + 2) % 3))],
-            with_next=secret[frozenset((p, (p + 1) % 3))],
-            scope=b"run 1",
+        randomness(
+            Owner(p, bytes(32), REP3), {peer: secret[frozenset((p, peer))] for peer in REP3.peers_of(p)}, b"run 1"
         )
         for p in range(3)
     ]
@@ -115,12 +116,21 @@ def test_neighbours_draw_the_same_words_and_all_components_differ() -> None:
     assert len({pair[0].tobytes() for pair in pairs}) == 3
 
 
-@pytest.mark.parametrize("draw", ["replicated", "mine_only", "next_only"])
-def test_a_label_serves_one_draw(draw: str) -> None:
+@pytest.mark.parametrize("draw", [Prss.replicated, partialmethod(Prss.component, 0), partialmethod(Prss.component, 1)])
+def test_a_label_serves_one_draw(draw) -> None:
     prss = parties()[0]
     prss.replicated(b"twice", (1,), Z64)
     with pytest.raises(LabelReused, match="twice"):
-        getattr(prss, draw)(b"twice", (1,), Z64)
+        draw.__get__(prss)(b"twice", (1,), Z64)
+
+
+def test_four_servers_may_hold_three_of_four_components() -> None:
+    """Dealing asks the scheme who holds what."""
+    scheme = Scheme("rep4", held=((0, 1, 2), (1, 2, 3), (2, 3, 0), (3, 0, 1)), seeded=(0, 1, 2))
+    values = np.arange(100, dtype=Z64.dtype)
+    shares = deal(values, entropy=secrets.token_bytes, scheme=scheme)
+    assert [sum(isinstance(part, Explicit) for part in share.parts) for share in shares] == [0, 1, 1, 1]
+    assert np.array_equal(reconstruct([share.components() for share in shares], scheme=scheme), values)
 
 
 def test_streams_of_labels_seeds_and_scopes_are_unrelated() -> None:

@@ -30,11 +30,12 @@ from caps.study.manifest import MAX_SLOTS, MAX_TABLES, MISTAKES, Form, Join, Man
 from caps.study.planning import plan_study
 from caps.study.policy import Policy
 from services.mpc_server.costs import costs_of
-from services.mpc_server.engine import compute
+from services.mpc_server.engine import alignment, counting
 from services.mpc_server.engine import join as engine
+from services.mpc_server.engine.alignment import Dummies
 from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers
+from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.steps import draw_noise
 from services.mpc_server.testing.world import World
 from tests.kit.cases.join import dealt, received
@@ -128,8 +129,8 @@ def test_limits_are_met_exactly() -> None:
 
 
 def test_as_many_tables_as_dummies_can_be_planted_for() -> None:
-    assert MAX_TABLES <= engine.MAX_TABLES
-    assert joined_manifest().overlap_sets == len(engine.sets_of(3)) == 4
+    assert MAX_TABLES <= alignment.MAX_TABLES
+    assert joined_manifest().overlap_sets == len(alignment.sets_of(3)) == 4
     many = [(f"h{i}", [column["name"] for column in SCHEMA["columns"]]) for i in range(MAX_TABLES + 1)]
     document = joined_json(holders=many)
     (problem,) = problems(document)
@@ -334,8 +335,8 @@ def test_plans_say_what_rows_cost() -> None:
     assert found.costs is not None
     assert many.costs.compute.sent[0] > 30 * found.costs.compute.sent[0]  # beside as many dummies
     assert memory._JOINED_WORDS == engine.GROUP_WORDS
-    assert (memory._GROUP_ROWS, memory._WIDE_GROUP_ROWS) == (compute.GROUP_ROWS, compute.WIDE_GROUP_ROWS)
-    assert (memory._BLOCK_ROWS, memory._BLOCK_WORDS) == (compute.BLOCK_ROWS, compute.BLOCK_WORDS)
+    assert (memory._GROUP_ROWS, memory._WIDE_GROUP_ROWS) == (counting.GROUP_ROWS, counting.WIDE_GROUP_ROWS)
+    assert (memory._BLOCK_ROWS, memory._BLOCK_WORDS) == (counting.BLOCK_ROWS, counting.BLOCK_WORDS)
 
 
 @pytest.mark.parametrize("holders", [SHARED, COLUMNS, MIXED])

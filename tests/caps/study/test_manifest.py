@@ -21,7 +21,7 @@ from caps.dp.programs import names
 from caps.errors import DomainError
 from caps.study.account import Account
 from caps.study.manifest import MAX_DEGREE, MISTAKES, Manifest
-from services.mpc_server.engine import compute
+from services.mpc_server.engine import recipe
 from tests.kit.study import COLUMNS, MIXED, ROWS, SCHEMA, Edit, example_json, example_manifest, put
 
 
@@ -444,7 +444,7 @@ def test_the_forecast_bounds_every_path(rounds: int) -> None:
 
 
 def test_the_degree_is_the_engines() -> None:
-    assert MAX_DEGREE == compute.MAX_DEGREE
+    assert MAX_DEGREE == recipe.MAX_DEGREE
 
 
 def test_columns_of_a_holder() -> None:

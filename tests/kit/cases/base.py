@@ -13,8 +13,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from caps.shares.ring import RINGS, Z16, Z22, Z24, Z32, Z64, Ring, Words, ring_of
-from services.mpc_server.engine import arithmetic, boolean, comparison, conversion, fixedpoint, randomness
-from services.mpc_server.engine.shares import component_bits
+from services.mpc_server.engine import boolean, comparison, conversion, size, verbs
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import Size
+from services.mpc_server.engine.paper import comparison as paper
+from services.mpc_server.engine.paper import fixedpoint, randomness
+from services.mpc_server.engine.shares import AShare, BShare, component_bits
 from services.mpc_server.testing.world import Bits, PerParty
 
 
@@ -23,7 +27,7 @@ class Call:
     """One call of a protocol and what it must return and cost."""
 
     args: tuple[Any, ...]
-    sizes: dict[str, int]
+    sizes: dict[Size, int]
     expect: Any = None
     """The exact result, or None where `check` judges it."""
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -81,92 +85,131 @@ def sources(draw: st.DrawFn) -> Source:
 CASES: dict[str, tuple[Callable[..., Any], Callable[[Source], Call]]] = {}
 
 
-def case(protocol: Callable[..., Any]) -> Callable[[Callable[[Source], Call]], None]:
+def case(
+    protocol: Callable[..., Any], call: Callable[..., Any] | None = None
+) -> Callable[[Callable[[Source], Call]], None]:
     def register(build: Callable[[Source], Call]) -> None:
-        CASES[protocol.__name__] = (protocol, build)
+        CASES[protocol.__name__] = (call or protocol, build)
 
     return register
 
 
-@case(arithmetic.share_from)
+async def product_of(ctx: Context, x: AShare, y: AShare) -> AShare:
+    return await verbs.reshare(ctx, verbs.products(x, y))
+
+
+async def bit_product_of(ctx: Context, x: BShare, y: BShare) -> BShare:
+    return await verbs.reshare_bits(ctx, verbs.bit_products(x, y), shape=x.shape)
+
+
+@case(verbs.share_from)
 def _(s: Source) -> Call:
     ring, shape = s.ring(), s.shape()
     x = s.words(ring, shape)
     kwargs = {"dealer": 0, "shape": shape, "ring": ring}
-    return Call((PerParty(x, None, None),), {"n": x.size, "k": ring.bits}, x, kwargs)
+    return Call((PerParty(x, None, None),), {size.elements: x.size, size.ring_bits: ring.bits}, x, kwargs)
 
 
-@case(arithmetic.multiply)
+@case(verbs.multiply)
 def _(s: Source) -> Call:
     ring, shape = s.ring(), s.shape()
     x, y = s.words(ring, shape), s.words(ring, shape)
-    return Call((x, y), {"n": x.size, "k": ring.bits}, np.multiply(x, y))
+    return Call((x, y), {size.elements: x.size, size.ring_bits: ring.bits}, np.multiply(x, y))
 
 
-@case(arithmetic.dot)
+@case(verbs.dot)
 def _(s: Source) -> Call:
     ring, shape = s.ring(), (*s.shape(), s.count(1, 40))
     x, y = s.words(ring, shape), s.words(ring, shape)
     expect = np.asarray(np.multiply(x, y).sum(-1, dtype=ring.dtype))
-    return Call((x, y), {"n": expect.size, "k": ring.bits}, expect)
+    return Call((x, y), {size.elements: expect.size, size.ring_bits: ring.bits}, expect)
 
 
-@case(arithmetic.matmul)
+@case(verbs.matmul)
 def _(s: Source) -> Call:
     ring = s.ring()
     rows, inner, columns = s.count(1, 30), s.count(1, 40), s.count(1, 30)
     x, y = s.words(ring, (rows, inner)), s.words(ring, (inner, columns))
-    return Call((x, y), {"r": rows, "c": columns, "k": ring.bits}, x @ y)
+    return Call((x, y), {size.rows: rows, size.columns: columns, size.ring_bits: ring.bits}, x @ y)
 
 
-@case(arithmetic.gram)
+@case(verbs.gram)
 def _(s: Source) -> Call:
     ring, width = s.ring(), s.count(1, 20)
     x = s.words(ring, (s.count(1, 60), width))
-    return Call((x,), {"w": width, "k": ring.bits}, x.T @ x)
+    return Call((x,), {size.columns: width, size.ring_bits: ring.bits}, x.T @ x)
 
 
-@case(arithmetic.reveal)
+@case(verbs.reveal)
 def _(s: Source) -> Call:
     ring, shape = s.ring(), s.shape()
     x = s.words(ring, shape)
-    return Call((x,), {"n": x.size, "k": ring.bits}, x)
+    return Call((x,), {size.elements: x.size, size.ring_bits: ring.bits}, x)
 
 
-@case(arithmetic.reveal_bits)
+@case(verbs.reveal_bits)
 def _(s: Source) -> Call:
     x = s.bits(s.count(1, 64), s.shape())
-    return Call((x,), {"n": x.words.size, "w": x.width}, x.words, {"ring": Z64})
+    return Call((x,), {size.elements: x.words.size, size.width: x.width}, x.words, {"ring": Z64})
 
 
-@case(boolean.share_bits_from)
+@case(verbs.share_bits_from)
 def _(s: Source) -> Call:
     width, shape = s.count(1, 64), s.shape()
     x = s.words(Z64, shape, width)
     kwargs = {"dealer": 0, "width": width, "shape": shape}
-    return Call((PerParty(component_bits(x, width), None, None),), {"n": x.size, "w": width}, x, kwargs)
+    return Call(
+        (PerParty(component_bits(x, width), None, None),), {size.elements: x.size, size.width: width}, x, kwargs
+    )
 
 
-def _two_bit_arrays(s: Source, low: int = 1) -> tuple[Bits, Bits, dict[str, int]]:
+def _two_bit_arrays(s: Source, low: int = 1) -> tuple[Bits, Bits, dict[Size, int]]:
     width, shape = s.count(low, 64), s.shape()
     x, y = s.bits(width, shape), s.bits(width, shape)
     if s.fill == "random":  # equal elements are where comparisons go wrong
         same = s.values.random(shape) < 0.2
         y = Bits(np.asarray(np.where(same, x.words, y.words)), width)
-    return x, y, {"n": x.words.size, "w": width}
+    return x, y, {size.elements: x.words.size, size.width: width}
 
 
-@case(boolean.conjunction)
+@case(verbs.conjunction)
 def _(s: Source) -> Call:
     x, y, sizes = _two_bit_arrays(s)
     return Call((x, y), sizes, x.words & y.words)
+
+
+@case(verbs.reshare, product_of)
+def _(s: Source) -> Call:
+    ring, shape = s.ring(), s.shape()
+    x, y = s.words(ring, shape), s.words(ring, shape)
+    return Call((x, y), {size.elements: x.size, size.ring_bits: ring.bits}, np.multiply(x, y))
+
+
+@case(verbs.reshare_bits, bit_product_of)
+def _(s: Source) -> Call:
+    x, y, sizes = _two_bit_arrays(s)
+    return Call((x, y), sizes, x.words & y.words)
+
+
+@case(verbs.addends)
+def _(s: Source) -> Call:
+    ring, opposite = s.ring(), s.count(0, 1) == 1
+    width = s.count(1, ring.bits)
+    x = s.words(ring, s.shape())
+
+    def check(value: tuple[Words, Words]) -> None:
+        a, b = value
+        total = a - b if opposite else a + b
+        assert np.array_equal((total ^ x.astype(np.uint64)) & np.uint64((1 << width) - 1), np.zeros_like(total))
+
+    return Call((x,), {size.elements: x.size, size.width: width}, None, {"width": width, "opposite": opposite}, check)
 
 
 @case(boolean.all_of)
 def _(s: Source) -> Call:
     x = s.bits(s.count(1, 64), s.shape())
     full = np.uint64((1 << x.width) - 1)
-    return Call((x,), {"n": x.words.size, "w": x.width}, x.words == full)
+    return Call((x,), {size.elements: x.words.size, size.width: x.width}, x.words == full)
 
 
 @case(boolean.carry)
@@ -194,47 +237,47 @@ def _(s: Source) -> Call:
     width, shape = s.count(1, 64), (*s.shape(), s.count(1, 12))
     values, flags = s.bits(width, shape), s.bits(1, shape)
     expect = np.asarray(np.bitwise_xor.reduce(np.where(flags.words != 0, values.words, np.uint64(0)), axis=-1))
-    return Call((flags, values), {"n": expect.size, "w": width}, expect)
+    return Call((flags, values), {size.elements: expect.size, size.width: width}, expect)
 
 
 @case(boolean.tournament)
 def _(s: Source) -> Call:
     values = s.bits(s.count(1, 64), (s.count(1, 150),))
     expect = (values.words.max(), np.uint64(values.words.argmax()))
-    return Call((values,), {"n": values.words.size, "w": values.width}, expect)
+    return Call((values,), {size.elements: values.words.size, size.width: values.width}, expect)
 
 
 @case(conversion.to_bits)
 def _(s: Source) -> Call:
     ring, shape = s.ring(), s.shape()
     x = s.words(ring, shape)
-    return Call((x,), {"n": x.size, "k": ring.bits}, x)
+    return Call((x,), {size.elements: x.size, size.ring_bits: ring.bits}, x)
 
 
-@case(conversion.from_bits)
+@case(verbs.from_bits)
 def _(s: Source) -> Call:
     ring = s.ring()
     x = s.bits(s.count(1, 64), s.shape())
-    sizes = {"n": x.words.size, "w": x.width, "k": ring.bits}
+    sizes = {size.elements: x.words.size, size.width: x.width, size.ring_bits: ring.bits}
     return Call((x,), sizes, x.words.astype(ring.dtype), {"ring": ring})
 
 
-@case(conversion.lift)
+@case(verbs.lift)
 def _(s: Source) -> Call:
     pairs = [(Z16, Z32), (Z16, Z64), (Z32, Z64), (RINGS[8], Z16), (Z22, Z64), (Z24, Z64)]
     ring, target = pairs[int(s.sizes.integers(len(pairs)))]
     x = s.words(ring_of(np.zeros(0, ring.dtype)), s.shape())
-    sizes = {"n": x.size, "k": ring.bits, "t": target.bits}
+    sizes = {size.elements: x.size, size.ring_bits: ring.bits, size.target_bits: target.bits}
     kwargs = {"ring": target} | ({"modulo": ring} if ring.spare else {})
     return Call((x,), sizes, ring.reduce(x).astype(target.dtype), kwargs)
 
 
-@case(conversion.truncate)
+@case(verbs.truncate)
 def _(s: Source) -> Call:
     ring = s.ring()
     bits = s.count(1, ring.bits - 2)
     x = s.signed(ring, s.shape(), ring.bits - 1)
-    sizes = {"n": x.size, "k": ring.bits, "f": bits}
+    sizes = {size.elements: x.size, size.ring_bits: ring.bits, size.dropped_bits: bits}
     return Call((x,), sizes, (ring.signed(x) >> bits).view(ring.dtype), {"bits": bits})
 
 
@@ -242,7 +285,7 @@ def _(s: Source) -> Call:
 def _(s: Source) -> Call:
     ring = s.ring()
     x = s.words(ring, s.shape())
-    return Call((x,), {"n": x.size, "k": ring.bits}, ring.signed(x) < 0)
+    return Call((x,), {size.elements: x.size, size.ring_bits: ring.bits}, ring.signed(x) < 0)
 
 
 def _compared(s: Source, numpys: Callable[..., Any]) -> Call:
@@ -250,36 +293,36 @@ def _compared(s: Source, numpys: Callable[..., Any]) -> Call:
     x, y = s.signed(ring, shape, ring.bits - 1), s.signed(ring, shape, ring.bits - 1)
     if s.fill == "random":
         y = np.asarray(np.where(s.values.random(shape) < 0.2, x, y))
-    return Call((x, y), {"n": x.size, "k": ring.bits}, numpys(ring.signed(x), ring.signed(y)))
+    return Call((x, y), {size.elements: x.size, size.ring_bits: ring.bits}, numpys(ring.signed(x), ring.signed(y)))
 
 
 case(comparison.less_than)(lambda s: _compared(s, np.less))
-case(comparison.greater_than)(lambda s: _compared(s, np.greater))
-case(comparison.greater_equal)(lambda s: _compared(s, np.greater_equal))
+case(paper.greater_than)(lambda s: _compared(s, np.greater))
+case(paper.greater_equal)(lambda s: _compared(s, np.greater_equal))
 case(comparison.equal)(lambda s: _compared(s, np.equal))
 
 
-@case(comparison.absolute)
+@case(paper.absolute)
 def _(s: Source) -> Call:
     ring = s.ring()
     x = s.signed(ring, s.shape(), ring.bits - 1)
-    return Call((x,), {"n": x.size, "k": ring.bits}, np.abs(ring.signed(x)))
+    return Call((x,), {size.elements: x.size, size.ring_bits: ring.bits}, np.abs(ring.signed(x)))
 
 
-@case(comparison.l1_norm)
+@case(paper.l1_norm)
 def _(s: Source) -> Call:
     ring = s.ring(Z32, Z64)
     x = s.signed(ring, (*s.shape(), s.count(1, 30)), ring.bits - 7)
     expect = np.asarray(np.abs(ring.signed(x)).sum(-1))
-    return Call((x,), {"n": x.size, "m": expect.size, "k": ring.bits}, expect)
+    return Call((x,), {size.elements: x.size, size.sums: expect.size, size.ring_bits: ring.bits}, expect)
 
 
-@case(comparison.argmax)
+@case(paper.argmax)
 def _(s: Source) -> Call:
     ring, count = s.ring(), s.count(1, 150)
     x = s.words(ring, (count,))
     signed = ring.signed(x)
-    return Call((x,), {"n": count, "k": ring.bits}, (signed.max(), signed.argmax()))
+    return Call((x,), {size.elements: count, size.ring_bits: ring.bits}, (signed.max(), signed.argmax()))
 
 
 @case(randomness.random_bit)
@@ -290,8 +333,8 @@ def _(s: Source) -> Call:
         assert value.shape == shape
         assert np.all(value <= 1)
 
-    size = int(np.prod(shape, dtype=int))
-    return Call((), {"n": size, "k": ring.bits}, None, {"shape": shape, "ring": ring}, check)
+    count = int(np.prod(shape, dtype=int))
+    return Call((), {size.elements: count, size.ring_bits: ring.bits}, None, {"shape": shape, "ring": ring}, check)
 
 
 @case(randomness.random_fraction)
@@ -303,8 +346,8 @@ def _(s: Source) -> Call:
         assert value.shape == shape
         assert np.all(value < 1 << frac)
 
-    size = int(np.prod(shape, dtype=int))
-    sizes = {"n": size, "k": ring.bits, "f": frac}
+    count = int(np.prod(shape, dtype=int))
+    sizes = {size.elements: count, size.ring_bits: ring.bits, size.fraction_bits: frac}
     return Call((), sizes, None, {"shape": shape, "ring": ring, "frac": frac}, check)
 
 
@@ -332,7 +375,13 @@ def _of_one(s: Source, bits: int, function: Callable[[Any], Any], **kwargs: Any)
     frac = _frac(s)
     x = np.asarray(_fixed(s, bits))
     expected = function(x * 2.0**-frac)
-    return Call((x,), {"n": x.size, "k": 64, "f": frac}, None, {"frac": frac, **kwargs}, _close(frac, expected))
+    return Call(
+        (x,),
+        {size.elements: x.size, size.ring_bits: 64, size.fraction_bits: frac},
+        None,
+        {"frac": frac, **kwargs},
+        _close(frac, expected),
+    )
 
 
 case(fixedpoint.exponential)(lambda s: _of_one(s, 10, np.exp))
@@ -348,7 +397,9 @@ def _(s: Source) -> Call:
     frac = _frac(s)
     x = np.asarray(_fixed(s, 20)) + np.uint64(1 << 8)
     check = _close(frac, 1 / (x * 2.0**-frac))
-    return Call((x,), {"n": x.size, "k": 64, "f": frac}, None, {"frac": frac}, check)
+    return Call(
+        (x,), {size.elements: x.size, size.ring_bits: 64, size.fraction_bits: frac}, None, {"frac": frac}, check
+    )
 
 
 @case(fixedpoint.sine_cosine)
@@ -361,14 +412,18 @@ def _(s: Source) -> Call:
         _close(frac, np.sin(angle))(value[0])
         _close(frac, np.cos(angle))(value[1])
 
-    return Call((x,), {"n": x.size, "k": 64, "f": frac}, None, {"frac": frac}, check)
+    return Call(
+        (x,), {size.elements: x.size, size.ring_bits: 64, size.fraction_bits: frac}, None, {"frac": frac}, check
+    )
 
 
 def _of_two(s: Source, function: Callable[[Any, Any], Any]) -> Call:
     frac, shape = _frac(s), s.shape()
     x, y = (np.asarray(_fixed(s, 20, shape)) + np.uint64(1 << 8) for _ in range(2))
     check = _close(frac, function(x * 2.0**-frac, y * 2.0**-frac), 2.0**-19)
-    return Call((x, y), {"n": x.size, "k": 64, "f": frac}, None, {"frac": frac}, check)
+    return Call(
+        (x, y), {size.elements: x.size, size.ring_bits: 64, size.fraction_bits: frac}, None, {"frac": frac}, check
+    )
 
 
 case(fixedpoint.multiply_fixed)(lambda s: _of_two(s, np.multiply))
@@ -385,7 +440,7 @@ def _(s: Source) -> Call:
     def check(value: Words) -> None:
         assert np.all(np.abs(Z64.signed(value) * 2.0**-frac - expected) <= 40 * 2.0**-frac)
 
-    sizes = {"n": x.size, "k": 64, "f": frac, "d": degree}
+    sizes = {size.elements: x.size, size.ring_bits: 64, size.fraction_bits: frac, size.degree: degree}
     return Call((x,), sizes, None, {"frac": frac, "coefficients": coefficients}, check)
 
 
@@ -395,14 +450,22 @@ def _(s: Source) -> Call:
     x = s.signed(Z64, (count,), frac + 3)
     real = Z64.signed(x) * 2.0**-frac
     weights = np.exp(real - real.max())
-    return Call((x,), {"n": count, "k": 64, "f": frac}, None, {"frac": frac}, _close(frac, weights / weights.sum()))
+    return Call(
+        (x,),
+        {size.elements: count, size.ring_bits: 64, size.fraction_bits: frac},
+        None,
+        {"frac": frac},
+        _close(frac, weights / weights.sum()),
+    )
 
 
 @case(fixedpoint.select)
 def _(s: Source) -> Call:
     ring, shape = s.ring(), s.shape()
     condition, x, y = s.words(ring, shape, 1), s.words(ring, shape), s.words(ring, shape)
-    return Call((condition, x, y), {"n": x.size, "k": ring.bits}, np.asarray(np.where(condition, x, y)))
+    return Call(
+        (condition, x, y), {size.elements: x.size, size.ring_bits: ring.bits}, np.asarray(np.where(condition, x, y))
+    )
 
 
 @case(fixedpoint.normalise)
@@ -412,7 +475,7 @@ def _(s: Source) -> Call:
     leads = np.array([1 << e for e in exponent], np.uint64).reshape(x.shape)
     mantissa = [(int(v) << 32 >> e) - (1 << 32) for v, e in zip(x.flat, exponent, strict=True)]
     expected = (np.zeros_like(x), leads, np.array(mantissa, np.uint64).reshape(x.shape))
-    return Call((x,), {"n": x.size, "k": 64}, expected)
+    return Call((x,), {size.elements: x.size, size.ring_bits: 64}, expected)
 
 
 @case(fixedpoint.window)
@@ -424,7 +487,9 @@ def _(s: Source) -> Call:
     shifted = (bits.words << np.uint64(-offsets.start)) >> where  # a window from e + start, |start| zeros below
     expected = np.asarray(shifted & np.uint64((1 << len(offsets)) - 1))
     flags = Bits(np.asarray(np.uint64(1) << where), width)
-    return Call((flags, bits), {"n": bits.words.size, "w": len(offsets)}, expected, {"offsets": offsets})
+    return Call(
+        (flags, bits), {size.elements: bits.words.size, size.width: len(offsets)}, expected, {"offsets": offsets}
+    )
 
 
 def assert_equal(got, expected) -> None:

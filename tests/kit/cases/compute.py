@@ -10,11 +10,12 @@ import numpy as np
 
 from caps.data.domain import MISSING, Attribute, Domain, Layout
 from caps.shares.ring import Z16, Z32, Z64, Ring, Words
-from services.mpc_server.engine import compute
+from services.mpc_server.engine import compute, counting, size, validity
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput
 from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.paper import counting as paper
 from services.mpc_server.engine.shares import AShare
-from tests.kit.cases.base import CASES, Call, Source
+from tests.kit.cases.base import Call, Source, case
 
 
 def listed(protocol: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,15 +48,6 @@ def in_words(ring: Ring, one_hot: np.ndarray, s: np.random.Generator) -> Words:
     """One-hot columns as servers hold them: above the 24 bits that were shared stands what sums of shares leave."""
     words = ring.encode(one_hot)
     return words if ring == Z16 else words + (s.integers(0, 1 << 8, words.shape, Z32.dtype) << np.uint32(24))
-
-
-def case(
-    protocol: Callable[..., Any], call: Callable[..., Any] | None = None
-) -> Callable[[Callable[[Source], Call]], None]:
-    def register(build: Callable[[Source], Call]) -> None:
-        CASES[protocol.__name__] = (call or protocol, build)
-
-    return register
 
 
 def drawn_layout(s: Source, largest: int = 4, degree: int = 3) -> Layout:
@@ -92,7 +84,7 @@ def drawn_mistakes(s: Source, count: int) -> np.ndarray:
     return s.values.random(count) < (0.4 if s.fill == "random" else 0.0)
 
 
-@case(compute.toss)
+@case(validity.toss)
 def _(s: Source) -> Call:
     def check(words: Words) -> None:
         assert words.shape == (4,)
@@ -101,7 +93,7 @@ def _(s: Source) -> Call:
     return Call((), {}, None, {}, check)
 
 
-@case(compute.check_totals, listed(compute.check_totals))
+@case(validity.check_totals, listed(validity.check_totals))
 def _(s: Source) -> Call:
     layout, count = drawn_layout(s), s.count(1, 4)
     tables = [layout.marginals(drawn_codes(s, layout.domain, s.count(0, 20))) for _ in range(count)]
@@ -110,7 +102,7 @@ def _(s: Source) -> Call:
     for table in np.flatnonzero(wrong):
         tables[table][layout.offsets[full[-1]]] += 1
     bits = s.count(16, 32)
-    sizes = {"v": count, "j": compute.combinations_of_totals([layout], bits)}
+    sizes = {size.marginal_inputs: count, size.combinations: validity.combinations_of_totals([layout], bits)}
     arguments = tuple(Z64.encode(table) for table in tables)
     return Call(arguments, sizes, ~wrong, {"layouts": [layout] * count, "bits": bits})
 
@@ -125,15 +117,15 @@ def _(s: Source) -> Call:
     tables = [layout.marginals(drawn_codes(s, layout.domain, s.count(0, 20))) for _ in range(count)]
     bits = s.count(8, min(ring.bits, 32 - (count - 1).bit_length()))
     kwargs = {"inputs": [horizontal(f"H{i}") for i in range(count)], "layout": layout, "bits": bits}
-    sizes = {"v": count, "e": count * layout.cells, "k": bits}
-    sizes["j"] = compute.combinations_of_totals([layout], bits)
+    sizes = {size.marginal_inputs: count, size.marginal_cells: count * layout.cells, size.count_bits: bits}
+    sizes[size.combinations] = validity.combinations_of_totals([layout], bits)
     expect = (np.sum(tables, axis=0), np.ones(count, bool))
     # Whatever a holder says beyond the bits that count is cut off.
     claims = [ring.encode(table) | (s.words(ring, table.shape) >> bits << bits) for table in tables]
     return Call(tuple(claims), sizes, expect, kwargs)
 
 
-@case(compute.check_one_hot, listed(compute.check_one_hot))
+@case(validity.check_one_hot, listed(validity.check_one_hot))
 def _(s: Source) -> Call:
     domains, ring = [drawn_layout(s).domain for _ in range(s.count(1, 4))], s.ring(Z16, Z32)
     tables = [domain.one_hot(drawn_codes(s, domain, s.count(1, 40))) for domain in domains]
@@ -141,16 +133,16 @@ def _(s: Source) -> Call:
     wrong = drawn_mistakes(s, len(domains))
     for number in np.flatnonzero(wrong):
         arguments[number][-1, 0] = 2
-    sizes = {"u": len(domains), "r": ring.bits}
+    sizes = {size.column_inputs: len(domains), size.word_bits: ring.bits}
     return Call(tuple(arguments), sizes, ~wrong, {"blocks": [domain.sizes for domain in domains]})
 
 
 async def coalesce_all(ctx: Context, *blocks: AShare, holders: Sequence[int]) -> Any:
     ends = np.cumsum(holders)
-    return await compute.coalesce(ctx, [blocks[end - count : end] for end, count in zip(ends, holders, strict=True)])
+    return await counting.coalesce(ctx, [blocks[end - count : end] for end, count in zip(ends, holders, strict=True)])
 
 
-@case(compute.coalesce, coalesce_all)
+@case(counting.coalesce, coalesce_all)
 def _(s: Source) -> Call:
     rows = s.count(1, 30)
     domains = [Domain((Attribute("a", s.count(1, 5), nullable=True),)) for _ in range(s.count(1, 3))]
@@ -165,23 +157,23 @@ def _(s: Source) -> Call:
         arguments += [ring.encode(domain.one_hot(table)) for table in tables]
         expect.append(ring.encode(domain.one_hot(first_value(tables))))
     lower = sum((count - 1) * domain.width for domain, count in zip(domains, holders, strict=True))
-    sizes = {"n": rows, "g": lower, "h": max(holders), "r": ring.bits}
+    sizes = {size.rows: rows, size.lower_columns: lower, size.most_holders: max(holders), size.word_bits: ring.bits}
     return Call(tuple(arguments), sizes, tuple(expect), {"holders": holders})
 
 
-@case(compute.count)
+@case(counting.count)
 def _(s: Source) -> Call:
     layout, rows, ring = drawn_layout(s, largest=5, degree=4), s.count(1, 60), s.ring(Z16, Z32)
     codes = drawn_codes(s, layout.domain, rows)
     columns_ = in_words(ring, layout.domain.one_hot(codes), s.values)
-    return Call((columns_,), compute.count_sizes(layout, rows, ring.bits), layout.marginals(codes), {"layout": layout})
+    return Call((columns_,), counting.count_sizes(layout, rows, ring.bits), layout.marginals(codes), {"layout": layout})
 
 
-@case(compute.count_paper)
+@case(paper.count_paper)
 def _(s: Source) -> Call:
     layout, rows = drawn_layout(s), s.count(1, 30)
     codes = drawn_codes(s, layout.domain, rows)
-    return Call((Z64.encode(codes),), compute.paper_sizes(layout, rows), layout.marginals(codes), {"layout": layout})
+    return Call((Z64.encode(codes),), paper.paper_sizes(layout, rows), layout.marginals(codes), {"layout": layout})
 
 
 @case(compute.compute_answers, described(compute.compute_answers))

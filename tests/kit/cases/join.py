@@ -15,16 +15,16 @@ from caps.data.domain import MISSING, Domain, Layout
 from caps.data.linkage import ID_BYTES, RowFormat
 from caps.shares.ring import Z32, Z64
 from caps.shares.sharing import Algebra, deal
-from services.mpc_server.engine import aes, join, shuffle
+from services.mpc_server.engine import aes, alignment, join, size, verbs
+from services.mpc_server.engine.alignment import Matching
 from services.mpc_server.engine.boolean import one_hot_ands
 from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.join import JoinInput, Matching, Mode
-from services.mpc_server.engine.registry import plane
-from services.mpc_server.engine.shares import BShare, stack_planes
-from services.mpc_server.engine.shuffle import RowShare
+from services.mpc_server.engine.cost import plane
+from services.mpc_server.engine.join import JoinInput, Mode
+from services.mpc_server.engine.shares import BShare, RowShare, stack_planes
 from services.mpc_server.testing.world import Bits, PerParty
-from tests.kit.cases.base import Call, Source
+from tests.kit.cases.base import Call, Source, case
 from tests.kit.cases.compute import case, drawn_codes, drawn_layout
 
 
@@ -36,7 +36,7 @@ def dealt(rows: np.ndarray) -> PerParty:
 
 
 def received(ctx: Context, components: Any) -> RowShare:
-    return RowShare(ctx.owner, *components)
+    return ctx.rows(*components)
 
 
 def in_words(rows: RowShare) -> tuple[BShare, ...]:
@@ -101,7 +101,7 @@ def drawn_bytes(s: Source, count: int) -> bytes:
 @case(aes.sub_bytes)
 def _(s: Source) -> Call:
     x = s.bits(8, s.shape())
-    return Call((x,), {"n": x.words.size}, S_BOX[x.words])
+    return Call((x,), {size.elements: x.words.size}, S_BOX[x.words])
 
 
 async def expanded(ctx: Context, key: BShare) -> Any:
@@ -125,18 +125,18 @@ def _(s: Source) -> Call:
     key, count = drawn_bytes(s, 16), s.count(1, 150)
     blocks = np.frombuffer(drawn_bytes(s, 16 * count), np.uint8).reshape(count, 16)
     expect = tuple(encrypted(key, blocks).view("<u8").T)
-    return Call((*halves(blocks), *map(octets, round_keys(key))), {"n": count}, expect)
+    return Call((*halves(blocks), *map(octets, round_keys(key))), {size.elements: count}, expect)
 
 
 async def shuffled(ctx: Context, components: Any) -> Any:
-    return in_words(await shuffle.shuffle(ctx, received(ctx, components)))
+    return in_words(await verbs.shuffle(ctx, received(ctx, components)))
 
 
 def sorted_rows(rows: np.ndarray) -> list[bytes]:
     return sorted(map(bytes, rows))
 
 
-@case(shuffle.shuffle, shuffled)
+@case(verbs.shuffle, shuffled)
 def _(s: Source) -> Call:
     count, width = s.count(1, 80), s.count(1, 20)
     rows = np.frombuffer(drawn_bytes(s, count * width), np.uint8).reshape(count, width)
@@ -144,17 +144,17 @@ def _(s: Source) -> Call:
     def check(words: Any) -> None:
         assert sorted_rows(in_bytes(words, width)) == sorted_rows(rows)
 
-    return Call((dealt(rows),), {"n": count, "r": width}, check=check)
+    return Call((dealt(rows),), {size.rows: count, size.row_bytes: width}, check=check)
 
 
 async def tagged(ctx: Context, *tables: Any) -> Any:
     """The opened tags of each table and the table itself, shuffled."""
     keys = aes.RoundKeys(tuple(aes.random_key(ctx.step(f"key{i}")) for i in range(11)))  # any will do, at no cost
-    out, tags = await join.tag_rows(ctx, [received(ctx, table) for table in tables], keys)
+    out, tags = await alignment.tag_rows(ctx, [received(ctx, table) for table in tables], keys)
     return tuple((np.asarray(one), in_words(rows)) for one, rows in zip(tags, out, strict=True))
 
 
-@case(join.tag_rows, tagged)
+@case(alignment.tag_rows, tagged)
 def _(s: Source) -> Call:
     tables = []
     for _ in range(s.count(1, 3)):
@@ -175,15 +175,15 @@ def _(s: Source) -> Call:
                 assert name_of.setdefault(bytes(row[:ID_BYTES]), tag.tobytes()) == tag.tobytes()
         assert len(set(name_of.values())) == len(name_of)
 
-    sizes = {"n": sum(map(len, tables)), "s": sum(rows.size for rows in tables)}
+    sizes = {size.table_rows: sum(map(len, tables)), size.table_bytes: sum(rows.size for rows in tables)}
     return Call(tuple(map(dealt, tables)), sizes, check=check)
 
 
 async def ids_checked(ctx: Context, *tables: Any) -> Any:
-    return await join.check_ids(ctx, [received(ctx, table) for table in tables])
+    return await alignment.check_ids(ctx, [received(ctx, table) for table in tables])
 
 
-@case(join.check_ids, ids_checked)
+@case(alignment.check_ids, ids_checked)
 def _(s: Source) -> Call:
     """Tables in order, and some that repeat an identifier or are out of order at one place."""
     tables, wrong = [], []
@@ -197,19 +197,19 @@ def _(s: Source) -> Call:
             place = int(s.sizes.integers(count - 1))
             ids[place + 1] = ids[place] if s.sizes.random() < 0.7 else 0
         tables.append(np.pad(ids, ((0, 0), (0, s.count(0, 3)))))
-    sizes = {"tables": len(tables), "ordered": sum(plane(len(table) - 1) for table in tables)}
+    sizes = {size.tables: len(tables), size.ordered_bytes: sum(plane(len(table) - 1) for table in tables)}
     return Call(tuple(map(dealt, tables)), sizes, ~np.array(wrong))
 
 
 async def planted(ctx: Context, noise: Any, *, tables: int, reach: int) -> Any:
-    found = await join.plant_dummies(ctx, noise, tables=tables, reach=reach)
-    return tuple(tuple(in_words(found[chosen][table]) for table in chosen) for chosen in join.sets_of(tables))
+    found = await alignment.plant_dummies(ctx, noise, tables=tables, reach=reach)
+    return tuple(tuple(in_words(found[chosen][table]) for table in chosen) for chosen in alignment.sets_of(tables))
 
 
-@case(join.plant_dummies, planted)
+@case(alignment.plant_dummies, planted)
 def _(s: Source) -> Call:
     tables, reach = s.count(2, 4), s.count(1, 40)
-    sets = join.sets_of(tables)
+    sets = alignment.sets_of(tables)
     noise = s.values.integers(-reach, reach + 1, len(sets))
 
     def check(value: Any) -> None:
@@ -225,7 +225,7 @@ def _(s: Source) -> Call:
         assert {chosen: found[chosen] for chosen in sets} == dict(zip(sets, (noise + reach).tolist(), strict=True))
         assert set(found) <= {*sets, *((table,) for table in range(tables))}
 
-    sizes = {"sets": len(sets), "d": 2 * reach, "copied": sum(len(chosen) - 1 for chosen in sets)}
+    sizes = {size.sets: len(sets), size.dummies: 2 * reach, size.copies: sum(len(chosen) - 1 for chosen in sets)}
     return Call((Z64.encode(noise),), sizes, check=check, kwargs={"tables": tables, "reach": reach})
 
 
@@ -239,7 +239,12 @@ def _(s: Source) -> Call:
     widths = [size.bit_length() for size in sizes]
     codes = [s.bits(width, (rows,)) for width in widths]
     expect = [code.words[:, None] == np.arange(1, 1 + size) for code, size in zip(codes, sizes, strict=True)]
-    declared = {"n": rows, "w": sum(sizes), "b": max(widths), "o": sum(map(one_hot_ands, widths))}
+    declared = {
+        size.rows: rows,
+        size.columns: sum(sizes),
+        size.code_bits: max(widths),
+        size.ands: sum(map(one_hot_ands, widths)),
+    }
     return Call(tuple(codes), declared, np.concatenate(expect, axis=1).astype(np.uint16), {"sizes": sizes})
 
 
@@ -287,7 +292,7 @@ def matching_of(
     """
     valid = [table for table in tables if not table.refused]
     ids = {i: list(table.ids) for i, table in enumerate(tables) if not table.refused}
-    for number, (chosen, count) in enumerate(zip(join.sets_of(len(tables)), planted, strict=False)):
+    for number, (chosen, count) in enumerate(zip(alignment.sets_of(len(tables)), planted, strict=False)):
         for table in chosen if ids.keys() >= set(chosen) else ():
             ids[table] += [person_id(i, b"planted %d" % number) for i in range(count)]
             ids[table] += [person_id(i, b"alone %d in %d" % (number, table)) for i in range(count, dummies)]
@@ -295,7 +300,7 @@ def matching_of(
     needed = {name for table in tables for name in table.attributes} if mode is Mode.INNER else ()
     if not valid:
         return Matching(np.empty((0, 0), np.intp), ())
-    return join.match(words, [table.attributes for table in valid], cliques, needed)
+    return alignment.match(words, [table.attributes for table in valid], cliques, needed)
 
 
 def times_in_tables(tags: Sequence[np.ndarray]) -> Counter[tuple[int, ...]]:

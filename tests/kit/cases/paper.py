@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from caps.shares.fixed import decode_fixed
 from caps.shares.ring import Z64, Words
-from services.mpc_server.engine import paper
+from services.mpc_server.engine import size
+from services.mpc_server.engine.paper import mechanisms as paper
+from services.mpc_server.engine.paper.fixed import decode_fixed
 from tests.kit.cases.base import Call, Source, case
 
 
@@ -38,20 +39,24 @@ def _penalised(s: Source) -> tuple[Words, dict[str, Any], Any]:
 @case(paper.paper_errors_aim)
 def _(s: Source) -> Call:
     answers, public, scores = _weighted(s)
-    return Call((answers,), {"n": len(answers), "q": len(scores), "k": 64}, scores, public)
+    return Call(
+        (answers,), {size.elements: len(answers), size.queries: len(scores), size.ring_bits: 64}, scores, public
+    )
 
 
 @case(paper.paper_errors_mwem)
 def _(s: Source) -> Call:
     answers, public, scores = _penalised(s)
-    return Call((answers,), {"n": len(answers), "q": len(scores), "k": 64}, scores, public)
+    return Call(
+        (answers,), {size.elements: len(answers), size.queries: len(scores), size.ring_bits: 64}, scores, public
+    )
 
 
 @case(paper.paper_normalise)
 def _(s: Source) -> Call:
     errors = s.signed(Z64, (s.count(1, 60),), 62)
     signed = Z64.signed(errors)
-    return Call((errors,), {"q": len(errors), "k": 64}, signed - signed.max())
+    return Call((errors,), {size.queries: len(errors), size.ring_bits: 64}, signed - signed.max())
 
 
 def _softmax(scores: Any) -> Any:
@@ -71,7 +76,13 @@ def _(s: Source) -> Call:
         assert np.all(np.abs(decode_fixed(value, frac=frac) - expected) <= (4 + expected * count / 2) * 2.0**-frac)
 
     kwargs = {"epsilon": epsilon, "sensitivity": sensitivity, "frac": frac}
-    return Call((errors.view(Z64.dtype),), {"q": count, "k": 64, "f": frac}, None, kwargs, check)
+    return Call(
+        (errors.view(Z64.dtype),),
+        {size.queries: count, size.ring_bits: 64, size.fraction_bits: frac},
+        None,
+        kwargs,
+        check,
+    )
 
 
 @case(paper.paper_random_index)
@@ -83,7 +94,7 @@ def _(s: Source) -> Call:
     probabilities = np.zeros((rows, count), Z64.dtype)
     probabilities[np.arange(rows), places] = weights
     expected = np.where(weights == 0, count - 1, places)
-    sizes = {"m": rows, "q": count, "k": 64, "f": frac}
+    sizes = {size.rows: rows, size.queries: count, size.ring_bits: 64, size.fraction_bits: frac}
     return Call((probabilities,), sizes, expected.astype(np.uint64), {"frac": frac})
 
 
@@ -100,7 +111,13 @@ def _selected(answers: Words, public: dict[str, Any], scores: Any, s: Source) ->
     frac, epsilon, sensitivity = s.count(8, 24), float(s.sizes.uniform(0.1, 10)), float(s.sizes.integers(1, 19))
     check = _choice(scores, epsilon, sensitivity * public.get("unit", 1), frac)
     kwargs = {**public, "epsilon": epsilon, "sensitivity": sensitivity, "frac": frac}
-    return Call((answers,), {"n": len(answers), "q": len(scores), "k": 64, "f": frac}, None, kwargs, check)
+    return Call(
+        (answers,),
+        {size.elements: len(answers), size.queries: len(scores), size.ring_bits: 64, size.fraction_bits: frac},
+        None,
+        kwargs,
+        check,
+    )
 
 
 @case(paper.paper_select)
@@ -125,7 +142,9 @@ def _measured(s: Source) -> Call:
         assert len(answers) < 4 or np.any(noise)
 
     kwargs = {"scale": scale, "frac": frac}
-    return Call((answers,), {"n": len(answers), "k": 64, "f": frac}, None, kwargs, check)
+    return Call(
+        (answers,), {size.elements: len(answers), size.ring_bits: 64, size.fraction_bits: frac}, None, kwargs, check
+    )
 
 
 case(paper.paper_measure_irwin_hall)(_measured)

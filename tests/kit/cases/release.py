@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from caps.shares.ring import Z32, Z64
-from services.mpc_server.engine import release, steps
-from services.mpc_server.testing.world import Bits, PerParty
+from services.mpc_server.engine import release, size, steps, verbs
+from services.mpc_server.testing.world import Bits
 from tests.kit.cases.base import Call, Source, case
 
 
 @case(release.count_bits)
 def _(s: Source) -> Call:
     x = s.words(Z64, s.shape(), 32)
-    return Call((x,), {"n": x.size}, x)
+    return Call((x,), {size.elements: x.size}, x)
 
 
 @case(release.bits_below)
@@ -24,7 +24,7 @@ def _(s: Source) -> Call:
     if s.fill == "random":
         bound = np.where(s.values.random(shape) < 0.2, x.words, bound)
     bound = np.asarray(bound)
-    return Call((x,), {"n": bound.size, "w": width}, x.words < bound, {"bound": bound})
+    return Call((x,), {size.elements: bound.size, size.width: width}, x.words < bound, {"bound": bound})
 
 
 def _starts(s: Source, count: int) -> np.ndarray:
@@ -33,13 +33,15 @@ def _starts(s: Source, count: int) -> np.ndarray:
     return np.flatnonzero(chosen)
 
 
-@case(release.signed_sums)
+@case(verbs.signed_sums)
 def _(s: Source) -> Call:
     ring, count = s.ring(Z32, Z64), s.count()
     sign, y, starts = s.bits(1, (count,)), s.words(ring, (count,)), _starts(s, count)
     turned = np.where(sign.words != 0, np.negative(y), y)
     expect = np.add.reduceat(turned, starts, dtype=ring.dtype)
-    return Call((sign, y), {"n": count, "m": len(starts), "k": ring.bits}, expect, {"starts": starts})
+    return Call(
+        (sign, y), {size.elements: count, size.sums: len(starts), size.ring_bits: ring.bits}, expect, {"starts": starts}
+    )
 
 
 @case(release.error_scores)
@@ -54,7 +56,7 @@ def _(s: Source) -> Call:
     distance = np.abs(x.astype(np.int64) * 256 - estimate)
     expect = (np.add.reduceat(distance, starts) - bias) * weights
     kwargs = {"estimate": estimate, "starts": starts, "bias": bias, "weights": weights}
-    return Call((x, Bits(x, 32)), {"n": count, "m": len(starts)}, expect, kwargs)
+    return Call((x, Bits(x, 32)), {size.elements: count, size.sums: len(starts)}, expect, kwargs)
 
 
 @case(release.noisy_argmax)
@@ -64,22 +66,14 @@ def _(s: Source) -> Call:
     if s.fill == "random" and count > 2:
         scores[1], noise[1] = scores[0], noise[0]
     total = Z64.signed(scores + noise)
-    return Call((scores, noise), {"n": count}, np.uint64(total.argmax()))
+    return Call((scores, noise), {size.elements: count}, np.uint64(total.argmax()))
 
 
 @case(release.noisy_counts)
 def _(s: Source) -> Call:
     shape = s.shape()
     x, noise = s.words(Z64, shape, 32), s.signed(Z64, shape, 40)
-    return Call((x, noise), {"n": x.size}, Z64.signed(np.asarray(x + noise)))
-
-
-@case(release.counts_with_own_noise)
-def _(s: Source) -> Call:
-    shape = s.shape()
-    x = s.words(Z64, shape, 32)
-    own = [s.sizes.integers(-(1 << 20), 1 << 20, shape) for _ in range(3)]
-    return Call((x, PerParty(*map(np.asarray, own))), {"n": x.size}, x.astype(np.int64) + sum(own))
+    return Call((x, noise), {size.elements: x.size}, Z64.signed(np.asarray(x + noise)))
 
 
 @case(steps.signed_from_bits)
@@ -88,4 +82,4 @@ def _(s: Source) -> Call:
     x = s.bits(width, s.shape())
     unused = 64 - width
     signed = Z64.signed(np.asarray(x.words << np.uint64(unused))) >> unused
-    return Call((x,), {"n": x.words.size, "w": width}, signed)
+    return Call((x,), {size.elements: x.words.size, size.width: width}, signed)

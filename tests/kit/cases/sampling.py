@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from caps.basics.schemes import REP3
 from caps.dp.noise import clear
 from caps.dp.noise.plans import (
     GeometricPlan,
@@ -20,8 +21,9 @@ from caps.dp.noise.plans import (
 )
 from caps.shares.prss import expand
 from caps.shares.ring import Z32, Z64, Words, plane_words
-from services.mpc_server.engine import boolean, sampling
-from services.mpc_server.engine.context import Party
+from services.mpc_server.engine import boolean, sampling, size
+from services.mpc_server.engine.context import Runtime
+from services.mpc_server.engine.cost import Size
 from services.mpc_server.testing.world import STUDY, World
 from tests.kit.cases.base import Call, Source, case
 
@@ -37,7 +39,10 @@ class WorldBits:
     """The bits that a world's three servers draw under a label, put together: what no one of them knows."""
 
     def __init__(self, world: World) -> None:
-        self._keys = [Party(c, study=STUDY, scope=b"world").context.prss.mine for c in world.channels()]
+        self._keys = [
+            Runtime(channel, study=STUDY, scheme=REP3, scope=b"world").context.prss.keys[component]
+            for component, channel in enumerate(world.channels())
+        ]
 
     def bits(self, label: bytes, width: int, shape: tuple[int, ...]) -> Words:
         extents = (width, plane_words(prod(shape)))
@@ -52,7 +57,7 @@ def _(s: Source) -> Call:
     bits = x.words[..., None] >> np.arange(x.width, dtype=np.uint64) & np.uint64(1)
     runs = np.minimum.accumulate(bits.reshape(*x.words.shape, blocks, block), axis=-1).reshape(bits.shape)
     expect = np.asarray((runs << np.arange(x.width, dtype=np.uint64)).sum(-1, dtype=np.uint64))
-    return Call((x,), {"n": x.words.size, "w": x.width, "b": block}, expect, {"block": block})
+    return Call((x,), {size.elements: x.words.size, size.width: x.width, size.block: block}, expect, {"block": block})
 
 
 @case(boolean.plane_dot)
@@ -62,17 +67,17 @@ def _(s: Source) -> Call:
     both = np.asarray(x.words & y.words)[..., None] >> (np.arange(blocks, dtype=np.uint64) * np.uint64(block))
     parity = np.bitwise_count(both & np.uint64((1 << block) - 1)).astype(np.uint64) & np.uint64(1)
     expect = np.asarray((parity << np.arange(blocks, dtype=np.uint64)).sum(-1, dtype=np.uint64))
-    return Call((x, y), {"n": x.words.size, "w": x.width, "b": block}, expect, {"block": block})
+    return Call((x, y), {size.elements: x.words.size, size.width: x.width, size.block: block}, expect, {"block": block})
 
 
 @case(boolean.one_hot)
 def _(s: Source) -> Call:
     x = s.bits(s.count(1, 6), s.shape())
-    return Call((x,), {"n": x.words.size, "w": x.width}, np.asarray(np.uint64(1) << x.words))
+    return Call((x,), {size.elements: x.words.size, size.width: x.width}, np.asarray(np.uint64(1) << x.words))
 
 
 def drawn(
-    protocol: Callable[..., Any], sizes: dict[str, int], shape: tuple[int, ...], bits: int, **kwargs: Any
+    protocol: Callable[..., Any], sizes: dict[Size, int], shape: tuple[int, ...], bits: int, **kwargs: Any
 ) -> Call:
     """A call without secret inputs: test_registry runs it in World(1), whose bits the clear twin is given."""
 
@@ -84,24 +89,35 @@ def drawn(
         expect = twin(WorldBits(World(1)), LABEL, kwargs.get("plan") or kwargs["table"], shape)
         assert np.array_equal(value.astype(np.uint64), expect.astype(np.uint64) & np.uint64((1 << bits) - 1))
 
-    return Call((), sizes | {"n": prod(shape)}, None, kwargs | {"shape": shape}, shape_only, like_the_twin)
+    return Call((), sizes | {size.elements: prod(shape)}, None, kwargs | {"shape": shape}, shape_only, like_the_twin)
 
 
 @case(sampling.alias_draw)
 def _(s: Source) -> Call:
     table = half_gaussian(SIGMA2[s.count(0, 3)])
-    return drawn(sampling.alias_draw, {"p": table.index_bits, "w": table.width}, s.shape(), 64, table=table)
+    return drawn(
+        sampling.alias_draw, {size.index_bits: table.index_bits, size.width: table.width}, s.shape(), 64, table=table
+    )
 
 
 @case(sampling.discrete_gaussian)
 def _(s: Source) -> Call:
     plan, ring = gaussian_plan(SIGMA2[s.count(0, len(SIGMA2) - 1)]), s.ring(Z32, Z64)
-    sizes = {"p": plan.table.index_bits, "w": plan.table.width, "j": len(plan.coefficients), "k": ring.bits}
+    sizes = {
+        size.index_bits: plan.table.index_bits,
+        size.width: plan.table.width,
+        size.terms: len(plan.coefficients),
+        size.ring_bits: ring.bits,
+    }
     return drawn(sampling.discrete_gaussian, sizes, s.shape(), ring.bits, plan=plan, ring=ring)
 
 
-def _digits(plan: GeometricPlan) -> dict[str, int]:
-    return {"p": max(t.index_bits for t in plan.tables), "w": plan.width, "d": len(plan.tables)}
+def _digits(plan: GeometricPlan) -> dict[Size, int]:
+    return {
+        size.index_bits: max(t.index_bits for t in plan.tables),
+        size.width: plan.width,
+        size.digits: len(plan.tables),
+    }
 
 
 @case(sampling.geometric)
@@ -113,12 +129,12 @@ def _(s: Source) -> Call:
 @case(sampling.discrete_laplace)
 def _(s: Source) -> Call:
     plan, ring = laplace_plan(SCALES[s.count(0, len(SCALES) - 1)]), s.ring(Z32, Z64)
-    sizes = _digits(plan.geometric) | {"k": ring.bits}
+    sizes = _digits(plan.geometric) | {size.ring_bits: ring.bits}
     return drawn(sampling.discrete_laplace, sizes, s.shape(), ring.bits, plan=plan, ring=ring)
 
 
 @case(sampling.gumbel)
 def _(s: Source) -> Call:
     plan = selection_plan(*SELECTIONS[s.count(0, len(SELECTIONS) - 1)])
-    sizes = {"p": plan.table.index_bits, "w": plan.table.width, "f": plan.free}
+    sizes = {size.index_bits: plan.table.index_bits, size.width: plan.table.width, size.free_bits: plan.free}
     return drawn(sampling.gumbel, sizes, s.shape(), plan.width, plan=plan)

@@ -15,6 +15,7 @@ import pytest
 
 from services.mpc_server import build
 from services.mpc_server.build import brief, build_digest, source_digests
+from services.mpc_server.engine.cost import Cost
 from services.mpc_server.engine.registry import REGISTRY
 
 ROOT = Path(__file__).parents[3]
@@ -84,7 +85,7 @@ def test_protocols_tables_and_numpy_are_part_of_it(monkeypatch: pytest.MonkeyPat
     seen = [changed()]
     name = next(iter(REGISTRY))
     with monkeypatch.context() as patch:
-        patch.setitem(REGISTRY, name, replace(REGISTRY[name], rounds="99"))
+        patch.setitem(REGISTRY, name, replace(REGISTRY[name], costs={"rep3": Cost(rounds=99, sent=0)}))
         seen.append(changed())
     with monkeypatch.context() as patch:
         patch.setattr(build, "VERSION", "caps/v2/noise")

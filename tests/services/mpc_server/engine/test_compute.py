@@ -17,28 +17,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from caps.basics.schemes import REP3
 from caps.data.domain import MISSING, Attribute, Domain, Layout
 from caps.errors import DomainError, ShareError
 from caps.shares.ring import Z16, Z22, Z24, Z32, Z64, Ring
 from caps.shares.sharing import deal, reconstruct
-from services.mpc_server.engine import compute
-from services.mpc_server.engine.compute import (
-    COMBINATIONS,
-    GROUP_ROWS,
-    add_marginals,
-    check_one_hot,
-    check_totals,
-    combinations_of_totals,
-    compute_answers,
-    count,
-    count_paper,
-    count_sizes,
-    paper_sizes,
-    recipe_of,
-)
-from services.mpc_server.engine.conversion import lift
-from services.mpc_server.engine.registry import REGISTRY, evaluate
+from services.mpc_server.engine import counting, size, validity
+from services.mpc_server.engine.compute import add_marginals, compute_answers
+from services.mpc_server.engine.cost import Size
+from services.mpc_server.engine.counting import GROUP_ROWS, count, count_sizes
+from services.mpc_server.engine.kernels import gram_of_parts
+from services.mpc_server.engine.paper.counting import count_paper, paper_sizes
+from services.mpc_server.engine.recipe import recipe_of
+from services.mpc_server.engine.registry import REGISTRY
+from services.mpc_server.engine.rep3 import local
 from services.mpc_server.engine.shares import AShare, Owner
+from services.mpc_server.engine.validity import COMBINATIONS, check_one_hot, check_totals, combinations_of_totals
+from services.mpc_server.engine.verbs import lift
 from services.mpc_server.testing.world import STUDY, Failed, Outcome, PerParty, Recorder, World, uniform_words
 from tests.kit.cases.compute import (
     coalesce_all,
@@ -57,10 +52,10 @@ answers = described(compute_answers)
 checked = listed(check_one_hot)
 
 
-def assert_cost(name: str, outcome: Outcome, sizes: dict[str, int]) -> None:
-    declared = REGISTRY[name]
-    assert outcome.rounds == declared.rounds_for(**sizes)
-    assert outcome.sent == tuple(declared.sent_by(party, **sizes) for party in range(3))
+def assert_cost(name: str, outcome: Outcome, sizes: dict[Size, int]) -> None:
+    declared = REGISTRY[name].costs["rep3"]
+    assert outcome.rounds == declared.rounds_for(sizes)
+    assert outcome.sent == tuple(declared.sent_by(party, sizes) for party in range(3))
 
 
 def nine_attributes(*degrees: int) -> Layout:
@@ -181,7 +176,7 @@ def test_what_is_sent_does_not_depend_on_the_rows_and_is_small() -> None:
     assert max(outcomes[0].sent) <= 100_000
     for rows in (1, GROUP_ROWS):
         sizes = count_sizes(layout, rows)
-        assert max(REGISTRY["count"].sent_by(party, **sizes) for party in range(3)) == max(outcomes[0].sent)
+        assert max(REGISTRY["count"].costs["rep3"].sent_by(party, sizes) for party in range(3)) == max(outcomes[0].sent)
 
 
 def test_the_papers_way_gives_the_same_and_sends_every_row() -> None:
@@ -223,7 +218,7 @@ def test_words_of_32_bits_count_further_and_what_is_sent_is_the_same_for_any_row
         assert np.array_equal(outcome.value, layout.marginals(codes))
         sizes = count_sizes(layout, rows, Z32.bits)
         assert_cost("count", outcome, sizes)
-        sent.append([party - 4 * rows * sizes["q"] for party in outcome.sent])
+        sent.append([party - 4 * rows * sizes[size.product_columns] for party in outcome.sent])
     assert sent[0] == sent[1]
 
 
@@ -258,24 +253,24 @@ def test_columns_that_were_shared_in_24_bits_are_checked_and_counted() -> None:
 
 @pytest.mark.parametrize("layout", [WIDE, Layout(WIDE.domain, WIDE.cliques[:3])], ids=["triples", "pairs"])
 def test_large_groups_are_added_too(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute, "WIDE_GROUP_ROWS", 30)
+    monkeypatch.setattr(counting, "WIDE_GROUP_ROWS", 30)
     codes = random_codes(1, layout.domain, 101)
     one_hot = in_words(Z32, layout.domain.one_hot(codes), np.random.default_rng(1))
     outcome = World(1).run(count, one_hot, layout=layout)
     assert np.array_equal(outcome.value, layout.marginals(codes))
     sizes = count_sizes(layout, 101, Z32.bits)
     assert_cost("count", outcome, sizes)
-    assert evaluate("row_groups(n, r)", **sizes) == 4
+    assert counting.row_groups(101, Z32.bits) == 4
 
 
 def test_no_group_is_larger_than_what_its_counts_hold() -> None:
     for ring in (Z16, Z32):
-        counted = compute._WIDTHS[ring].counted
+        counted = validity.WIDTHS[ring].counted
         assert counted.dtype == ring.dtype
-        assert compute._group_rows(ring.bits) == (1 << counted.bits) - 1
-    assert compute._WIDTHS[Z32] == (Z24, Z22)
+        assert counting._group_rows(ring.bits) == (1 << counted.bits) - 1
+    assert validity.WIDTHS[Z32] == (Z24, Z22)
     for rows, groups in ((65_536, 1), ((1 << 22) - 1, 1), (1 << 22, 2)):
-        assert compute.row_groups(rows, Z32.bits) == groups
+        assert counting.row_groups(rows, Z32.bits) == groups
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -284,27 +279,28 @@ def test_counts_of_22_bits_are_lifted_exactly_whatever_stands_above_them(seed: i
     above = uniform_words(seed, edges.shape, Z32) << np.uint32(22)
     outcome = World(seed).run(lift, edges + above, ring=Z64, modulo=Z22)
     assert np.array_equal(outcome.value, edges)
-    assert_cost("lift", outcome, {"n": edges.size, "k": 22, "t": 64})
+    assert_cost("lift", outcome, {size.elements: edges.size, size.ring_bits: 22, size.target_bits: 64})
 
 
 def test_a_count_of_the_largest_group_is_exact() -> None:
     """4,194,303 equal rows, of which one is held."""
     ones = np.broadcast_to(np.array([[1]], np.uint32), ((1 << 22) - 1, 1))
-    assert Z22.reduce(compute.gram_of_parts([(ones,)], modulo=Z22)).tolist() == [[(1 << 22) - 1]]
+    assert Z22.reduce(gram_of_parts([(ones,)], modulo=Z22)).tolist() == [[(1 << 22) - 1]]
 
 
 def test_rows_are_worked_through_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks and groups of a few rows, so that every loop runs several times and ends with a short one."""
-    monkeypatch.setattr(compute, "BLOCK_ROWS", 8)
-    monkeypatch.setattr(compute, "BLOCK_WORDS", 64)
-    monkeypatch.setattr(compute, "GROUP_ROWS", 30)
+    monkeypatch.setattr(counting, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(local, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(counting, "BLOCK_WORDS", 64)
+    monkeypatch.setattr(counting, "GROUP_ROWS", 30)
     domain = Domain(tuple(Attribute(f"a{i}", size, nullable=True) for i, size in enumerate((2, 3, 4, 2))))
     layout = Layout(domain, domain.downward_closure([domain.names]))
     codes = random_codes(5, domain, 101)
     outcome = World(1).run(count, domain.one_hot(codes), layout=layout)
     assert np.array_equal(outcome.value, layout.marginals(codes))
     assert_cost("count", outcome, count_sizes(layout, 101))
-    assert evaluate("row_blocks(n, p, r)", **count_sizes(layout, 101)) == 3 * 4 + 2
+    assert counting.row_blocks(101, count_sizes(layout, 101)[size.pool_columns], Z16.bits) == 3 * 4 + 2
     outcome = World(1).run(count_paper, Z64.encode(codes), layout=layout)
     assert np.array_equal(outcome.value, layout.marginals(codes))
     assert_cost("count_paper", outcome, paper_sizes(layout, 101))
@@ -327,7 +323,7 @@ def test_cliques_share_products_and_the_cheap_attributes_are_multiplied() -> Non
 def test_all_parties_make_the_same_recipe() -> None:
     """Nothing in it may depend on the order of a set, which differs from process to process."""
     program = (
-        "import hashlib; from caps.data.domain import *; from services.mpc_server.engine.compute import recipe_of\n"
+        "import hashlib; from caps.data.domain import *; from services.mpc_server.engine.recipe import recipe_of\n"
         "d = Domain([Attribute(f'a{i}', 2 + i % 3) for i in range(6)])\n"
         "r = recipe_of(Layout(d, d.downward_closure([d.names[:4], d.names[2:]])))\n"
         "parts = [*(a for level in r.levels for a in level), r.paired, *r.pairs, r.order]\n"
@@ -372,7 +368,7 @@ def test_each_kind_of_bad_entry_is_found_and_its_holder_named(bad: list[int], ro
     wrong[row, 3 * attribute : 3 * attribute + 3] = bad
     outcome = World(row).run(checked, good, wrong, np.zeros_like(good), good[:1], blocks=[domain.sizes] * 4)
     assert outcome.value.tolist() == [True, False, True, True]
-    assert_cost("check_one_hot", outcome, {"u": 4, "r": 16})
+    assert_cost("check_one_hot", outcome, {size.column_inputs: 4, size.word_bits: 16})
 
 
 WIDE_BAD_BLOCKS = {
@@ -401,21 +397,21 @@ def test_each_kind_of_bad_entry_is_found_in_large_words(bad: list[int]) -> None:
     arguments = [in_words(Z32, words, generator) for words in (good, wrong, np.zeros_like(good), good[:1])]
     outcome = World(1).run(checked, *arguments, blocks=[domain.sizes] * 4)
     assert outcome.value.tolist() == [True, False, True, True]
-    assert_cost("check_one_hot", outcome, {"u": 4, "r": 32})
+    assert_cost("check_one_hot", outcome, {size.column_inputs: 4, size.word_bits: 32})
 
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is opened from now on, in order, by every party."""
     found = []
-    reveal = compute.reveal
+    reveal = validity.reveal
 
     async def watched(ctx: Any, x: AShare) -> Any:
         words = await reveal(ctx, x)
         found.append(words)
         return words
 
-    monkeypatch.setattr(compute, "reveal", watched)
+    monkeypatch.setattr(validity, "reveal", watched)
     return found
 
 
@@ -442,11 +438,11 @@ def test_a_contribution_that_is_wrong_in_a_matching_way_is_found() -> None:
 
 def one_combination_finds(columns_: np.ndarray, sizes: tuple[int, ...], seeds: int) -> float:
     """How often one random combination is not zero, over all combinations of rows and columns for each seed."""
-    shares = [AShare(Owner(party, STUDY), *parts) for party, parts in enumerate(dealt(columns_))]
+    shares = [AShare(Owner(party, STUDY, REP3), *parts) for party, parts in enumerate(dealt(columns_))]
     found = 0
     for seed in range(seeds):
         coins = uniform_words(seed, (4,), Z64).tobytes()
-        summands = [compute._one_hot_summand(share, sizes, coins, b"/0") for share in shares]
+        summands = [validity._deviations(share, sizes, coins, b"/0").parts[0] for share in shares]
         found += int(np.count_nonzero(sum(summands[1:], start=summands[0])))
     return found / (seeds * COMBINATIONS**2)
 
@@ -467,29 +463,29 @@ def test_one_combination_finds_the_least_error_in_a_quarter_of_cases() -> None:
     assert one_combination_finds(two_ones, domain.sizes, 100) == pytest.approx(1 / 4, abs=0.02)
     half = np.where(good == 1, 1 << 15, 0).astype(np.uint16)
     assert one_combination_finds(half, domain.sizes, 100) == pytest.approx(1 / 2, abs=0.02)
-    assert 2 * 2.0**-COMBINATIONS < 2.0**-compute.SOUNDNESS_BITS
+    assert 2 * 2.0**-COMBINATIONS < 2.0**-validity.SOUNDNESS_BITS
 
 
 def test_one_coin_of_a_row_or_column_is_as_good_as_another() -> None:
     """Every position is covered: the coins of each row and of each column are fair and differ."""
     seed = uniform_words(3, (4,), Z64).tobytes()
-    coins = compute._coins(seed, b"/0/rows/0", 4000)
+    coins = validity.coins(seed, b"/0/rows/0", 4000)
     assert coins.shape == (4000, COMBINATIONS)
     assert set(np.unique(coins)) == {0, 1}
     assert np.abs(coins.mean(axis=0) - 0.5).max() < 0.05
     assert np.abs(np.corrcoef(coins[:, :16].T) - np.eye(16)).max() < 0.08
-    assert not np.array_equal(coins, compute._coins(seed, b"/1/rows/0", 4000))
+    assert not np.array_equal(coins, validity.coins(seed, b"/1/rows/0", 4000))
 
 
 def test_coins_are_not_known_before_they_are_tossed() -> None:
     """They change with the keys of any two parties, so none of the three can foresee them."""
-    tossed = {World(1, keys=keys).run(compute.toss).value.tobytes() for keys in range(5)}
+    tossed = {World(1, keys=keys).run(validity.toss).value.tobytes() for keys in range(5)}
     assert len(tossed) == 5
     secrets = World(1).pair_secrets()
     for pair in secrets:
         world = World(1)
         world.pair_secrets = lambda pair=pair: secrets | {pair: bytes(32)}  # type: ignore[method-assign]
-        tossed.add(world.run(compute.toss).value.tobytes())
+        tossed.add(world.run(validity.toss).value.tobytes())
     assert len(tossed) == 8
 
 
@@ -500,7 +496,7 @@ def fixed_toss(monkeypatch: pytest.MonkeyPatch) -> bytes:
     async def toss(ctx: Any) -> Any:
         return words
 
-    monkeypatch.setattr(compute, "toss", toss)
+    monkeypatch.setattr(validity, "toss", toss)
     return words.tobytes()
 
 
@@ -510,7 +506,7 @@ def test_totals_that_foresee_the_coins_pass_and_others_do_not(monkeypatch: pytes
     kwargs = {"layouts": [layout], "bits": 16}
     with monkeypatch.context() as patched:
         seed = fixed_toss(patched)
-        r = compute.expand(seed, compute._COINS + b"/totals/0", (2, 1), Z64).reshape(-1)
+        r = validity.expand(seed, validity._COINS + b"/totals/0", (2, 1), Z64).reshape(-1)
         foreseen = np.concatenate([np.zeros(1, Z64.dtype), r[1:], -r[:1]])
         assert World(1).run(listed(check_totals), foreseen, **kwargs).value.tolist() == [True]
     assert World(1).run(listed(check_totals), foreseen, **kwargs).value.tolist() == [False]
@@ -518,13 +514,13 @@ def test_totals_that_foresee_the_coins_pass_and_others_do_not(monkeypatch: pytes
 
 def test_columns_are_combined_with_the_coins_tossed(monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
-    summand = compute._one_hot_summand
+    summand = validity._deviations
 
     def watched(x: AShare, sizes: Any, seed: bytes, label: bytes) -> Any:
         used.append((seed, label))
         return summand(x, sizes, seed, label)
 
-    monkeypatch.setattr(compute, "_one_hot_summand", watched)
+    monkeypatch.setattr(validity, "_deviations", watched)
     seed = fixed_toss(monkeypatch)
     assert World(1).run(checked, COLUMNS, COLUMNS, blocks=[(7,), DOMAIN.sizes]).value.tolist() == [False, True]
     assert set(used) == {(seed, b"/0"), (seed, b"/1")}
@@ -560,15 +556,15 @@ def peak_of_counting(rows: int) -> int:
 
 def test_products_of_columns_work_in_blocks_of_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """400 products to a row and party: four times the rows need little more than the columns themselves."""
-    monkeypatch.setattr(compute, "BLOCK_WORDS", 1 << 18)
+    monkeypatch.setattr(counting, "BLOCK_WORDS", 1 << 18)
     assert peak_of_counting(8192) < 1.5 * peak_of_counting(2048)
 
 
 def test_the_check_works_in_blocks_of_bounded_memory() -> None:
     rows, width = 20_000, 100
-    share = AShare(Owner(0, STUDY), uniform_words(1, (rows, width), Z16), uniform_words(2, (rows, width), Z16))
+    share = AShare(Owner(0, STUDY, REP3), uniform_words(1, (rows, width), Z16), uniform_words(2, (rows, width), Z16))
     tracemalloc.start()
-    compute._one_hot_summand(share, (10,) * 10, bytes(32), b"/0")
+    validity._deviations(share, (10,) * 10, bytes(32), b"/0")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < rows * width * 2 * 2
@@ -579,14 +575,14 @@ def test_columns_of_several_holders_are_never_copied_whole(monkeypatch: pytest.M
     layout = Layout(domain, domain.downward_closure([("a0", "a5"), ("a2", "a3")]))
     codes = random_codes(1, domain, 1000)
     joined: list[tuple[int, int]] = []
-    concatenate = compute.concatenate
+    concatenate = counting.concatenate
 
     def watched(shares: Any, axis: int = 0) -> Any:
         joined.append((axis, shares[0].shape[0]))
         return concatenate(shares, axis)
 
-    monkeypatch.setattr(compute, "concatenate", watched)
-    monkeypatch.setattr(compute, "GROUP_ROWS", 300)
+    monkeypatch.setattr(counting, "concatenate", watched)
+    monkeypatch.setattr(counting, "GROUP_ROWS", 300)
     halves = (domain.names[:3], domain.names[3:])
     arguments = [domain.project(half).one_hot(codes[:, [domain.position(name) for name in half]]) for half in halves]
     inputs = [columns("A", halves[0]), columns("B", halves[1])]
@@ -595,8 +591,8 @@ def test_columns_of_several_holders_are_never_copied_whole(monkeypatch: pytest.M
     assert np.array_equal(marginals, layout.marginals(codes))
     assert {rows for axis, rows in joined if axis == 1} == {4}  # the counts of four groups
     joined.clear()
-    monkeypatch.setattr(compute, "BLOCK_ROWS", 200)
-    monkeypatch.setattr(compute, "BLOCK_WORDS", 1)
+    monkeypatch.setattr(counting, "BLOCK_ROWS", 200)
+    monkeypatch.setattr(counting, "BLOCK_WORDS", 1)
     layout = Layout(domain, (*layout.cliques, ("a0", "a3", "a5")))
     marginals, _ = World(1).run(answers, *arguments, inputs=inputs, layout=layout).value
     assert np.array_equal(marginals, layout.marginals(codes))
@@ -662,7 +658,7 @@ def test_as_many_sums_are_opened_as_two_to_the_minus_forty_takes(bits: int, cell
 def test_of_a_refused_contribution_only_a_power_of_two_is_seen(opened: list[Any]) -> None:
     deviations = np.full((64, 64), 4 * 5, np.uint16)
     deviations[0] = 0
-    flags = World(1).run(compute._all_zero, deviations).value
+    flags = World(1).run(validity._all_zero, deviations).value
     assert flags.tolist() == [True] + [False] * 63
     words = opened[0][1:].reshape(-1)
     assert not opened[0][0].any()

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caps.errors import DomainError, ShareError
-from caps.shares.fixed import FRAC, decode_fixed, encode_fixed
 from caps.shares.ring import Z16, Z32, Z64
-from services.mpc_server.engine import fixedpoint as fp
+from services.mpc_server.engine.paper import fixedpoint as fp
+from services.mpc_server.engine.paper.fixed import FRAC, decode_fixed, encode_fixed
 from services.mpc_server.testing.world import Bits, Failed, Recorder, World
 
 pytestmark = pytest.mark.property

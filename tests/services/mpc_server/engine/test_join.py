@@ -11,18 +11,20 @@ import pytest
 from hypothesis import given, settings
 from scipy import stats
 
+from caps.basics.schemes import REP3
 from caps.data.domain import MISSING, Attribute, Domain, Layout
 from caps.data.linkage import ID_BYTES, RowFormat
 from caps.errors import DomainError, ShareError
 from caps.shares.prss import Prss
 from caps.shares.ring import Z32, Z64
-from services.mpc_server.engine import join
+from services.mpc_server.engine import alignment, join
 from services.mpc_server.engine.aes import RoundKeys, random_key
+from services.mpc_server.engine.alignment import Dummies, match
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.join import Dummies, Mode, compute_joined_answers, join_answers, match
+from services.mpc_server.engine.join import Mode, compute_joined_answers, join_answers
 from services.mpc_server.engine.registry import REGISTRY
-from services.mpc_server.engine.shares import Owner
-from services.mpc_server.engine.shuffle import RowShare, _Pair
+from services.mpc_server.engine.rep3.shuffle import _Pair
+from services.mpc_server.engine.shares import Owner, RowShare
 from services.mpc_server.testing.world import STUDY, Failed, Outcome, Recorder, World
 from tests.kit.cases.base import Source, sources
 from tests.kit.cases.join import (
@@ -69,7 +71,7 @@ def run_join(
 
 def assert_as_in_the_clear(layout: Layout, tables: list[Table], mode: Mode) -> None:
     """With dummies and without, at the cost declared."""
-    noise = np.random.default_rng(len(tables[0].ids)).integers(-REACH, REACH + 1, len(join.sets_of(len(tables))))
+    noise = np.random.default_rng(len(tables[0].ids)).integers(-REACH, REACH + 1, len(alignment.sets_of(len(tables))))
     assert_joined(layout, tables, mode, None)
     assert_joined(layout, tables, mode, noise)
 
@@ -82,9 +84,9 @@ def assert_joined(layout: Layout, tables: list[Table], mode: Mode, noise: np.nda
     reach, planted = (0, []) if noise is None else (REACH, (noise + REACH).tolist())
     matching = matching_of(tables, layout.cliques, mode, planted, 2 * reach)
     sizes = join.join_sizes(extents_of(tables), matching, layout, reach=reach)
-    declared = REGISTRY["join_answers"]
-    assert outcome.rounds == declared.rounds_for(**sizes)
-    assert outcome.sent == tuple(declared.sent_by(party, **sizes) for party in range(3))
+    declared = REGISTRY["join_answers"].costs["rep3"]
+    assert outcome.rounds == declared.rounds_for(sizes)
+    assert outcome.sent == tuple(declared.sent_by(party, sizes) for party in range(3))
 
 
 @modes
@@ -179,14 +181,14 @@ def test_padding_and_forged_codes_count_nowhere() -> None:
 
 @modes
 def test_rows_in_several_blocks_and_groups(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join, "CACHED_BLOCKS", 64)
+    monkeypatch.setattr(alignment, "CACHED_BLOCKS", 64)
     monkeypatch.setattr(join, "GROUP_WORDS", 1)
     tables = [
         table_of(SIX, "abcd", list(range(150)), 1),
         table_of(SIX, "cde", list(range(100, 230)), 2),
         table_of(SIX, "f", list(range(0, 230, 2)), 3),
     ]
-    assert join.tag_blocks(395) == 7
+    assert alignment.tag_blocks(395) == 7
     assert_as_in_the_clear(PAIRS, tables, mode)
     assert_as_in_the_clear(TRIPLES, tables, mode)
 
@@ -269,17 +271,17 @@ def test_the_same_persons_have_other_tags_in_another_session_in_another_order() 
 
 def test_opened_tags_are_uniform_bytes_and_padding_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[np.ndarray] = []
-    original = join.reveal_bits
+    original = alignment.reveal_bits
 
     async def watched(ctx: Context, x: Any, **kwargs: Any) -> Any:
         if x.size % 64:
-            last = np.stack([x.mine[:, -1], x.next[:, -1]]) >> np.uint64(x.size % 64)
+            last = np.stack([part[:, -1] for part in x.components]) >> np.uint64(x.size % 64)
             assert not last.any()
         words = await original(ctx, x, **kwargs)
         opened.append(words)
         return words
 
-    monkeypatch.setattr(join, "reveal_bits", watched)
+    monkeypatch.setattr(alignment, "reveal_bits", watched)
     World(4).run(tagged, dealt(table_of(SIX, "abcd", list(range(1000)), 1).rows(SIX)))
     octets = np.concatenate(opened).view(np.uint8)
     assert octets.size == 3 * 1000 * ID_BYTES
@@ -312,8 +314,8 @@ def test_to_each_party_alone_the_order_is_uniform(party: int) -> None:
 
 
 def pair_of(label: int, rows: int) -> _Pair:
-    prss = Prss(bytes(32), bytes([1]) * 32)
-    return _Pair(Context(Owner(0, STUDY), prss, b"/%d" % label), 0, (rows, 1))
+    prss = Prss({0: bytes(32), 1: bytes([1]) * 32})
+    return _Pair(Context(Owner(0, STUDY, REP3), prss, b"/%d" % label), 0, (rows, 1))
 
 
 def test_every_order_of_a_pair_is_as_frequent() -> None:
@@ -368,27 +370,27 @@ def test_rows_of_another_study_are_refused() -> None:
 
     async def foreign(ctx: Context) -> Any:
         keys = RoundKeys((random_key(ctx),) * 11)
-        return await join.tag_rows(ctx, [RowShare(Owner(ctx.party, b"other"), rows, rows)], keys)
+        return await alignment.tag_rows(ctx, [RowShare(Owner(ctx.party, b"other", REP3), rows, rows)], keys)
 
     with pytest.raises(Failed):
         World(1).run(foreign)
 
 
 def test_rows_are_inert_and_say_nothing() -> None:
-    rows = RowShare(Owner(0, STUDY), np.full((2, 20), 77, np.uint8), np.zeros((2, 20), np.uint8))
+    rows = RowShare(Owner(0, STUDY, REP3), np.full((2, 20), 77, np.uint8), np.zeros((2, 20), np.uint8))
     assert "77" not in repr(rows)
     with pytest.raises(ShareError):
         bool(rows)
     with pytest.raises(ValueError, match="read-only"):
-        rows.mine[0, 0] = 1
+        rows.components[0][0, 0] = 1
     with pytest.raises(ShareError):
-        RowShare(rows.owner, rows.mine, rows.next[:1])
+        RowShare(rows.owner, rows.components[0], rows.components[1][:1])
     with pytest.raises(ShareError):
-        RowShare(rows.owner, rows.mine.astype(np.uint16), rows.next.astype(np.uint16))
+        RowShare(rows.owner, *(part.astype(np.uint16) for part in rows.components))
 
 
 def test_too_many_tables_are_refused() -> None:
-    tags = [np.zeros((1, 2), np.uint64)] * (join.MAX_TABLES + 1)
+    tags = [np.zeros((1, 2), np.uint64)] * (alignment.MAX_TABLES + 1)
     with pytest.raises(DomainError):
         match(tags, [("a",)] * len(tags), [("a",)])
 

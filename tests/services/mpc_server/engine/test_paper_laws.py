@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caps.shares.fixed import decode_fixed
 from caps.shares.ring import Z64
-from services.mpc_server.engine import paper
 from services.mpc_server.engine.context import together
+from services.mpc_server.engine.paper import mechanisms as paper
+from services.mpc_server.engine.paper.fixed import decode_fixed
 from services.mpc_server.testing.world import World
 
 pytestmark = pytest.mark.statistical

@@ -6,11 +6,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from caps.basics.schemes import REP3
 from caps.errors import DomainError
 from caps.shares.ring import Z64
 from services.mpc_server.channel import swap
-from services.mpc_server.engine.arithmetic import multiply
-from services.mpc_server.engine.context import Party
+from services.mpc_server.engine.context import Runtime
+from services.mpc_server.engine.verbs import multiply
 from services.mpc_server.testing.world import STUDY, World
 from services.mpc_server.transport.memory import memory_channels
 
@@ -34,12 +35,12 @@ def session(scope, keys=KEYS):
         product = await party.execute(multiply(party.context.step("first"), x, x))
         await swap(party.channel, "between", b"acknowledged")
         product = await party.execute(multiply(party.context.step("second"), product, x))
-        return product.mine.tobytes(), product.next.tobytes()
+        return tuple(part.tobytes() for part in product.components)
 
     async def main():
         channels = memory_channels(interceptor=record)
         parties = [
-            Party(channel, study=STUDY, scope=scope, secrets=keys and secrets_of(channel.party, keys))
+            Runtime(channel, study=STUDY, scheme=REP3, scope=scope, secrets=keys and secrets_of(channel.party, keys))
             for channel in channels
         ]
         shares = World(7).share([party.context for party in parties], INPUT)
@@ -74,4 +75,4 @@ def test_another_scope_or_fresh_secrets_change_every_masked_message(other):
 )
 def test_secrets_must_be_those_with_both_peers(secrets):
     with pytest.raises(DomainError):
-        Party(memory_channels()[0], study=STUDY, scope=b"", secrets=secrets)
+        Runtime(memory_channels()[0], study=STUDY, scheme=REP3, scope=b"", secrets=secrets)

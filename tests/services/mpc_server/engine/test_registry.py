@@ -9,8 +9,8 @@ from scipy import stats
 
 from caps.errors import PeerViolation
 from caps.shares.ring import Z64
-from services.mpc_server.engine.arithmetic import multiply, reveal
 from services.mpc_server.engine.registry import REGISTRY
+from services.mpc_server.engine.verbs import multiply, reveal
 from services.mpc_server.testing.world import Failed, Recorder, World
 from tests.kit.cases.all import CASES
 from tests.kit.cases.base import Call, Source, assert_equal, sources
@@ -45,9 +45,9 @@ def test_result_and_cost_are_as_declared(name: str, drawn: Source) -> None:
         assert_equal(outcome.value, call.expect)
     if call.in_world is not None:
         call.in_world(outcome.value)
-    declared = REGISTRY[name]
-    assert outcome.rounds == declared.rounds_for(**call.sizes)
-    assert outcome.sent == tuple(declared.sent_by(party, **call.sizes) for party in range(3))
+    declared = REGISTRY[name].costs["rep3"]
+    assert outcome.rounds == declared.rounds_for(call.sizes)
+    assert outcome.sent == tuple(declared.sent_by(party, call.sizes) for party in range(3))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,7 +115,7 @@ def test_a_product_message_is_masked_from_what_its_receiver_holds(fill: str) -> 
         words = np.frombuffer(message.payload, Z64.dtype)
         for shares in outcome.inputs:
             held = shares[message.dest]
-            for known in (held.mine, held.next, held.mine * held.next):
+            for known in (*held.components, np.multiply(*held.components)):
                 octets = (words - known).view(np.uint8)
                 assert stats.chisquare(np.bincount(octets, minlength=256)).pvalue > 1e-6
 

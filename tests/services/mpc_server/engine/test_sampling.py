@@ -14,7 +14,6 @@ from caps.dp.noise.tables import DIGITS
 from caps.errors import DomainError, LabelReused
 from caps.shares.ring import Z8, Z64, pack_bits
 from services.mpc_server.engine import sampling
-from services.mpc_server.engine.registry import evaluate
 from services.mpc_server.engine.shares import stack_planes
 from services.mpc_server.testing.world import Bits, Failed, World
 from tests.kit.cases.sampling import LABEL, WorldBits
@@ -73,7 +72,7 @@ def test_chunks_take_their_rounds_one_after_another(monkeypatch: pytest.MonkeyPa
     table = half_gaussian(Fraction(25))
     assert sampling.chunk_size(table.index_bits) == 9 * 64
     outcome = World(1).run(sampling.alias_draw, table=table, shape=(2000,))
-    assert outcome.rounds == evaluate("draw_rounds(n, p)", n=2000, p=6) == 4 * 8
+    assert outcome.rounds == sampling.draw_rounds(2000, 6) == 4 * 8
 
 
 def test_numbers_keep_their_value_when_widened() -> None:

@@ -26,10 +26,11 @@ from caps.dp.privacy.schedule import Role
 from caps.errors import DomainError
 from caps.shares.ring import Z16, Z32, Z64
 from caps.study.manifest import Manifest
-from services.mpc_server.engine import compute, join
+from services.mpc_server.engine import alignment, compute, join
+from services.mpc_server.engine.alignment import Dummies, sets_of
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers, sets_of
+from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.release import count_bits, error_scores
 from services.mpc_server.testing.world import Failed, World
 from tests.kit.cases.join import dealt, received, times_in_tables
@@ -348,7 +349,7 @@ class Runs:
         ]
         arguments = [dealt(words) if words.dtype == np.uint8 else words for words in sent]
         patterns: list[Counter[tuple[int, ...]]] = []
-        original = join.match
+        original = alignment.match
 
         def watched(tags: Any, *args: Any) -> Any:
             patterns.append(times_in_tables(tags))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caps.basics.schemes import REP3
 from caps.data.domain import Attribute, Domain, Layout
 from caps.dp.clear import ClearOracle
 from caps.dp.oracle import Measurement, Selection, rounded_estimate
@@ -18,10 +19,10 @@ from caps.dp.privacy.filter import BudgetExceeded, Filter
 from caps.dp.privacy.mechanisms import Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.dp.privacy.neighbouring import Neighbouring, Relation
 from caps.errors import DomainError, LabelReused, ShareError
-from services.mpc_server.engine.arithmetic import multiply
-from services.mpc_server.engine.context import Context, Party
+from services.mpc_server.engine.context import Context, Runtime
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import NoisePool, Steps, Wanted, draw_noise
+from services.mpc_server.engine.verbs import multiply
 from services.mpc_server.testing.world import STUDY, Failed, Recorder, World
 from tests.kit.cases.sampling import WorldBits
 
@@ -166,7 +167,7 @@ def test_a_pool_fills_on_a_channel_of_its_own_while_the_party_works() -> None:
     working, filling = world.channels(), world.channels()
 
     async def serve(p: int) -> tuple[np.ndarray, AShare, int]:
-        party = Party(working[p], study=STUDY, scope=b"world")
+        party = Runtime(working[p], study=STUDY, scheme=REP3, scope=b"world")
         context = party.context.step("test")
         share = shares[p]
         steps = Steps(context.step("run"), layout, UNBOUNDED, share)
@@ -186,7 +187,7 @@ def test_a_pool_fills_on_a_channel_of_its_own_while_the_party_works() -> None:
     async def main():
         return await asyncio.gather(*(serve(p) for p in range(3)))
 
-    contexts = [Party(c, study=STUDY, scope=b"world").context for c in world.channels()]
+    contexts = [Runtime(c, study=STUDY, scheme=REP3, scope=b"world").context for c in world.channels()]
     shares = world.share(contexts, counts)
     results = asyncio.run(main())
     on_demand = World(6).run(run_steps, counts, layout, [measure]).value[0]
@@ -198,7 +199,7 @@ def test_a_pool_fills_on_a_channel_of_its_own_while_the_party_works() -> None:
 def test_a_party_keeps_to_its_own_channels() -> None:
     channels = World(1).channels()
     with pytest.raises(ShareError, match="S2"):
-        Party(channels[0], study=STUDY, scope=b"").beside(channels[1])
+        Runtime(channels[0], study=STUDY, scheme=REP3, scope=b"").beside(channels[1])
 
 
 def test_noise_serves_once() -> None:

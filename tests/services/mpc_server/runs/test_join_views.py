@@ -34,9 +34,10 @@ from caps.shares.prss import expand
 from caps.shares.ring import Z64, planes_to_words
 from caps.study import Manifest
 from deploy.federation import POLICY, SERVERS, Federation
-from services.mpc_server.engine import join
+from services.mpc_server.engine import alignment, join
+from services.mpc_server.engine.alignment import Dummies
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.join import Dummies, JoinInput, Mode, compute_joined_answers
+from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.steps import draw_noise, noise_context
 from services.mpc_server.testing.world import World
 from tests.kit.cases.join import Table, dealt, person_id, received, times_in_tables
@@ -350,7 +351,7 @@ def overlaps_seen(manifest: Manifest, present: bool, run: int) -> dict[tuple[int
         ids += [person_id(next(padding), b"padding") for _ in range(24 - len(ids))]
         tables.append(Table(manifest.columns_of(holder).domain().names, ids, np.zeros((24, 1), np.int64)))
     seen: list[Counter[tuple[int, ...]]] = []
-    original = join.match
+    original = alignment.match
 
     def watched(tags: Any, *args: Any) -> Any:
         seen.append(times_in_tables(tags))
@@ -370,13 +371,13 @@ def overlaps_seen(manifest: Manifest, present: bool, run: int) -> dict[tuple[int
         world = World(1, keys=run)
         assert world.run(computed, *(dealt(table.rows(manifest.domain)) for table in tables)).value.all()
     assert seen[0] == seen[1] == seen[2]
-    return {chosen: seen[0][tuple(int(i in chosen) for i in range(4))] for chosen in join.sets_of(4)}
+    return {chosen: seen[0][tuple(int(i in chosen) for i in range(4))] for chosen in alignment.sets_of(4)}
 
 
 def without_noise(manifest: Manifest, present: bool) -> dict[tuple[int, ...], int]:
     assert manifest.overlaps is not None
     persons = {(0, 1, 2, 3): 12, JOINED if present else LEFT: 1}
-    return {chosen: persons.get(chosen, 0) + overlaps_plan(manifest.overlaps).reach for chosen in join.sets_of(4)}
+    return {chosen: persons.get(chosen, 0) + overlaps_plan(manifest.overlaps).reach for chosen in alignment.sets_of(4)}
 
 
 def law_fits(noise: np.ndarray, sigma2: float) -> float:
@@ -394,7 +395,7 @@ def test_numbers_of_opened_tags_are_those_of_neighbours_with_the_noise_that_is_c
     manifest = neighbours()
     overlaps = manifest.overlaps
     assert isinstance(overlaps, GaussianOverlaps)
-    sigma2, sets = float(overlaps.sigma_squared), join.sets_of(4)
+    sigma2, sets = float(overlaps.sigma_squared), alignment.sets_of(4)
     charge = float(overlaps.rho(manifest.neighbouring))
     truth, other = (np.array(list(without_noise(manifest, present).values())) for present in (True, False))
     views = np.array([list(overlaps_seen(manifest, True, run).values()) for run in range(REPEATS)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from caps.errors import ShareError
-from services.mpc_server.engine.arithmetic import multiply
+from services.mpc_server.engine.verbs import multiply
 from services.mpc_server.testing import world
 from services.mpc_server.testing.world import Message, PerParty, Recorder, World
 

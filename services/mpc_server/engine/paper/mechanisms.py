@@ -12,15 +12,16 @@ answers are integers, estimates, biases and penalties are integers too, counted 
 (16 units to the count, say), and weights are integers, so nothing is rounded before the exponential.
 
 Protocols are numbered as LaTeX numbers them, with Algorithm 1: pi_COMP is Protocol 2, pi_SELECT 3 (6 for AIM, 8 for
-MWEM+PGM), pi_RC 4, pi_MEASURE 5, pi_NORM-L1 7, Box-Muller 9, Laplace 10. In the costs n counts cells, q queries, and f
-is frac.
+MWEM+PGM), pi_RC 4, pi_MEASURE 5, pi_NORM-L1 7, Box-Muller 9, Laplace 10.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial, reduce
 from math import ceil, isfinite, pi
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -29,13 +30,15 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.errors import DomainError, ShareError
-from caps.shares.fixed import FRAC
 from caps.shares.ring import Z64, Words
-from services.mpc_server.engine.arithmetic import multiply, reshare, reveal
-from services.mpc_server.engine.comparison import argmax, equal, greater_equal, greater_than, negative
+from services.mpc_server.engine import size
+from services.mpc_server.engine.boolean import tournament_rounds
+from services.mpc_server.engine.comparison import equal, negative
 from services.mpc_server.engine.context import Context, together
-from services.mpc_server.engine.conversion import from_bits, truncate
-from services.mpc_server.engine.fixedpoint import (
+from services.mpc_server.engine.cost import FIRST, Cost, Expr, Sizes, formula, log2
+from services.mpc_server.engine.paper.comparison import argmax, greater_equal, greater_than
+from services.mpc_server.engine.paper.fixed import FRAC
+from services.mpc_server.engine.paper.fixedpoint import (
     FRAC_RANGE,
     LN2,
     exponential,
@@ -46,9 +49,10 @@ from services.mpc_server.engine.fixedpoint import (
     sine_cosine,
     square_root,
 )
-from services.mpc_server.engine.randomness import random_bit, random_fraction
-from services.mpc_server.engine.registry import FUNCTIONS, REGISTRY, protocol
+from services.mpc_server.engine.paper.randomness import random_bit, random_fraction
+from services.mpc_server.engine.registry import REGISTRY, protocol
 from services.mpc_server.engine.shares import AShare, concatenate
+from services.mpc_server.engine.verbs import from_bits, multiply, products, reshare, reveal, truncate
 
 CERTIFIED = False
 """Of everything in this module."""
@@ -66,21 +70,27 @@ Real: TypeAlias = float | Fraction
 Integers: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
-def _rounds(*names: str) -> str:
+def _rounds(*names: str) -> Expr | int:
     """Declared rounds of protocols that run one after another."""
-    return " + ".join(REGISTRY[name].rounds for name in names)
+    return reduce(operator.add, (REGISTRY[name].costs["rep3"].rounds for name in names))
 
 
-def _bytes(name: str, first: int, **sizes: int) -> int:
+def _bytes(name: str, first: int, sizes: Sizes) -> int:
     """Declared bytes of a protocol over Z_2^64, of S1 if `first` is 1, else of another server."""
-    return REGISTRY[name].sent_by(1 - first, k=64, **sizes)
+    return REGISTRY[name].costs["rep3"].sent_by(1 - first, {size.ring_bits: 64, **sizes})
 
 
-ERROR_ROUNDS = _rounds("negative") + " + 3"
-NORM_ROUNDS = "4 + log2(k-1) + tournament_rounds(q, k)"
-PROB_ROUNDS = f"{_rounds('negative')} + 3 + 4 + log2(54-f) + {_rounds('exponential', 'reciprocal', 'multiply_fixed')}"
+ERROR_ROUNDS = _rounds("negative") + 3
+NORM_ROUNDS = 4 + log2(size.ring_bits - 1) + tournament_rounds(size.queries, size.ring_bits)
+PROB_ROUNDS = (
+    _rounds("negative")
+    + 3
+    + 4
+    + log2(ARGUMENT - size.fraction_bits)
+    + _rounds("exponential", "reciprocal", "multiply_fixed")
+)
 CHOICE_ROUNDS = _rounds("random_fraction", "multiply_fixed", "greater_than", "equal", "multiply")
-SELECT_ROUNDS = f"{NORM_ROUNDS} + {PROB_ROUNDS} + {CHOICE_ROUNDS} + 1"
+SELECT_ROUNDS = NORM_ROUNDS + PROB_ROUNDS + CHOICE_ROUNDS + 1
 
 
 async def _l1_errors(ctx: Context, answers: AShare, estimate: Integers, sizes: Integers, unit: int) -> AShare:
@@ -97,21 +107,23 @@ async def _l1_errors(ctx: Context, answers: AShare, estimate: Integers, sizes: I
     difference = answers * unit - public
     below = await from_bits(ctx.step("ring"), await negative(ctx.step("sign"), difference), ring=Z64)
     sign = 1 - below * 2
-    products = sign.mine * (difference.mine + difference.next) + sign.next * difference.mine
-    step = ctx.step("sum")
-    sums = np.add.reduceat(products, np.cumsum(counts) - counts)
-    return await reshare(step, sums + step.zeros(sums.shape, Z64))
+    sums = products(sign, difference).map(partial(np.add.reduceat, indices=np.cumsum(counts) - counts))
+    return await reshare(ctx.step("sum"), sums)
 
 
+@formula
 def paper_errors_bytes(n: int, q: int, first: int) -> int:
     """Bytes of pi_ERR."""
-    return _bytes("negative", first, n=n) + _bytes("from_bits", first, n=n, w=1) + 8 * q
+    return (
+        _bytes("negative", first, {size.elements: n})
+        + _bytes("from_bits", first, {size.elements: n, size.width: 1})
+        + 8 * q
+    )
 
 
 @protocol(
     "CaPS Protocol 6, lines 2-7: pi_ERR of AIM",
-    rounds=ERROR_ROUNDS,
-    sent=("paper_errors_bytes(n, q, first)"),
+    rep3=Cost(rounds=ERROR_ROUNDS, sent=paper_errors_bytes(size.elements, size.queries, FIRST)),
 )
 async def paper_errors_aim(
     ctx: Context,
@@ -138,8 +150,7 @@ async def paper_errors_aim(
 
 @protocol(
     "CaPS Protocol 8, lines 2-9: pi_ERR of MWEM+PGM",
-    rounds=ERROR_ROUNDS,
-    sent=("paper_errors_bytes(n, q, first)"),
+    rep3=Cost(rounds=ERROR_ROUNDS, sent=paper_errors_bytes(size.elements, size.queries, FIRST)),
 )
 async def paper_errors_mwem(
     ctx: Context, answers: AShare, *, estimate: Integers, sizes: Integers, unit: int = 1
@@ -155,7 +166,16 @@ async def paper_errors_mwem(
     return await _l1_errors(ctx, answers, estimate, sizes, unit) - np.asarray(sizes) * unit
 
 
-@protocol("CaPS Protocol 6, lines 9-12: pi_NORM", rounds=NORM_ROUNDS, sent=("paper_normalise_bytes(q, first)"))
+@formula
+def paper_normalise_bytes(q: int, first: int) -> int:
+    """Bytes of pi_NORM."""
+    return _bytes("argmax", first, {size.elements: q})
+
+
+@protocol(
+    "CaPS Protocol 6, lines 9-12: pi_NORM",
+    rep3=Cost(rounds=NORM_ROUNDS, sent=paper_normalise_bytes(size.queries, FIRST)),
+)
 async def paper_normalise(ctx: Context, errors: AShare) -> AShare:
     """[[err_i - max err]] of a vector: at most 0, and 0 for the worst query.
 
@@ -166,15 +186,24 @@ async def paper_normalise(ctx: Context, errors: AShare) -> AShare:
     return errors - largest
 
 
-def paper_normalise_bytes(q: int, first: int) -> int:
-    """Bytes of pi_NORM."""
-    return _bytes("argmax", first, n=q)
+@formula
+def paper_probabilities_bytes(q: int, f: int, first: int) -> int:
+    """Bytes of pi_PROB."""
+    clamp = (
+        _bytes("negative", first, {size.elements: q})
+        + _bytes("from_bits", first, {size.elements: q, size.width: 1})
+        + _bytes("multiply", first, {size.elements: q})
+    )
+    scale = _bytes("truncate", first, {size.elements: q, size.dropped_bits: ARGUMENT - f})
+    powers = _bytes("exponential", first, {size.elements: q, size.fraction_bits: f}) + _bytes(
+        "reciprocal", first, {size.elements: 1, size.fraction_bits: f}
+    )
+    return clamp + scale + powers + _bytes("multiply_fixed", first, {size.elements: q, size.fraction_bits: f})
 
 
 @protocol(
     "CaPS Protocol 6, line 14: pi_PROB, a softmax",
-    rounds=PROB_ROUNDS,
-    sent=("paper_probabilities_bytes(q, f, first)"),
+    rep3=Cost(rounds=PROB_ROUNDS, sent=paper_probabilities_bytes(size.queries, size.fraction_bits, FIRST)),
 )
 async def paper_probabilities(
     ctx: Context, errors: AShare, *, epsilon: Real, sensitivity: Real, frac: int = FRAC
@@ -207,15 +236,20 @@ async def paper_probabilities(
     return await multiply_fixed(ctx.step("product"), powers, _repeated(inverse, errors.size), frac=frac)
 
 
-def paper_probabilities_bytes(q: int, f: int, first: int) -> int:
-    """Bytes of pi_PROB."""
-    clamp = _bytes("negative", first, n=q) + _bytes("from_bits", first, n=q, w=1) + _bytes("multiply", first, n=q)
-    scale = _bytes("truncate", first, n=q, f=ARGUMENT - f)
-    powers = _bytes("exponential", first, n=q, f=f) + _bytes("reciprocal", first, n=1, f=f)
-    return clamp + scale + powers + _bytes("multiply_fixed", first, n=q, f=f)
+@formula
+def paper_random_index_bytes(m: int, q: int, f: int, first: int) -> int:
+    """Bytes of pi_RC."""
+    threshold = _bytes("random_fraction", first, {size.elements: m, size.fraction_bits: f}) + _bytes(
+        "multiply_fixed", first, {size.elements: m, size.fraction_bits: f}
+    )
+    edge = _bytes("equal", first, {size.elements: m}) + _bytes("multiply", first, {size.elements: m})
+    return threshold + _bytes("greater_than", first, {size.elements: m * q}) + edge
 
 
-@protocol("CaPS Protocol 4, pi_RC", rounds=CHOICE_ROUNDS, sent=("paper_random_index_bytes(m, q, f, first)"))
+@protocol(
+    "CaPS Protocol 4, pi_RC",
+    rep3=Cost(rounds=CHOICE_ROUNDS, sent=paper_random_index_bytes(size.rows, size.queries, size.fraction_bits, FIRST)),
+)
 async def paper_random_index(ctx: Context, probabilities: AShare, *, frac: int = FRAC) -> AShare:
     """[[i with probability p_i over their sum]], counted from 0, for each of m rows of q probabilities.
 
@@ -233,27 +267,25 @@ async def paper_random_index(ctx: Context, probabilities: AShare, *, frac: int =
     if not probabilities.shape or not probabilities.shape[-1]:
         raise ShareError(f"a choice needs at least one probability, not {probabilities!r}")
     *rows, count = probabilities.shape
-    dtype = Z64.dtype
-    sums = ctx.share(np.cumsum(probabilities.mine, -1, dtype=dtype), np.cumsum(probabilities.next, -1, dtype=dtype))
+    sums = probabilities.cumsum()
     uniform = await random_fraction(ctx.step("uniform"), shape=tuple(rows), ring=Z64, frac=frac)
     threshold = await multiply_fixed(ctx.step("threshold"), sums[..., -1], uniform, frac=frac)
     exceeds = await greater_than(ctx.step("exceeds"), sums, _repeated(threshold, count))
     k = exceeds.sum(-1)
-    none = await equal(ctx.step("none"), k, ctx.public(np.zeros(tuple(rows), dtype)))
+    none = await equal(ctx.step("none"), k, ctx.zero(tuple(rows), Z64))
     return (count - 1) - await multiply(ctx.step("index"), k - 1, 1 - none)
 
 
-def paper_random_index_bytes(m: int, q: int, f: int, first: int) -> int:
-    """Bytes of pi_RC."""
-    threshold = _bytes("random_fraction", first, n=m, f=f) + _bytes("multiply_fixed", first, n=m, f=f)
-    edge = _bytes("equal", first, n=m) + _bytes("multiply", first, n=m)
-    return threshold + _bytes("greater_than", first, n=m * q) + edge
+@formula
+def paper_select_bytes(q: int, f: int, first: int) -> int:
+    """Bytes of pi_SELECT from given errors."""
+    choice = paper_probabilities_bytes(q, f, first) + paper_random_index_bytes(1, q, f, first)
+    return paper_normalise_bytes(q, first) + choice + _bytes("reveal", first, {size.elements: 1})
 
 
 @protocol(
     "CaPS Protocol 3, pi_SELECT from line 2 on",
-    rounds=SELECT_ROUNDS,
-    sent=("paper_select_bytes(q, f, first)"),
+    rep3=Cost(rounds=SELECT_ROUNDS, sent=paper_select_bytes(size.queries, size.fraction_bits, FIRST)),
 )
 async def paper_select(ctx: Context, errors: AShare, *, epsilon: Real, sensitivity: Real, frac: int = FRAC) -> int:
     """The index, from 0, of the query selected by its error. NOT differentially private: see the module.
@@ -273,16 +305,13 @@ async def paper_select(ctx: Context, errors: AShare, *, epsilon: Real, sensitivi
     return int(await reveal(ctx.step("open"), index))
 
 
-def paper_select_bytes(q: int, f: int, first: int) -> int:
-    """Bytes of pi_SELECT from given errors."""
-    choice = paper_probabilities_bytes(q, f, first) + paper_random_index_bytes(1, q, f, first)
-    return paper_normalise_bytes(q, first) + choice + _bytes("reveal", first, n=1)
-
-
 @protocol(
     "CaPS Protocol 6, pi_SELECT for AIM",
-    rounds=f"{ERROR_ROUNDS} + {SELECT_ROUNDS}",
-    sent=("paper_errors_bytes(n, q, first) + paper_select_bytes(q, f, first)"),
+    rep3=Cost(
+        rounds=ERROR_ROUNDS + SELECT_ROUNDS,
+        sent=paper_errors_bytes(size.elements, size.queries, FIRST)
+        + paper_select_bytes(size.queries, size.fraction_bits, FIRST),
+    ),
 )
 async def paper_select_aim(
     ctx: Context,
@@ -315,8 +344,11 @@ async def paper_select_aim(
 
 @protocol(
     "CaPS Protocol 8, pi_SELECT for MWEM+PGM",
-    rounds=f"{ERROR_ROUNDS} + {SELECT_ROUNDS}",
-    sent=("paper_errors_bytes(n, q, first) + paper_select_bytes(q, f, first)"),
+    rep3=Cost(
+        rounds=ERROR_ROUNDS + SELECT_ROUNDS,
+        sent=paper_errors_bytes(size.elements, size.queries, FIRST)
+        + paper_select_bytes(size.queries, size.fraction_bits, FIRST),
+    ),
 )
 async def paper_select_mwem(
     ctx: Context,
@@ -396,7 +428,7 @@ async def laplace_inverse(ctx: Context, *, count: int, frac: int) -> AShare:
     """
     uniform = await random_fraction(ctx.step("uniform"), shape=(count,), ring=Z64, frac=frac)
     doubled = uniform * 2 + (1 - (1 << frac))
-    zero = ctx.public(np.zeros(count, Z64.dtype))
+    zero = ctx.zero((count,), Z64)
     sign = await greater_equal(ctx.step("sign"), doubled, zero) * 2 - 1
     size = await multiply(ctx.step("size"), doubled, sign)
     log = await logarithm(ctx.step("log"), (1 << frac) - size, frac=frac)
@@ -420,15 +452,27 @@ async def _measure(ctx: Context, answers: AShare, sampler: Sampler, scale: float
 MEASURE_ROUNDS = _rounds("scale_fixed", "reveal")
 
 
+@formula
 def paper_release_bytes(n: int, f: int, first: int) -> int:
     """Bytes of `_measure` but for its sampler."""
-    return _bytes("scale_fixed", first, n=n, f=f) + _bytes("reveal", first, n=n)
+    return _bytes("scale_fixed", first, {size.elements: n, size.fraction_bits: f}) + _bytes(
+        "reveal", first, {size.elements: n}
+    )
+
+
+@formula
+def paper_irwin_hall_bytes(n: int, f: int, first: int) -> int:
+    """Bytes of `irwin_hall`."""
+    return _bytes("random_fraction", first, {size.elements: UNIFORMS * n, size.fraction_bits: f})
 
 
 @protocol(
     "CaPS Protocol 5, pi_MEASURE by Irwin-Hall",
-    rounds=f"{_rounds('random_fraction')} + {MEASURE_ROUNDS}",
-    sent=("paper_irwin_hall_bytes(n, f, first) + paper_release_bytes(n, f, first)"),
+    rep3=Cost(
+        rounds=_rounds("random_fraction") + MEASURE_ROUNDS,
+        sent=paper_irwin_hall_bytes(size.elements, size.fraction_bits, FIRST)
+        + paper_release_bytes(size.elements, size.fraction_bits, FIRST),
+    ),
 )
 async def paper_measure_irwin_hall(ctx: Context, answers: AShare, *, scale: float, frac: int = FRAC) -> Words:
     """Answers plus scale times approximately normal noise, in fixed point. NOT differentially private: see the module.
@@ -443,15 +487,26 @@ async def paper_measure_irwin_hall(ctx: Context, answers: AShare, *, scale: floa
     return await _measure(ctx, answers, irwin_hall, scale, frac)
 
 
-def paper_irwin_hall_bytes(n: int, f: int, first: int) -> int:
-    """Bytes of `irwin_hall`."""
-    return _bytes("random_fraction", first, n=UNIFORMS * n, f=f)
+@formula
+def paper_box_muller_bytes(n: int, f: int, first: int) -> int:
+    """Bytes of `box_muller`."""
+    pairs = (n + 1) // 2
+    uniforms = _bytes("random_fraction", first, {size.elements: 2 * pairs, size.fraction_bits: f})
+    parts = ("logarithm", "square_root", "scale_fixed", "sine_cosine")
+    return (
+        uniforms
+        + sum(_bytes(p, first, {size.elements: pairs, size.fraction_bits: f}) for p in parts)
+        + _bytes("multiply_fixed", first, {size.elements: 2 * pairs, size.fraction_bits: f})
+    )
 
 
 @protocol(
     "CaPS Protocol 5 with Protocol 9, pi_MEASURE by Box-Muller",
-    rounds=f"{_rounds('random_fraction', 'logarithm', 'square_root', 'multiply_fixed')} + {MEASURE_ROUNDS}",
-    sent=("paper_box_muller_bytes(n, f, first) + paper_release_bytes(n, f, first)"),
+    rep3=Cost(
+        rounds=_rounds("random_fraction", "logarithm", "square_root", "multiply_fixed") + MEASURE_ROUNDS,
+        sent=paper_box_muller_bytes(size.elements, size.fraction_bits, FIRST)
+        + paper_release_bytes(size.elements, size.fraction_bits, FIRST),
+    ),
 )
 async def paper_measure_box_muller(ctx: Context, answers: AShare, *, scale: float, frac: int = FRAC) -> Words:
     """Answers plus scale times normal noise, in fixed point. NOT differentially private: see the module.
@@ -467,22 +522,26 @@ async def paper_measure_box_muller(ctx: Context, answers: AShare, *, scale: floa
     return await _measure(ctx, answers, box_muller, scale, frac)
 
 
-def paper_box_muller_bytes(n: int, f: int, first: int) -> int:
-    """Bytes of `box_muller`."""
-    pairs = (n + 1) // 2
-    uniforms = _bytes("random_fraction", first, n=2 * pairs, f=f)
-    parts = ("logarithm", "square_root", "scale_fixed", "sine_cosine")
+@formula
+def paper_laplace_bytes(n: int, f: int, first: int) -> int:
+    """Bytes of `laplace`."""
+    draws = _bytes("random_fraction", first, {size.elements: n, size.fraction_bits: f}) + _bytes(
+        "random_bit", first, {size.elements: n}
+    )
     return (
-        uniforms
-        + sum(_bytes(p, first, n=pairs, f=f) for p in parts)
-        + _bytes("multiply_fixed", first, n=2 * pairs, f=f)
+        draws
+        + _bytes("logarithm", first, {size.elements: n, size.fraction_bits: f})
+        + _bytes("multiply", first, {size.elements: n})
     )
 
 
 @protocol(
     "CaPS Protocol 10, pi_MEASURE with Laplace noise",
-    rounds=f"{_rounds('random_fraction', 'logarithm', 'multiply')} + {MEASURE_ROUNDS}",
-    sent=("paper_laplace_bytes(n, f, first) + paper_release_bytes(n, f, first)"),
+    rep3=Cost(
+        rounds=_rounds("random_fraction", "logarithm", "multiply") + MEASURE_ROUNDS,
+        sent=paper_laplace_bytes(size.elements, size.fraction_bits, FIRST)
+        + paper_release_bytes(size.elements, size.fraction_bits, FIRST),
+    ),
 )
 async def paper_measure_laplace(ctx: Context, answers: AShare, *, scale: float, frac: int = FRAC) -> Words:
     """Answers plus scale times Laplace noise, in fixed point. NOT differentially private: see the module.
@@ -497,16 +556,26 @@ async def paper_measure_laplace(ctx: Context, answers: AShare, *, scale: float, 
     return await _measure(ctx, answers, laplace, scale, frac)
 
 
-def paper_laplace_bytes(n: int, f: int, first: int) -> int:
-    """Bytes of `laplace`."""
-    draws = _bytes("random_fraction", first, n=n, f=f) + _bytes("random_bit", first, n=n)
-    return draws + _bytes("logarithm", first, n=n, f=f) + _bytes("multiply", first, n=n)
+@formula
+def paper_laplace_inverse_bytes(n: int, f: int, first: int) -> int:
+    """Bytes of `laplace_inverse`."""
+    draws = _bytes("random_fraction", first, {size.elements: n, size.fraction_bits: f}) + _bytes(
+        "greater_equal", first, {size.elements: n}
+    )
+    return (
+        draws
+        + _bytes("logarithm", first, {size.elements: n, size.fraction_bits: f})
+        + 2 * _bytes("multiply", first, {size.elements: n})
+    )
 
 
 @protocol(
     "CaPS App. A before Protocol 10, pi_MEASURE with Laplace noise by its inverse distribution function",
-    rounds=f"{_rounds('random_fraction', 'greater_equal', 'multiply', 'logarithm', 'multiply')} + {MEASURE_ROUNDS}",
-    sent=("paper_laplace_inverse_bytes(n, f, first) + paper_release_bytes(n, f, first)"),
+    rep3=Cost(
+        rounds=_rounds("random_fraction", "greater_equal", "multiply", "logarithm", "multiply") + MEASURE_ROUNDS,
+        sent=paper_laplace_inverse_bytes(size.elements, size.fraction_bits, FIRST)
+        + paper_release_bytes(size.elements, size.fraction_bits, FIRST),
+    ),
 )
 async def paper_measure_laplace_inverse(ctx: Context, answers: AShare, *, scale: float, frac: int = FRAC) -> Words:
     """Answers plus scale times Laplace noise, in fixed point. NOT differentially private: see the module.
@@ -520,12 +589,6 @@ async def paper_measure_laplace_inverse(ctx: Context, answers: AShare, *, scale:
     Leaks: as paper_measure_irwin_hall.
     """
     return await _measure(ctx, answers, laplace_inverse, scale, frac)
-
-
-def paper_laplace_inverse_bytes(n: int, f: int, first: int) -> int:
-    """Bytes of `laplace_inverse`."""
-    draws = _bytes("random_fraction", first, n=n, f=f) + _bytes("greater_equal", first, n=n)
-    return draws + _bytes("logarithm", first, n=n, f=f) + 2 * _bytes("multiply", first, n=n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,17 +646,3 @@ def _accept_vector(ctx: Context, share: AShare, frac: int = FRAC) -> None:
     _accept(ctx, share, frac)
     if len(share.shape) != 1 or not share.size:
         raise ShareError(f"a vector with at least one element is needed, not {share!r}")
-
-
-FUNCTIONS.update(
-    paper_errors_bytes=paper_errors_bytes,
-    paper_normalise_bytes=paper_normalise_bytes,
-    paper_probabilities_bytes=paper_probabilities_bytes,
-    paper_random_index_bytes=paper_random_index_bytes,
-    paper_select_bytes=paper_select_bytes,
-    paper_release_bytes=paper_release_bytes,
-    paper_irwin_hall_bytes=paper_irwin_hall_bytes,
-    paper_box_muller_bytes=paper_box_muller_bytes,
-    paper_laplace_bytes=paper_laplace_bytes,
-    paper_laplace_inverse_bytes=paper_laplace_inverse_bytes,
-)

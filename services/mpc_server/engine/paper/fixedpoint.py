@@ -1,10 +1,10 @@
-"""Functions of real numbers in fixed point: x is held as round(x * 2^frac) in Z_2^64 (see caps.shares.fixed).
+"""Functions of real numbers in fixed point: x is held as round(x * 2^frac) in Z_2^64 (see `fixed`).
 
 All but the polynomial work alike. The bits of a number yield a reduced argument in [0, 1), whose highest bits name one
 of a few hundred segments as a shared one-hot vector, and a quadratic in the remaining bits does the rest. Anything that
 depends on the segment, or on the exponent of a number in floating point, is a public table against a one-hot vector:
 an XOR of planes, which costs nothing. Cutting a number off is choosing planes, which also costs nothing, so the only
-truncations left are those of products. One ulp is 2^-frac; `f` stands for frac in the costs.
+truncations left are those of products. One ulp is 2^-frac.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.errors import DomainError, ShareError
-from caps.shares.fixed import FRAC, encode_fixed
 from caps.shares.ring import Z64, Words
-from services.mpc_server.engine.arithmetic import dot, multiply
+from services.mpc_server.engine import size
 from services.mpc_server.engine.boolean import (
-    Indices,
     adder_ands,
     carry_ands,
     chosen,
-    conjunction,
     positions,
-    reshare_planes,
+    tournament_bytes,
+    tournament_rounds,
 )
-from services.mpc_server.engine.comparison import argmax, negative
+from services.mpc_server.engine.comparison import negative
 from services.mpc_server.engine.context import Branch, Context, together
-from services.mpc_server.engine.conversion import from_bits, to_bits, truncate
-from services.mpc_server.engine.registry import FUNCTIONS, log2, plane, protocol
-from services.mpc_server.engine.shares import AShare, BShare, concatenate, stack_planes
+from services.mpc_server.engine.conversion import to_bits
+from services.mpc_server.engine.cost import FIRST, Cost, formula, log2, plane
+from services.mpc_server.engine.paper.comparison import argmax
+from services.mpc_server.engine.paper.fixed import FRAC, encode_fixed
+from services.mpc_server.engine.registry import protocol
+from services.mpc_server.engine.shares import AShare, BShare, Indices, concatenate, stack_planes
+from services.mpc_server.engine.verbs import bit_products, conjunction, dot, from_bits, multiply, reshare_bits, truncate
 
 FRAC_RANGE = range(8, 25)
 """Fractional bits for which the errors below are proved and tested."""
@@ -72,7 +74,7 @@ class Table:
 def _table(function: Callable[[Decimal], Decimal], index: int) -> Table:
     """Interpolate in the Chebyshev nodes of each of 2^index segments; a place runs from -1/2 to 1/2.
 
-    Decimal arithmetic is specified to the last digit, so the three parties hold one table whatever their hardware.
+    Decimal arithmetic is specified to the last digit, so all parties hold one table whatever their hardware.
     """
     with localcontext(prec=34):
         reach = Decimal(3).sqrt() / 4
@@ -112,16 +114,18 @@ SINE = _table(_sine_of_turn, TURN_INDEX)
 COSINE = Table(SINE.offsets, np.roll(SINE.words, -(1 << TURN_INDEX) // 4, axis=1))
 
 
-NORMALISE_ROUNDS = "4 + log2(k-1) + log2(62)"
-ASSEMBLE_ROUNDS = "3 + log2(8) + 4 + log2(26) + 6 + log2(31)"
-TURN_ROUNDS = "2 + log2(k-1) + 3 + log2(9) + 4 + log2(56-f)"
+NORMALISE_ROUNDS = 4 + log2(size.ring_bits - 1) + log2(LEADS)
+ASSEMBLE_ROUNDS = 3 + log2(INDEX) + 4 + log2(VALUE - MANTISSA) + 6 + log2(MANTISSA + 1)
+TURN_ROUNDS = 2 + log2(size.ring_bits - 1) + 3 + log2(TURN_INDEX) + 4 + log2(VALUE - size.fraction_bits)
 
 
+@formula
 def truncate_bytes(n: int, bits: int, first: int) -> int:
     """Bytes of `truncate`."""
     return (2 + first) * 8 * n + ((1 + first) * (bits + 1) + carry_ands(bits)) * plane(n)
 
 
+@formula
 def words_bytes(n: int, width: int, first: int) -> int:
     """Bytes of `from_bits` into Z_2^64."""
     return 8 * n * (width if first else 1)
@@ -132,7 +136,13 @@ async def _round(ctx: Context, x: AShare, bits: int) -> AShare:
     return await truncate(ctx, x + (1 << (bits - 1)), bits=bits)
 
 
-@protocol("Catrina and Saxena 2010", rounds="5 + log2(f)", sent=("n*k//8 + truncate_bytes(n, f, first)"))
+@protocol(
+    "Catrina and Saxena 2010",
+    rep3=Cost(
+        rounds=5 + log2(size.fraction_bits),
+        sent=size.elements * size.ring_bits // 8 + truncate_bytes(size.elements, size.fraction_bits, FIRST),
+    ),
+)
 async def multiply_fixed(ctx: Context, x: AShare, y: AShare, *, frac: int = FRAC) -> AShare:
     """[[x * y]], rounded down.
 
@@ -145,7 +155,10 @@ async def multiply_fixed(ctx: Context, x: AShare, y: AShare, *, frac: int = FRAC
     return await truncate(ctx.step("round"), await multiply(ctx.step("product"), x, y), bits=frac)
 
 
-@protocol("Catrina and Saxena 2010", rounds="4 + log2(f)", sent=("truncate_bytes(n, f, first)"))
+@protocol(
+    "Catrina and Saxena 2010",
+    rep3=Cost(rounds=4 + log2(size.fraction_bits), sent=truncate_bytes(size.elements, size.fraction_bits, FIRST)),
+)
 async def scale_fixed(ctx: Context, x: AShare, *, factor: npt.ArrayLike, frac: int = FRAC) -> AShare:
     """[[x * factor]], rounded down, for a public real factor or an array of them in the shape of x.
 
@@ -161,7 +174,7 @@ async def scale_fixed(ctx: Context, x: AShare, *, factor: npt.ArrayLike, frac: i
     return await truncate(ctx, x * public, bits=frac)
 
 
-@protocol("y + c (x - y)", rounds="1", sent="n*k//8")
+@protocol("y + c (x - y)", rep3=Cost(rounds=1, sent=size.elements * size.ring_bits // 8))
 async def select(ctx: Context, condition: AShare, x: AShare, y: AShare) -> AShare:
     """[[x where condition is 1, y where it is 0]], exactly, in any ring.
 
@@ -173,10 +186,23 @@ async def select(ctx: Context, condition: AShare, x: AShare, y: AShare) -> AShar
     return y + await multiply(ctx, condition, x - y)
 
 
+@formula
+def polynomial_bytes(n: int, degree: int, frac: int, first: int) -> int:
+    """Bytes of `polynomial`."""
+    total, known = truncate_bytes(n, frac, first), 1
+    while known < degree:
+        fresh = n * min(known, degree - known)
+        total += 8 * fresh + truncate_bytes(fresh, frac, first)
+        known *= 2
+    return total
+
+
 @protocol(
     "CaPS App. A, polynomial expansion; powers by doubling",
-    rounds="log2(d)*(5 + log2(f)) + 4 + log2(f)",
-    sent=("polynomial_bytes(n, d, f, first)"),
+    rep3=Cost(
+        rounds=log2(size.degree) * (5 + log2(size.fraction_bits)) + 4 + log2(size.fraction_bits),
+        sent=polynomial_bytes(size.elements, size.degree, size.fraction_bits, FIRST),
+    ),
 )
 async def polynomial(ctx: Context, x: AShare, *, coefficients: Sequence[float], frac: int = FRAC) -> AShare:
     """[[c_0 + c_1 x + ... + c_d x^d]] for public coefficients, lowest first.
@@ -206,20 +232,16 @@ async def polynomial(ctx: Context, x: AShare, *, coefficients: Sequence[float], 
     return await _round(ctx.step("round"), (powers * weights).sum(0) + (public[0] << np.uint64(frac)), frac)
 
 
-def polynomial_bytes(n: int, degree: int, frac: int, first: int) -> int:
-    """Bytes of `polynomial`."""
-    total, known = truncate_bytes(n, frac, first), 1
-    while known < degree:
-        fresh = n * min(known, degree - known)
-        total += 8 * fresh + truncate_bytes(fresh, frac, first)
-        known *= 2
-    return total
+@formula
+def normalise_bytes(n: int, first: int) -> int:
+    """Bytes of `normalise`, whose prefix is that of Kogge and Stone 1973."""
+    prefix = sum(LEADS - (1 << level) for level in range(log2(LEADS)))
+    return (2 * (64 * first + adder_ands(64)) + LEADS + prefix + INDEX + CELL) * plane(n)
 
 
 @protocol(
     "bit decomposition, then leading bit by parallel prefix; Catrina and Saxena 2010, Norm",
-    rounds=NORMALISE_ROUNDS,
-    sent=("normalise_bytes(n, first)"),
+    rep3=Cost(rounds=NORMALISE_ROUNDS, sent=normalise_bytes(size.elements, FIRST)),
 )
 async def normalise(ctx: Context, x: AShare) -> tuple[BShare, BShare, BShare]:
     """[[sign]], [[one-hot e]] of 62 bits and [[m]] of 32 bits, where |x| = 2^e (1 + m / 2^32) with m rounded down.
@@ -245,13 +267,7 @@ async def normalise(ctx: Context, x: AShare) -> tuple[BShare, BShare, BShare]:
     return sign, leads, await window(ctx.step("window"), leads, size, offsets=range(-INDEX - CELL, 0))
 
 
-def normalise_bytes(n: int, first: int) -> int:
-    """Bytes of `normalise`, whose prefix is that of Kogge and Stone 1973."""
-    prefix = sum(LEADS - (1 << level) for level in range(log2(LEADS)))
-    return (2 * (64 * first + adder_ands(64)) + LEADS + prefix + INDEX + CELL) * plane(n)
-
-
-@protocol("inner products over Z_2; Araki et al. 2016", rounds="1", sent="w*plane(n)")
+@protocol("inner products over Z_2; Araki et al. 2016", rep3=Cost(rounds=1, sent=size.width * plane(size.elements)))
 async def window(ctx: Context, flags: BShare, bits: BShare, *, offsets: range) -> BShare:
     """[[the w bits at e + offsets]] where flag e is the one that is set; bits beyond either end are 0.
 
@@ -262,13 +278,15 @@ async def window(ctx: Context, flags: BShare, bits: BShare, *, offsets: range) -
     if flags.shape != bits.shape or offsets.step != 1 or not offsets:
         raise ShareError(f"{flags!r} cannot move a window of {offsets} over {bits!r}")
     before, after = max(0, -offsets.start), max(0, offsets.stop - 1 + flags.width - bits.width)
-    mine, next_ = (np.pad(part, ((before, after), (0, 0))) for part in (bits.mine, bits.next))
-    both = mine ^ next_
-    local = ctx.zero_planes(len(offsets), bits.size)
-    for e in range(flags.width):
-        seen = slice(e + offsets.start + before, e + offsets.stop + before)
-        local ^= (flags.mine[e] & both[seen]) ^ (flags.next[e] & mine[seen])
-    return await reshare_planes(ctx, bits.shape, local)
+    padded = bits.map(lambda planes: np.pad(planes, ((before, after), (0, 0))))
+
+    def moved(flag_planes: Words, planes: Words) -> Words:
+        out = np.zeros((len(offsets), planes.shape[1]), planes.dtype)
+        for e in range(flags.width):
+            out ^= flag_planes[e] & planes[e + offsets.start + before : e + offsets.stop + before]
+        return out
+
+    return await reshare_bits(ctx, bit_products(flags, padded, times=moved), shape=bits.shape)
 
 
 async def _one_hot(ctx: Context, groups: list[BShare]) -> BShare:
@@ -346,6 +364,7 @@ async def _quadratic(ctx: Context, argument: BShare, tables: Sequence[Table], in
     return constants * (1 << (VALUE - SCALES[0])) + await dot(ctx.step("sum"), weights, variables)
 
 
+@formula
 def quadratic_bytes(n: int, tables: int, index: int, first: int) -> int:
     """Bytes of `_quadratic`."""
     widths = (CELL - COARSE, COARSE, *WIDTHS * tables)
@@ -384,6 +403,7 @@ async def _assemble(ctx: Context, mantissa: Branch[AShare], powers: Branch[Power
     return await multiply(ctx.step("raise"), await _round(ctx.step("round"), product, MANTISSA + 1), high)
 
 
+@formula
 def assemble_bytes(n: int, signs: int, first: int) -> int:
     """Bytes of `_mantissa`, `_powers` and `_assemble`."""
     bits = VALUE - MANTISSA
@@ -392,10 +412,17 @@ def assemble_bytes(n: int, signs: int, first: int) -> int:
     return quadratic_bytes(n, 1, INDEX, first) + powers + truncations + 16 * n
 
 
+@formula
+def exponential_bytes(n: int, first: int) -> int:
+    """Bytes of `exponential`."""
+    bits = 64 * first + adder_ands(64)
+    low = 63 + 64 * first + carry_ands(63)
+    return (bits + low + one_hot_ands(6, 1)) * plane(n) + assemble_bytes(n, 0, first)
+
+
 @protocol(
     "CaPS App. A, pi_EXP; base 2: exponent and table",
-    rounds=f"2 + log2(k-1) + {ASSEMBLE_ROUNDS}",
-    sent=("exponential_bytes(n, first)"),
+    rep3=Cost(rounds=2 + log2(size.ring_bits - 1) + ASSEMBLE_ROUNDS, sent=exponential_bytes(size.elements, FIRST)),
 )
 async def exponential(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     """[[e^x]]; 0 where that is below half an ulp, however low x is.
@@ -428,19 +455,14 @@ async def _exponential(ctx: Context, x: AShare, frac: int, out: int) -> AShare:
     return await _assemble(ctx, _mantissa(ctx.step("mantissa"), fraction, EXP2), powers(ctx.step("scale")))
 
 
-def exponential_bytes(n: int, first: int) -> int:
-    """Bytes of `exponential`."""
-    bits = 64 * first + adder_ands(64)
-    low = 63 + 64 * first + carry_ands(63)
-    return (bits + low + one_hot_ands(6, 1)) * plane(n) + assemble_bytes(n, 0, first)
-
-
 @protocol(
     "CaPS App. A, pi_LN; exponent and table",
-    rounds=f"{NORMALISE_ROUNDS} + 3 + log2(8) + 4 + log2(56-f)",
-    sent=(
-        "normalise_bytes(n, first) + quadratic_bytes(n, 1, 8, first) + words_bytes(n, 6, first)"
-        " + truncate_bytes(n, 56-f, first)"
+    rep3=Cost(
+        rounds=NORMALISE_ROUNDS + 3 + log2(8) + 4 + log2(56 - size.fraction_bits),
+        sent=normalise_bytes(size.elements, FIRST)
+        + quadratic_bytes(size.elements, 1, 8, FIRST)
+        + words_bytes(size.elements, 6, FIRST)
+        + truncate_bytes(size.elements, 56 - size.fraction_bits, FIRST),
     ),
 )
 async def logarithm(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
@@ -463,8 +485,10 @@ async def logarithm(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
 
 @protocol(
     "CaPS App. A, pi_SQRT; exponent, its parity, and table",
-    rounds=f"{NORMALISE_ROUNDS} + {ASSEMBLE_ROUNDS}",
-    sent=("normalise_bytes(n, first) + assemble_bytes(n, 0, first)"),
+    rep3=Cost(
+        rounds=NORMALISE_ROUNDS + ASSEMBLE_ROUNDS,
+        sent=normalise_bytes(size.elements, FIRST) + assemble_bytes(size.elements, 0, FIRST),
+    ),
 )
 async def square_root(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     """[[the square root of x]], exactly 0 for 0.
@@ -488,8 +512,10 @@ async def square_root(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
 
 @protocol(
     "Catrina and Saxena 2010, by table instead of iteration",
-    rounds=f"{NORMALISE_ROUNDS} + {ASSEMBLE_ROUNDS}",
-    sent=("normalise_bytes(n, first) + assemble_bytes(n, 1, first)"),
+    rep3=Cost(
+        rounds=NORMALISE_ROUNDS + ASSEMBLE_ROUNDS,
+        sent=normalise_bytes(size.elements, FIRST) + assemble_bytes(size.elements, 1, FIRST),
+    ),
 )
 async def reciprocal(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     """[[1 / x]], with the sign of x; 0 for x = 0.
@@ -515,10 +541,14 @@ async def _reciprocal(ctx: Context, x: AShare, bits: int) -> AShare:
 
 @protocol(
     "floating-point division of normalised numbers",
-    rounds=f"{NORMALISE_ROUNDS} + {ASSEMBLE_ROUNDS} + 5 + log2(30)",
-    sent=(
-        "2*normalise_bytes(n, first) + 62*plane(n) + assemble_bytes(n, 1, first) + words_bytes(n, 30, first)"
-        " + n*k//8 + truncate_bytes(n, 30, first)"
+    rep3=Cost(
+        rounds=NORMALISE_ROUNDS + ASSEMBLE_ROUNDS + 5 + log2(30),
+        sent=2 * normalise_bytes(size.elements, FIRST)
+        + 62 * plane(size.elements)
+        + assemble_bytes(size.elements, 1, FIRST)
+        + words_bytes(size.elements, 30, FIRST)
+        + size.elements * size.ring_bits // 8
+        + truncate_bytes(size.elements, 30, FIRST),
     ),
 )
 async def divide(ctx: Context, x: AShare, y: AShare, *, frac: int = FRAC) -> AShare:
@@ -553,7 +583,16 @@ async def divide(ctx: Context, x: AShare, y: AShare, *, frac: int = FRAC) -> ASh
     return await _assemble(ctx, mantissa(ctx.step("mantissa")), powers(ctx.step("scale")))
 
 
-@protocol("CaPS App. A, pi_SIN", rounds=TURN_ROUNDS, sent=("turn_bytes(n, 1, f, first)"))
+@formula
+def turn_bytes(n: int, tables: int, frac: int, first: int) -> int:
+    """Bytes of sines and cosines."""
+    bits = (64 * first + adder_ands(64)) * plane(n)
+    return bits + quadratic_bytes(n, tables, TURN_INDEX, first) + truncate_bytes(tables * n, VALUE - frac, first)
+
+
+@protocol(
+    "CaPS App. A, pi_SIN", rep3=Cost(rounds=TURN_ROUNDS, sent=turn_bytes(size.elements, 1, size.fraction_bits, FIRST))
+)
 async def sine(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     """[[sin x]], x in radians.
 
@@ -566,7 +605,9 @@ async def sine(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     return (await _turn(ctx, x, [SINE], frac))[0]
 
 
-@protocol("CaPS App. A, pi_COS", rounds=TURN_ROUNDS, sent=("turn_bytes(n, 1, f, first)"))
+@protocol(
+    "CaPS App. A, pi_COS", rep3=Cost(rounds=TURN_ROUNDS, sent=turn_bytes(size.elements, 1, size.fraction_bits, FIRST))
+)
 async def cosine(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     """[[cos x]], x in radians.
 
@@ -578,7 +619,10 @@ async def cosine(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     return (await _turn(ctx, x, [COSINE], frac))[0]
 
 
-@protocol("CaPS App. A, pi_SIN and pi_COS", rounds=TURN_ROUNDS, sent=("turn_bytes(n, 2, f, first)"))
+@protocol(
+    "CaPS App. A, pi_SIN and pi_COS",
+    rep3=Cost(rounds=TURN_ROUNDS, sent=turn_bytes(size.elements, 2, size.fraction_bits, FIRST)),
+)
 async def sine_cosine(ctx: Context, x: AShare, *, frac: int = FRAC) -> tuple[AShare, AShare]:
     """[[sin x]] and [[cos x]], which share all but their coefficients.
 
@@ -599,20 +643,28 @@ async def _turn(ctx: Context, x: AShare, tables: Sequence[Table], frac: int) -> 
     return await _round(ctx.step("round"), value, VALUE - frac)
 
 
-def turn_bytes(n: int, tables: int, frac: int, first: int) -> int:
-    """Bytes of sines and cosines."""
-    bits = (64 * first + adder_ands(64)) * plane(n)
-    return bits + quadratic_bytes(n, tables, TURN_INDEX, first) + truncate_bytes(tables * n, VALUE - frac, first)
-
-
 @protocol(
     "CaPS App. A, pi_SOFTMAX",
-    rounds=f"4 + log2(k-1) + tournament_rounds(n, k) + 2 + log2(k-1) + {ASSEMBLE_ROUNDS}"
-    f" + {NORMALISE_ROUNDS} + {ASSEMBLE_ROUNDS} + 5 + log2(60-f)",
-    sent=(
-        "(first*k + adder_ands(k))*plane(n) + tournament_bytes(n, k) + words_bytes(1, k, first)"
-        " + words_bytes(1, log2(n), first) + exponential_bytes(n, first) + normalise_bytes(1, first)"
-        " + assemble_bytes(1, 1, first) + n*k//8 + truncate_bytes(n, 60-f, first)"
+    rep3=Cost(
+        rounds=4
+        + log2(size.ring_bits - 1)
+        + tournament_rounds(size.elements, size.ring_bits)
+        + 2
+        + log2(size.ring_bits - 1)
+        + ASSEMBLE_ROUNDS
+        + NORMALISE_ROUNDS
+        + ASSEMBLE_ROUNDS
+        + 5
+        + log2(60 - size.fraction_bits),
+        sent=(FIRST * size.ring_bits + adder_ands(size.ring_bits)) * plane(size.elements)
+        + tournament_bytes(size.elements, size.ring_bits)
+        + words_bytes(1, size.ring_bits, FIRST)
+        + words_bytes(1, log2(size.elements), FIRST)
+        + exponential_bytes(size.elements, FIRST)
+        + normalise_bytes(1, FIRST)
+        + assemble_bytes(1, 1, FIRST)
+        + size.elements * size.ring_bits // 8
+        + truncate_bytes(size.elements, 60 - size.fraction_bits, FIRST),
     ),
 )
 async def softmax(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
@@ -645,15 +697,3 @@ def _accept(ctx: Context, frac: int, *shares: AShare) -> None:
     for share in shares:
         if share.ring != Z64 or share.shape != shares[0].shape:
             raise ShareError(f"fixed point needs one shape over {Z64!r}, not {shares[0]!r} and {share!r}")
-
-
-FUNCTIONS.update(
-    truncate_bytes=truncate_bytes,
-    words_bytes=words_bytes,
-    polynomial_bytes=polynomial_bytes,
-    normalise_bytes=normalise_bytes,
-    quadratic_bytes=quadratic_bytes,
-    assemble_bytes=assemble_bytes,
-    exponential_bytes=exponential_bytes,
-    turn_bytes=turn_bytes,
-)

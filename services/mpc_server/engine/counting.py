@@ -1,0 +1,229 @@
+"""Marginals from one-hot columns: what crosses the network is as large as the answers, whatever the number of rows is.
+
+An attribute with s categories is a block of s columns of 0 and 1, at most one of them 1; a missing value and a padding
+row are zeros. One-hot columns make counting a matrix product, and a product of shared matrices sends its result, not
+its rows. Only marginals of three and more attributes need products of columns first, which are sent.
+
+Columns are words of Z_2^16, or of 32 bits for tables of more than 65,535 rows: what was shared in Z_2^24 is computed on
+modulo 2^32, for then it is right modulo 2^24. Counts are taken modulo 2^22 of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from caps.data.domain import Layout
+from caps.errors import ShareError
+from caps.shares.ring import RINGS, Z16, Z64, Ring, Words
+from services.mpc_server.engine import size
+from services.mpc_server.engine.boolean import carry_ands
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import FIRST, Cost, Expr, Size, formula, log2, plane, smallest
+from services.mpc_server.engine.kernels import BLOCK_ROWS, matmul_mod
+from services.mpc_server.engine.recipe import Cross, Recipe, recipe_of
+from services.mpc_server.engine.registry import protocol
+from services.mpc_server.engine.shares import AShare, Indices, Summands, concatenate
+from services.mpc_server.engine.validity import WIDTHS, check_columns
+from services.mpc_server.engine.verbs import gram_products, lift, multiply, products, reshare
+
+GROUP_ROWS = 65_535
+"""Rows that are counted in Z_2^16 together: no count of them can wrap."""
+
+
+WIDE_GROUP_ROWS = (1 << 22) - 1
+"""The same for words of 32 bits, whose counts are taken modulo 2^22."""
+
+
+BLOCK_WORDS = 1 << 22
+"""Elements of one row block where rows are multiplied: 8 MiB per component and buffer in Z_2^16."""
+
+
+def lifted_bytes(counts: Expr | int, bits: Expr | int) -> Expr:
+    """Bytes of `lift` to Z_2^64."""
+    return (1 + FIRST) * counts * 8 + ((1 + FIRST) * bits + carry_ands(bits)) * plane(counts)
+
+
+@protocol(
+    "CaPS App. B, common data: pi_JOIN with a fixed precedence",
+    rep3=Cost(rounds=log2(size.most_holders), sent=size.rows * size.lower_columns * size.word_bits // 8),
+)
+async def coalesce(ctx: Context, stacks: Sequence[Sequence[AShare]]) -> tuple[AShare, ...]:
+    """For each attribute, the block of the first holder that has a value in a row; zeros if none has.
+
+    `stacks[a]` holds the blocks of attribute a in order of precedence. Two are merged as
+    first + (1 - presence) * second, the presence being the sum of a row of the first. That is associative, so any
+    number of holders is merged in a tree, all attributes in one message; lower columns are those
+    of all blocks but the first.
+
+    Deviation: the paper joins common data without saying whose value counts when holders differ.
+
+    Pre-conditions: blocks are one-hot or zero, of the same aligned rows, in one ring.
+    Leaks: nothing.
+    """
+    waiting = [list(stack) for stack in stacks]
+    for stack in waiting:
+        if not stack:
+            raise ShareError("an attribute without a block cannot be merged")
+        ctx.own(*stack)
+        for block in stack:
+            check_columns(block, stack[0].shape[-1], waiting[0][0].ring)
+            if block.shape != waiting[0][0].shape[:1] + stack[0].shape[1:]:
+                raise ShareError(f"{block!r} and {waiting[0][0]!r} are not of the same rows")
+    level = 0
+    while any(len(stack) > 1 for stack in waiting):
+        pairs = [(stack[i], stack[i + 1]) for stack in waiting for i in range(0, len(stack) - 1, 2)]
+        widths = [second.shape[1] for _, second in pairs]
+        absent = concatenate([(1 - first.sum(axis=1)).reshape(-1, 1) for first, _ in pairs], axis=1)
+        seconds = concatenate([second for _, second in pairs], axis=1)
+        spread = np.repeat(np.arange(len(pairs)), widths)
+        filled = await multiply(ctx.step(level), absent[:, spread], seconds)
+        ends = np.cumsum(widths)
+        merged = iter(
+            first + filled[:, end - width : end] for (first, _), width, end in zip(pairs, widths, ends, strict=True)
+        )
+        waiting = [
+            [*(next(merged) for _ in range(len(stack) // 2)), *stack[len(stack) - len(stack) % 2 :]]
+            for stack in waiting
+        ]
+        level += 1
+    return tuple(stack[0] for stack in waiting)
+
+
+def row_slices(rows: int, columns: int) -> list[slice]:
+    """Blocks of at most BLOCK_WORDS elements, but not of a few rows each."""
+    step = max(BLOCK_ROWS, BLOCK_WORDS // columns)
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+@formula
+def group_bits(bits: int) -> int:
+    """Bits of a group's count, of columns in words of so many."""
+    return WIDTHS[RINGS[bits]].counted.bits
+
+
+def _group_rows(bits: int) -> int:
+    """Rows that `count` counts together, of columns in words of so many bits."""
+    return GROUP_ROWS if bits == Z16.bits else WIDE_GROUP_ROWS
+
+
+@formula
+def row_groups(rows: int, bits: int) -> int:
+    """Groups of rows that `count` lifts separately."""
+    return -(-rows // _group_rows(bits))
+
+
+@formula
+def row_blocks(rows: int, columns: int, bits: int) -> int:
+    """Blocks of rows that `count` multiplies one after the other."""
+    full, rest = divmod(rows, _group_rows(bits))
+    return full * len(row_slices(_group_rows(bits), columns)) + len(row_slices(rest, columns))
+
+
+COUNT_ROUNDS = (
+    size.levels * row_blocks(size.rows, size.pool_columns, size.word_bits)
+    + smallest(size.product_cells, 1)
+    + 4
+    + log2(group_bits(size.word_bits))
+)
+
+
+COUNT_SENT = (
+    size.rows * size.product_columns + row_groups(size.rows, size.word_bits) * size.product_cells
+) * size.word_bits // 8 + lifted_bytes(row_groups(size.rows, size.word_bits) * size.cells, group_bits(size.word_bits))
+
+
+@protocol(
+    "CaPS Protocols 2 and 11, as products of one-hot columns (docs/adr/0003)",
+    rep3=Cost(rounds=COUNT_ROUNDS, sent=COUNT_SENT),
+)
+async def count(ctx: Context, *columns: AShare, layout: Layout) -> AShare:
+    """[[all marginals]] of a layout over Z_2^64, from the one-hot columns of its whole domain, which may come in parts.
+
+    Marginals of one attribute are sums of columns; of two, entries of the Gram matrix; of more, products of two sets of
+    columns, at least one of which are products themselves. Only these last have rows to send: n q words, in blocks of
+    rows. Everything else is summed at home, and only cells that the layout asks for are sent and lifted. Rows are
+    counted in groups, so that no group's count wraps, and groups are added after lifting: in Z_2^16 they have 65,535
+    rows; in words of 32 bits 4,194,303, for there counts are taken modulo 2^22, where a product in doubles is exact.
+
+    Deviation: the paper compares every row with every cell. The counts are the same.
+
+    Pre-conditions: blocks of every row are one-hot or zero (check_one_hot); at most 8 attributes to a marginal.
+    Leaks: nothing.
+    """
+    ctx.own(*columns)
+    for part in columns:
+        check_columns(part, part.shape[-1], columns[0].ring)
+    if len({part.shape[0] for part in columns}) != 1 or sum(part.shape[1] for part in columns) != layout.domain.width:
+        raise ShareError(f"{list(columns)!r} are not the {layout.domain.width} columns of the layout's domain")
+    recipe = recipe_of(layout)
+    ring, counted = columns[0].ring, WIDTHS[columns[0].ring].counted
+    step = _group_rows(ring.bits)
+    sums, made = [], []
+    for start in range(0, columns[0].shape[0], step):
+        group = [part[start : start + step] for part in columns]
+        sums.append(concatenate([part.sum(axis=0) for part in group])[recipe.singles].reshape(1, -1))
+        if recipe.cells:
+            made.append(await _products(ctx.step(f"rows{start}"), group, recipe, counted))
+    cells = concatenate(sums)
+    if recipe.cells:
+        stacked = made[0].combine(lambda *parts: np.stack(parts), *made[1:])
+        cells = concatenate([cells, await reshare(ctx.step("products"), stacked)], axis=1)
+    return (await lift(ctx.step("lift"), cells[:, recipe.order], ring=Z64, modulo=counted)).sum(axis=0)
+
+
+async def _products(ctx: Context, parts: Sequence[AShare], recipe: Recipe, counted: Ring) -> Summands:
+    """The cells that are products of matrices, for one group of rows, to be reshared.
+
+    Columns are put side by side in blocks of rows, if at all: there is never a second copy of the whole table.
+    """
+    made = []
+    if len(recipe.paired):
+        made.append(gram_products(*_chosen(parts, recipe.paired), modulo=counted).map(lambda gram: gram[recipe.pairs]))
+    crossed: list[Summands] = []
+    if recipe.levels:
+        for number, rows in enumerate(row_slices(parts[0].shape[0], recipe.width + recipe.products)):
+            pool = parts[0][rows] if len(parts) == 1 else concatenate([part[rows] for part in parts], axis=1)
+            for level, (left, right) in enumerate(recipe.levels):
+                step = ctx.step(f"block{number}").step(level)
+                pool = concatenate([pool, await multiply(step, pool[:, left], pool[:, right])], axis=1)
+            found = [_crossed(pool, cross, counted) for cross in recipe.crosses]
+            crossed = [one.combine(np.add, more) for one, more in zip(crossed, found, strict=True)] if number else found
+    first, *others = made + crossed
+    return first.combine(lambda *cells: np.concatenate(cells), *others)
+
+
+def _crossed(pool: AShare, cross: Cross, counted: Ring) -> Summands:
+    """The cells of a product of two ranges of columns."""
+
+    def times(left: Words, right: Words) -> Words:
+        return matmul_mod(left.T, right, modulo=counted)
+
+    return products(pool[:, cross.left], pool[:, cross.right], times=times).map(lambda cells: cells[cross.cells])
+
+
+def _chosen(parts: Sequence[AShare], columns: Indices) -> list[AShare]:
+    """Some columns, ascending, of a table that comes in parts: as parts again, which copy nothing."""
+    chosen, start = [], 0
+    for part in parts:
+        stop = start + part.shape[1]
+        own = columns[(columns >= start) & (columns < stop)] - start
+        runs = np.split(own, np.flatnonzero(np.diff(own) > 1) + 1) if len(own) else []
+        chosen += [part[:, run[0] : run[-1] + 1] for run in runs]
+        start = stop
+    return chosen
+
+
+def count_sizes(layout: Layout, rows: int, bits: int = Z16.bits) -> dict[Size, int]:
+    """The sizes that the declared cost of `count` is a formula of, for columns in words of `bits`."""
+    recipe = recipe_of(layout)
+    return {
+        size.rows: rows,
+        size.word_bits: bits,
+        size.cells: layout.cells,
+        size.product_cells: recipe.cells,
+        size.product_columns: recipe.products,
+        size.pool_columns: recipe.width + recipe.products,
+        size.levels: len(recipe.levels),
+    }

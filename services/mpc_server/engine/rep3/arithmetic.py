@@ -1,0 +1,158 @@
+"""Input, multiplication and its matrix forms, and opening of arithmetic shares."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from caps.errors import PeerViolation, ShareError, party_name
+from caps.shares.ring import Ring, Words, ring_of
+from services.mpc_server.engine import size, verbs
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import FIRST, Cost, plane
+from services.mpc_server.engine.kernels import gram_mod, matmul_mod
+from services.mpc_server.engine.rep3.local import NAME, following, previous, products, zeros
+from services.mpc_server.engine.shares import AShare, BShare, Shape, Summands, bits_of
+
+DIGEST_BYTES = 16
+_OF_ELEMENTS = Cost(rounds=1, sent=size.elements * size.ring_bits // 8)
+
+
+async def send_back(ctx: Context, summand: Words) -> AShare:
+    """From one summand per party to a replicated sharing. The summand must already carry a share of zero."""
+    before, after = previous(ctx.party), following(ctx.party)
+    (theirs,) = await ctx.exchange([(before, summand)], [(after, summand.nbytes)])
+    return ctx.share(summand, np.frombuffer(theirs, summand.dtype).reshape(summand.shape))
+
+
+@verbs.reshare.of(NAME, "Araki et al. 2016, section 3.3: a sum of products costs one", _OF_ELEMENTS)
+async def reshare(ctx: Context, summands: Summands) -> AShare:
+    """Each party's summand, masked with its part of zero, is its new component; the previous party receives it too."""
+    (local,) = summands.parts
+    return await send_back(ctx, np.asarray(local + zeros(ctx, local.shape, ring_of(local))))
+
+
+@verbs.share_from.of(
+    NAME,
+    "Araki et al. 2016, PRSS input by one party",
+    Cost(rounds=1, sent=FIRST * size.elements * size.ring_bits // 8),
+)
+async def share_from(ctx: Context, values: Words | None, *, dealer: int, shape: Shape, ring: Ring) -> AShare:
+    """The dealer's component comes from a key it shares with the previous party; what is left goes to the next."""
+    zero = np.zeros(shape, ring.dtype)
+    if ctx.party == dealer:
+        if values is None or values.shape != shape or values.dtype != ring.dtype:
+            raise ShareError(f"the dealer {party_name(dealer)} must give {shape} elements of {ring!r}")
+        mine = ctx.prss.component(dealer, ctx.path + b"#input", shape, ring)
+        rest = values - mine
+        await ctx.exchange([(following(ctx.party), rest)], [])
+        return ctx.share(mine, rest)
+    if previous(ctx.party) == dealer:
+        (rest_bytes,) = await ctx.exchange([], [(dealer, zero.nbytes)])
+        return ctx.share(np.frombuffer(rest_bytes, ring.dtype).reshape(shape), zero)
+    await ctx.exchange([], [])
+    return ctx.share(zero, ctx.prss.component(dealer, ctx.path + b"#input", shape, ring))
+
+
+@verbs.multiply.of(NAME, "CaPS App. A, pi_MUL; Araki et al. 2016", _OF_ELEMENTS)
+async def multiply(ctx: Context, x: AShare, y: AShare) -> AShare:
+    """A product of components each, masked and sent back."""
+    ctx.own(x, y)
+    _same(x, y)
+    return await reshare(ctx, products(x, y))
+
+
+@verbs.dot.of(NAME, "Araki et al. 2016, section 3.3: a sum of products costs one", _OF_ELEMENTS)
+async def dot(ctx: Context, x: AShare, y: AShare) -> AShare:
+    """As multiply, summed before it is sent."""
+    ctx.own(x, y)
+    _same(x, y)
+    dtype = x.ring.dtype
+
+    def inner(left: Words, right: Words) -> Words:
+        return np.asarray(np.einsum("...i,...i->...", left, right, dtype=dtype))
+
+    return await reshare(ctx, products(x, y, times=inner))
+
+
+@verbs.matmul.of(
+    NAME, "CaPS section 3; Araki et al. 2016", Cost(rounds=1, sent=size.rows * size.columns * size.ring_bits // 8)
+)
+async def matmul(ctx: Context, x: AShare, y: AShare) -> AShare:
+    """As multiply, with exact products of integer matrices."""
+    ctx.own(x, y)
+    if len(x.shape) != 2 or len(y.shape) != 2 or x.shape[1] != y.shape[0] or x.ring != y.ring:
+        raise ShareError(f"{x!r} and {y!r} cannot be multiplied as matrices")
+    return await reshare(ctx, products(x, y, times=matmul_mod))
+
+
+@verbs.gram.of(
+    NAME,
+    "CaPS Protocol 2, as a product of one-hot columns (docs/adr/0003)",
+    Cost(rounds=1, sent=size.columns * (size.columns + 1) // 2 * size.ring_bits // 8),
+)
+async def gram(ctx: Context, x: AShare) -> AShare:
+    """Each party's summand is Gram(x_i + x_{i+1}) - Gram(x_{i+1}); of the symmetric result one triangle is sent."""
+    ctx.own(x)
+    if len(x.shape) != 2:
+        raise ShareError(f"gram takes a matrix, not {x!r}")
+    width = x.shape[1]
+    mine, next_ = x.components
+    local = gram_mod(mine, next_) - gram_mod(next_)
+    upper = np.triu_indices(width)
+    triangle = await reshare(ctx, Summands(x.owner, (local[upper],)))
+    both = np.empty((width, width), np.intp)
+    both[upper] = both.T[upper] = np.arange(len(upper[0]))
+    return triangle[both]
+
+
+@verbs.reveal.of(
+    NAME,
+    "CaPS section 2; opening with a check of the replicated copy",
+    Cost(rounds=1, sent=size.elements * size.ring_bits // 8 + DIGEST_BYTES),
+)
+async def reveal(ctx: Context, x: AShare) -> Words:
+    """The component a party lacks comes from one holder, its digest from the other, so that they must agree."""
+    ctx.own(x)
+    mine, next_ = x.components
+    missing = await _open(ctx, mine, next_)
+    return mine + next_ + missing
+
+
+@verbs.reveal_bits.of(
+    NAME, "as reveal, for XOR shares", Cost(rounds=1, sent=size.width * plane(size.elements) + DIGEST_BYTES)
+)
+async def reveal_bits(ctx: Context, x: BShare, *, ring: Ring) -> Words:
+    """As reveal."""
+    ctx.own(x)
+    if x.width > ring.bits:
+        raise ShareError(f"{x.width} bits do not fit in {ring!r}")
+    mine, next_ = x.components
+    missing = await _open(ctx, mine, next_)
+    return bits_of(mine ^ next_ ^ missing, x.shape, ring)
+
+
+async def _open(ctx: Context, mine: Words, next_: Words) -> Words:
+    before, after = previous(ctx.party), following(ctx.party)
+    digest = np.frombuffer(_digest(next_), np.uint8)
+    words, claimed = await ctx.exchange(
+        [(after, mine), (before, digest)], [(before, mine.nbytes), (after, DIGEST_BYTES)]
+    )
+    missing = np.frombuffer(words, mine.dtype).reshape(mine.shape)
+    if _digest(missing) != bytes(claimed):
+        raise PeerViolation(
+            before,
+            f"opened words at step {ctx.path.decode() or '/'} do not match the digest that {party_name(after)} "
+            "holds of them: a message of one of the two was altered",
+        )
+    return missing
+
+
+def _digest(words: Words) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(words).data, digest_size=DIGEST_BYTES).digest()
+
+
+def _same(x: AShare, y: AShare) -> None:
+    if x.shape != y.shape or x.ring != y.ring:
+        raise ShareError(f"{x!r} and {y!r} differ in shape or ring")

@@ -1,0 +1,64 @@
+"""Input and conjunction of XOR shares."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from caps.errors import ShareError, party_name
+from caps.shares.ring import PLANE, Z64, Words, plane_words
+from services.mpc_server.engine import size, verbs
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import FIRST, Cost, plane
+from services.mpc_server.engine.rep3.local import NAME, bit_products, following, previous, zero_planes
+from services.mpc_server.engine.shares import BShare, Shape, Summands
+
+_OF_PLANES = Cost(rounds=1, sent=size.width * plane(size.elements))
+
+
+@verbs.reshare_bits.of(NAME, "Araki et al. 2016, section 3.3, over Z_2", _OF_PLANES)
+async def reshare_bits(ctx: Context, summands: Summands, *, shape: Shape) -> BShare:
+    """As reshare."""
+    (local,) = summands.parts
+    summand = local ^ zero_planes(ctx, len(local), prod(shape))
+    before, after = previous(ctx.party), following(ctx.party)
+    (theirs,) = await ctx.exchange([(before, summand)], [(after, summand.nbytes)])
+    return ctx.bits(shape, summand, np.frombuffer(theirs, PLANE).reshape(summand.shape))
+
+
+@verbs.share_bits_from.of(
+    NAME, "as share_from, for XOR shares", Cost(rounds=1, sent=FIRST * size.width * plane(size.elements))
+)
+async def share_bits_from(ctx: Context, planes: Words | None, *, dealer: int, width: int, shape: Shape) -> BShare:
+    """As share_from."""
+    extents = (width, plane_words(prod(shape)))
+    zero = np.zeros(extents, PLANE)
+    if ctx.party == dealer:
+        if planes is None or planes.shape != extents:
+            raise ShareError(f"the dealer {party_name(dealer)} must give {width} bit planes of {shape}")
+        mine = ctx.prss.component(dealer, ctx.path + b"#input", extents, Z64)
+        rest = planes ^ mine
+        await ctx.exchange([(following(ctx.party), rest)], [])
+        return ctx.bits(shape, mine, rest)
+    if previous(ctx.party) == dealer:
+        (rest_bytes,) = await ctx.exchange([], [(dealer, zero.nbytes)])
+        return ctx.bits(shape, np.frombuffer(rest_bytes, PLANE).reshape(extents), zero)
+    await ctx.exchange([], [])
+    return ctx.bits(shape, zero, ctx.prss.component(dealer, ctx.path + b"#input", extents, Z64))
+
+
+def bits_known_to_two(ctx: Context, component: int, planes: Words, shape: Shape) -> BShare:
+    """The sharing whose one component holds the bits and whose others are 0. Local; third parties pass zeros."""
+    zero = np.zeros_like(planes)
+    held = (ctx.party, following(ctx.party))
+    return ctx.bits(shape, *(planes if component == one else zero for one in held))
+
+
+@verbs.conjunction.of(NAME, "Araki et al. 2016, over Z_2", _OF_PLANES)
+async def conjunction(ctx: Context, x: BShare, y: BShare) -> BShare:
+    """As multiply, over Z_2."""
+    ctx.own(x, y)
+    if x.shape != y.shape or x.width != y.width:
+        raise ShareError(f"{x!r} and {y!r} differ in shape or width")
+    return await reshare_bits(ctx, bit_products(x, y), shape=x.shape)

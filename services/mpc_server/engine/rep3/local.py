@@ -1,0 +1,98 @@
+"""What a party does by itself: who its peers are, its keys, masks that add up to zero, and its part of products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from caps.basics.schemes import REP3
+from caps.shares.prss import Prss, component_key
+from caps.shares.ring import Z64, Ring, Words, plane_words
+from services.mpc_server.engine import verbs
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_of_parts
+from services.mpc_server.engine.shares import AShare, BShare, Owner, Summands
+from services.mpc_server.engine.verbs import Bilinear
+
+NAME = REP3.name
+PARTIES = REP3.parties
+
+
+def following(party: int) -> int:
+    """The party that also holds component `party + 1`, and the number of that component."""
+    return (party + 1) % PARTIES
+
+
+def previous(party: int) -> int:
+    """The party that also holds component `party`."""
+    return (party - 1) % PARTIES
+
+
+@verbs.randomness.of(NAME)
+def randomness(owner: Owner, secrets: Mapping[int, bytes], scope: bytes) -> Prss:
+    """The key of a component follows from the secret of its two holders."""
+    party = owner.party
+    peers = (previous(party), following(party))
+    held = (party, following(party))
+    return Prss({one: component_key(secrets[peer], one, scope) for one, peer in zip(held, peers, strict=True)})
+
+
+def zeros(ctx: Context, shape: tuple[int, ...], ring: Ring) -> Words:
+    """This party's summand of a fresh additive sharing of zero: what masks a local product before it is sent."""
+    mine, next_ = ctx.prss.replicated(ctx.path + b"#zero", shape, ring)
+    return mine - next_
+
+
+def zero_planes(ctx: Context, width: int, size: int) -> Words:
+    """The same for XOR shares."""
+    mine, next_ = ctx.prss.replicated(ctx.path + b"#zero", (width, plane_words(size)), Z64)
+    return mine ^ next_
+
+
+@verbs.products.of(NAME)
+def products(x: AShare, y: AShare, *, times: Bilinear = np.multiply) -> Summands:
+    """x_i (y_i + y_{i+1}) + x_{i+1} y_i: over the three parties, all nine products of components."""
+    (x_mine, x_next), (y_mine, y_next) = x.components, y.components
+    local = np.asarray(times(x_mine, y_mine + y_next))
+    local += times(x_next, y_mine)
+    return Summands(x.owner, (local,))
+
+
+@verbs.bit_products.of(NAME)
+def bit_products(x: BShare, y: BShare, *, times: Bilinear = np.bitwise_and) -> Summands:
+    """As `products`, with XOR for +."""
+    (x_mine, x_next), (y_mine, y_next) = x.components, y.components
+    local = times(x_mine, y_mine ^ y_next)
+    local ^= times(x_next, y_mine)
+    return Summands(x.owner, (local,))
+
+
+@verbs.gram_products.of(NAME)
+def gram_products(first: AShare, *others: AShare, modulo: Ring) -> Summands:
+    """Gram(x_i + x_{i+1}) - Gram(x_{i+1})."""
+    parts = [share.components for share in (first, *others)]
+    local = gram_of_parts(parts, modulo=modulo)
+    local -= gram_of_parts([(next_,) for _, next_ in parts], modulo=modulo)
+    return Summands(first.owner, (local,))
+
+
+@verbs.bit_deviations.of(NAME)
+def bit_deviations(
+    x: AShare, *, spread: Callable[[Words, Words], Words], columns: int, combined: Callable[[int, Words], Words]
+) -> Summands:
+    """x_i (x_i + 2 x_{i+1} - 1) is a summand of x^2 - x."""
+    x_mine, x_next = x.components
+    buffers = np.empty((2, columns, min(len(x), BLOCK_ROWS)), x.ring.dtype)
+    total: Words | None = None
+    for start in range(0, len(x), BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        mine, excess = spread(x_mine[block], buffers[0]), spread(x_next[block], buffers[1])
+        excess <<= 1
+        excess += mine
+        excess -= 1
+        excess *= mine
+        part = combined(start, excess)
+        total = part if total is None else total + part
+    assert total is not None
+    return Summands(x.owner, (total,))

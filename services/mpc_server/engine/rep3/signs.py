@@ -1,0 +1,69 @@
+"""Sums of numbers with shared signs: what selections take their scores from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from caps.errors import DomainError, ShareError
+from caps.shares.ring import Words, unpack_bits
+from services.mpc_server.engine import size, verbs
+from services.mpc_server.engine.context import Context, together
+from services.mpc_server.engine.cost import Cost
+from services.mpc_server.engine.rep3.arithmetic import reshare, share_from
+from services.mpc_server.engine.rep3.local import NAME, products
+from services.mpc_server.engine.shares import AShare, BShare, Indices
+
+
+@verbs.signed_sums.of(
+    NAME,
+    "CaPS Protocol 7 with the sign left in bits: |y| = (1 - 2c)(1 - 2d) y",
+    Cost(rounds=2, sent=size.elements * size.ring_bits // 8 + size.sums * size.ring_bits // 8),
+)
+async def signed_sums(ctx: Context, sign: BShare, y: AShare, *, starts: Indices) -> AShare:
+    """The sign is c ^ d with c = s_0 ^ s_1 known to S1 and d = s_2 known to S2 and S3.
+
+    These two multiply their components of y by 1 - 2d themselves and reshare; S1 shares 1 - 2c in the same round; then
+    one inner product a segment.
+    """
+    ctx.own(sign, y)
+    if len(y.shape) != 1 or sign.shape != y.shape or sign.width != 1:
+        raise ShareError(f"{sign!r} is not one sign for each element of {y!r}")
+    if not len(starts) or starts[0] != 0 or np.any(np.diff(starts) < 1) or starts[-1] >= y.size:
+        raise DomainError("segments must start at 0, be in order, and none be empty")
+    turned, factor = await together(_turned(ctx.step("turned"), sign, y), _first_factor(ctx.step("factor"), sign, y))
+
+    def summed(words: Words) -> Words:
+        return np.add.reduceat(words, starts, dtype=words.dtype)
+
+    return await reshare(ctx, products(turned, factor).map(summed))
+
+
+async def _first_factor(ctx: Context, sign: BShare, y: AShare) -> AShare:
+    """[[1 - 2c]], dealt by S1."""
+    known = None
+    if ctx.party == 0:
+        mine, next_ = sign.components
+        known = 1 - 2 * unpack_bits((mine ^ next_)[0], y.size).astype(y.ring.dtype)
+    return await share_from(ctx, known, dealer=0, shape=y.shape, ring=y.ring)
+
+
+async def _turned(ctx: Context, sign: BShare, y: AShare) -> AShare:
+    """[[(1 - 2d) y]]: S2 turns component 1, S3 component 0, and both component 2. They reshare with masks S1 knows."""
+    (s_mine, s_next), (y_mine, y_next) = sign.components, y.components
+    ring, count, word_bytes = y.ring, y.size, y_mine.nbytes
+    if ctx.party == 0:
+        mask_0 = ctx.prss.component(0, ctx.path + b"#mask0", (count,), ring)
+        mask_1 = ctx.prss.component(1, ctx.path + b"#mask1", (count,), ring)
+        await ctx.exchange([], [])
+        return ctx.share(mask_0, mask_1)
+    d = unpack_bits((s_next if ctx.party == 1 else s_mine)[0], count).astype(ring.dtype)
+    factor = 1 - 2 * d
+    if ctx.party == 1:
+        mask = ctx.prss.component(1, ctx.path + b"#mask1", (count,), ring)
+        rest = y_mine * factor - mask
+        (theirs,) = await ctx.exchange([(2, rest)], [(2, word_bytes)])
+        return ctx.share(mask, y_next * factor + rest + np.frombuffer(theirs, ring.dtype))
+    mask = ctx.prss.component(0, ctx.path + b"#mask0", (count,), ring)
+    rest = y_next * factor - mask
+    (theirs,) = await ctx.exchange([(1, rest)], [(1, word_bytes)])
+    return ctx.share(y_mine * factor + rest + np.frombuffer(theirs, ring.dtype), mask)
