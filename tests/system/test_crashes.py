@@ -51,7 +51,7 @@ def survives(federation: Everybody, folder: Path, faults: Sequence[Fault], *, al
     study = small(federation, folder)
     for victim, point, number in faults:
         arm(federation.places[victim].home, point, number)
-    with supervised(federation, *federation.places) as died:
+    with supervised(federation, *federation.places, under=federation.under) as died:
         study.agree()
         before = study.contribute()
         study.start()
