@@ -175,7 +175,7 @@ class Runs:
             if (row := self._alive.row(run)).state == states.Run.FAILED:
                 raise Problem(Kind.CONFLICT, f"the run has failed: {row.reason}")
             if not record.account.ended:
-                raise Problem(Kind.NOT_READY, f"the run has not ended: next is {record.account.due}")
+                raise Problem(Kind.NOT_READY, f"the run has not ended; due: {record.account.due}")
             sealed = self._alive.sealed(manifest.study_id)
             document = Attestation(
                 study=manifest.study_id,
