@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 
 _SHA_256 = "sha-256"
 
@@ -21,6 +20,6 @@ def stated(header: str) -> bytes | None:
         return None
     try:
         digest = base64.b64decode(given[0][1:-1], validate=True)
-    except binascii.Error:
+    except ValueError:
         return None
     return digest if len(digest) == 32 else None

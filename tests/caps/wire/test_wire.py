@@ -32,6 +32,7 @@ def test_other_algorithms_are_passed_over(header: str) -> None:
         "sha-256=::",
         "sha-256=:AAAA:",
         "sha-256=:!:",
+        "sha-256=:\u00e9:",
         SPELLED[:-1],
         SPELLED.replace(":", ""),
         SPELLED.replace("sha-256", "SHA-256"),
