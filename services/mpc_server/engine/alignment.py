@@ -41,18 +41,10 @@ from services.mpc_server.engine.verbs import conjunction, reveal_bits, shuffle
 
 MAX_TABLES = 62
 """Tables that can be matched: a set of tables is a number of 62 bits."""
-
-
 _TAG_BITS = 64
 """A tag of 128 bits is opened as two words."""
-
-
 _ID_COINS = b"caps/v1/join/ids"
-
-
 _COMPARED = 8 * (ORDERED.stop - ORDERED.start)
-
-
 IDS_SENT = 64 + ID_COMBINATIONS // 8 * size.tables + carry_ands(_COMPARED + 1) * size.ordered_bytes
 
 

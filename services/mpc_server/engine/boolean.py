@@ -25,8 +25,6 @@ Positions = Sequence[Indices]
 
 PAIRS_PER_LEVEL = 1 << 16
 """A tournament compares this many pairs at once before it prefers another level to a larger message."""
-
-
 CACHED_WORDS = 1 << 15
 """Words of bit planes that are worked on at once, so that they stay in cache."""
 

@@ -23,8 +23,8 @@ from caps.errors import CapsError, DomainError, PeerError, ShareError, party_nam
 from caps.shares.prss import Prss
 from caps.shares.ring import PLANE, Ring, Words, plane_words, ring_of
 from services.mpc_server.channel import TAG_BYTES, Channel
+from services.mpc_server.engine.keys import randomness
 from services.mpc_server.engine.shares import AShare, BShare, Owner, RowShare, Shape
-from services.mpc_server.engine.verbs import randomness
 
 T = TypeVar("T")
 

@@ -30,12 +30,8 @@ from services.mpc_server.engine.verbs import gram_products, lift, multiply, prod
 
 GROUP_ROWS = 65_535
 """Rows that are counted in Z_2^16 together: no count of them can wrap."""
-
-
 WIDE_GROUP_ROWS = (1 << 22) - 1
 """The same for words of 32 bits, whose counts are taken modulo 2^22."""
-
-
 BLOCK_WORDS = 1 << 22
 """Elements of one row block where rows are multiplied: 8 MiB per component and buffer in Z_2^16."""
 
@@ -54,8 +50,8 @@ async def coalesce(ctx: Context, stacks: Sequence[Sequence[AShare]]) -> tuple[AS
 
     `stacks[a]` holds the blocks of attribute a in order of precedence. Two are merged as
     first + (1 - presence) * second, the presence being the sum of a row of the first. That is associative, so any
-    number of holders is merged in a tree, all attributes in one message; lower columns are those
-    of all blocks but the first.
+    number of holders is merged in a tree, all attributes in one message; lower columns are those of all blocks but the
+    first.
 
     Deviation: the paper joins common data without saying whose value counts when holders differ.
 
@@ -127,7 +123,6 @@ COUNT_ROUNDS = (
     + 4
     + log2(group_bits(size.word_bits))
 )
-
 
 COUNT_SENT = (
     size.rows * size.product_columns + row_groups(size.rows, size.word_bits) * size.product_cells

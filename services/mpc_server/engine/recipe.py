@@ -22,8 +22,6 @@ from services.mpc_server.engine.shares import Indices
 
 Part: TypeAlias = tuple[int, ...]
 """Attributes by their position in the domain, ascending."""
-
-
 MAX_DEGREE = 8
 
 

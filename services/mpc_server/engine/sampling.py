@@ -36,8 +36,6 @@ from services.mpc_server.engine.verbs import conjunction, from_bits
 
 CHUNK_WORDS = 1 << 22
 """Words of bit planes per component that a chunk of draws may take: 32 MB."""
-
-
 draw_ands = formula(tables.draw_ands)
 
 

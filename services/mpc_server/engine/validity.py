@@ -29,16 +29,10 @@ from services.mpc_server.engine.shares import AShare, Indices, Summands, concate
 from services.mpc_server.engine.verbs import bit_deviations, multiply, reshare, reveal
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
-
-
 SOUNDNESS_BITS = 40
 """A contribution that is not valid passes its check with probability at most 2^-40."""
-
-
 COMBINATIONS = ONE_HOT_COMBINATIONS
 """Of rows, and of columns, in `check_one_hot`: 2 * 2^-48 < 2^-40, and 48 coins are whole bytes."""
-
-
 MOST_COLUMNS = 65_535
 """Of a block: a sum of so many zeros and ones does not wrap in Z_2^16."""
 _COINS = b"caps/v1/compute/coins"

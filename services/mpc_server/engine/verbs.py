@@ -8,27 +8,19 @@ the share, that a verb is called with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
-from caps.shares.prss import Prss
 from caps.shares.ring import Ring, Words
+from services.mpc_server.engine import keys
+from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.registry import Verb, verb
-from services.mpc_server.engine.shares import AShare, BShare, Indices, Owner, RowShare, Shape, Summands
-
-if TYPE_CHECKING:  # a context is made with `randomness`
-    from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.shares import AShare, BShare, Indices, RowShare, Shape, Summands
 
 Bilinear: TypeAlias = Callable[[Words, Words], Words]
 """A function of two arrays that is linear in each of them."""
-
-
-@verb
-def randomness(owner: Owner, secrets: Mapping[int, bytes], scope: bytes) -> Prss:
-    """The keys of the components that a party holds, from the secrets that it shares with each of its peers. Local."""
-    raise NotImplementedError
 
 
 @verb
@@ -246,5 +238,5 @@ async def shuffle(ctx: Context, rows: RowShare) -> RowShare:
     raise NotImplementedError
 
 
-VERBS = tuple(value for value in list(globals().values()) if isinstance(value, Verb))
+VERBS = (keys.randomness, *(value for value in list(globals().values()) if isinstance(value, Verb)))
 """All of them: a scheme implements each."""

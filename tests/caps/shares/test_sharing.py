@@ -17,8 +17,8 @@ from caps.shares import sharing
 from caps.shares.prss import Prss, component_key, expand
 from caps.shares.ring import RINGS, Z16, Z24, Z32, Z64
 from caps.shares.sharing import Algebra, Explicit, Seeded, deal, reconstruct
+from services.mpc_server.engine.keys import randomness
 from services.mpc_server.engine.shares import Owner
-from services.mpc_server.engine.verbs import randomness
 
 any_words = st.sampled_from(list(RINGS.values())).flatmap(
     lambda ring: hnp.arrays(ring.dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0))

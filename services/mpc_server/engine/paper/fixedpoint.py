@@ -112,8 +112,6 @@ ROOT = _table(_root_with_parity, INDEX)
 INVERSE = _table(lambda x: 1 / (1 + x), INDEX)
 SINE = _table(_sine_of_turn, TURN_INDEX)
 COSINE = Table(SINE.offsets, np.roll(SINE.words, -(1 << TURN_INDEX) // 4, axis=1))
-
-
 NORMALISE_ROUNDS = 4 + log2(size.ring_bits - 1) + log2(LEADS)
 ASSEMBLE_ROUNDS = 3 + log2(INDEX) + 4 + log2(VALUE - MANTISSA) + 6 + log2(MANTISSA + 1)
 TURN_ROUNDS = 2 + log2(size.ring_bits - 1) + 3 + log2(TURN_INDEX) + 4 + log2(VALUE - size.fraction_bits)

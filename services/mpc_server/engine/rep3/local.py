@@ -9,7 +9,7 @@ import numpy as np
 from caps.basics.schemes import REP3
 from caps.shares.prss import Prss, component_key
 from caps.shares.ring import Z64, Ring, Words, plane_words
-from services.mpc_server.engine import verbs
+from services.mpc_server.engine import keys, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_of_parts
 from services.mpc_server.engine.shares import AShare, BShare, Owner, Summands
@@ -29,7 +29,7 @@ def previous(party: int) -> int:
     return (party - 1) % PARTIES
 
 
-@verbs.randomness.of(NAME)
+@keys.randomness.of(NAME)
 def randomness(owner: Owner, secrets: Mapping[int, bytes], scope: bytes) -> Prss:
     """The key of a component follows from the secret of its two holders."""
     party = owner.party

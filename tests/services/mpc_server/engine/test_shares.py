@@ -104,6 +104,14 @@ def test_components_must_fit_together() -> None:
         BShare(ALICE, (65,), np.zeros((1, 1), np.uint64), np.zeros((1, 1), np.uint64))
 
 
+def test_a_share_is_narrowed_but_never_widened() -> None:
+    narrow = ashare(1 << 20 | 7).narrow(Z16)
+    assert narrow.ring == Z16
+    assert narrow.components[0].tolist() == [7]
+    with pytest.raises(ShareError, match="lift it"):
+        narrow.narrow(Z64)
+
+
 W = np.arange(6, dtype=Z64.dtype)
 M = W.reshape(2, 3)
 S = np.arange(6, dtype=Z16.dtype)
