@@ -1,4 +1,4 @@
-"""What a data owner does at its own holder: load a table, see what would leave, contribute, withdraw, erase."""
+"""Commands for a data owner at its own holder: load a table, see what would leave, contribute, withdraw, erase."""
 
 import time
 from pathlib import Path
@@ -33,19 +33,19 @@ def add_to(app: typer.Typer) -> None:
 
     @command(table, "report", site="holder")
     def report(out: Output, client: "Client", study: StudyId) -> None:
-        """Say what your holder counted when it checked your table: counts, never values."""
+        """Show what your holder counted when it checked your table: counts, never values."""
         found = client.table_report(matching(study, client.studies, "study"))
         out.show(found, *views(found))
 
     @command(table, "erase", site="holder")
     def erase(out: Output, client: "Client", study: StudyId) -> None:
-        """Erase the table at your holder. A contribution that was made stays: see `caps withdraw`."""
+        """Erase the table at your holder. A contribution you have made stays: see `caps withdraw`."""
         found = client.erase_table(matching(study, client.studies, "study"))
-        out.show(found, "The table is erased here.", *views(found))
+        out.show(found, "The table at your holder is erased.", *views(found))
 
     @command(app, "preview", site="holder")
     def preview(out: Output, client: "Client", study: StudyId) -> None:
-        """Owner: the dry run. Shows exactly what would leave your site, to whom, and how many bytes."""
+        """Owner: show exactly what would leave your site, to whom, and how many bytes. Nothing is sent."""
         found = client.preview(matching(study, client.studies, "study"))
         out.show(found, *views(found))
 
@@ -56,11 +56,11 @@ def add_to(app: typer.Typer) -> None:
         study: StudyId,
         file: Annotated[
             Path | None,
-            typer.Argument(help="CSV or Parquet; the table loaded before if not given.", exists=True, dir_okay=False),
+            typer.Argument(help="CSV or Parquet; by default the table already loaded.", exists=True, dir_okay=False),
         ] = None,
         wait: Annotated[bool, typer.Option(help="Wait until all servers have confirmed.")] = True,
     ) -> None:
-        """Owner: share your table into a study. Done when three servers have given receipts."""
+        """Owner: contribute your table to a study as shares. Done when all three servers have given receipts."""
         identity = matching(study, client.studies, "study")
         with out.transfer("sending to the holder") as progress:
             found = client.contribute(identity, file, progress=progress)
@@ -91,13 +91,13 @@ def _settled(out: Output, client: "Client", study: str, found: Json, moving: str
 
 
 def _refusals(found: Json) -> list[str]:
-    """What servers object to that waiting does not change."""
+    """The servers' objections that waiting will not change."""
     problems = [(one["server"], one["problem"] or {}) for one in found.get("servers", [])]
     return [f"{server}: {one.get('detail')}" for server, one in problems if one and not one.get("retryable", True)]
 
 
 def _tell(out: Output, found: Json) -> None:
-    """A contribution and its servers, without the signatures."""
+    """Show a contribution and its servers, without signatures."""
     servers = [
         {**one, "receipt": one["receipt"] is not None, "problem": (one["problem"] or {}).get("detail")}
         for one in found.get("servers", [])

@@ -30,12 +30,12 @@ def add_to(app: typer.Typer) -> None:
         out: Output,
         client: "Client",
         study: StudyId,
-        watch: Annotated[bool, typer.Option("--watch", help="Stay until it has ended.")] = False,
+        watch: Annotated[bool, typer.Option("--watch", help="Wait until it has ended.")] = False,
         holder: Annotated[
-            list[str] | None, typer.Option("--holder", help="Run on what these gave only; repeat for more.")
+            list[str] | None, typer.Option("--holder", help="Use only this holder's contribution; repeat for more.")
         ] = None,
     ) -> None:
-        """Operator: seal a study's inputs and start its run. While one goes on, that one is meant."""
+        """Operator: seal a study's inputs and start its run. If a run is in progress, show that one."""
         found = client.start(matching(study, client.studies, "study"), holders=holder)
         if watch:
             _follow(out, client, str(found["run"]))
@@ -49,13 +49,13 @@ def add_to(app: typer.Typer) -> None:
 
     @command(run, "show", site="coordinator")
     def show(out: Output, client: "Client", run: RunId) -> None:
-        """Say where a run is, and why it waits or failed."""
+        """Show a run's state, and why it waits or failed."""
         found = client.run(run)
         out.show(found, *views(found))
 
 
 class _View:
-    """What a run's watcher sees: its state, how much of the budget is spent, and what happened last."""
+    """The display of a run: its state, the part of the budget that is spent, and the latest steps."""
 
     def __init__(self, run: str) -> None:
         self._state: dict[str, Any] = {"run": run, "state": "-"}
@@ -63,7 +63,7 @@ class _View:
         self._part: float | None = None
 
     def add(self, event: dict[str, Any]) -> str:
-        """Take in an event; returns it as a line."""
+        """Add an event; returns it as a line."""
         body = {key: value for key, value in event.items() if key not in {"event", "at"} and value is not None}
         if event["event"] == "state":
             known = ("state", "party", "reason")

@@ -1,4 +1,4 @@
-"""`caps study`: write, check and plan a study on files; propose it, approve it, follow it."""
+"""`caps study`: write, check and plan a study in files; propose it, approve it, follow it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from caps.study import Manifest
 
 File = Annotated[Path, typer.Argument(help="The study's manifest, YAML or JSON.", exists=True, dir_okay=False)]
-StudyId = Annotated[str, typer.Argument(metavar="STUDY", help="The study's id, or the beginning of it.")]
+StudyId = Annotated[str, typer.Argument(metavar="STUDY", help="The study's id, or its beginning.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def read_manifest(path: Path) -> "Manifest":
-    """The manifest of a file. Raises DomainError with every error and its line."""
+    """The manifest in a file. Raises DomainError with every error and its line."""
     from caps.study.authoring import load
 
     return load(path.read_text(encoding="utf-8", errors="replace"), str(path))
@@ -42,14 +42,15 @@ def _add_files(study: typer.Typer) -> None:
         cards: Annotated[
             Path | None, typer.Option("--cards", help="A folder with the parties' cards.", exists=True, file_okay=False)
         ] = None,
-        title: Annotated[str, typer.Option("--title", help="What the study is called.")] = "",
+        title: Annotated[str, typer.Option("--title", help="The study's title.")] = "",
         population: Annotated[str, typer.Option("--population", help="The group of persons it is about.")] = "",
         holder: Annotated[
-            list[str] | None, typer.Option("--holder", help="A data owner whose card is to come; repeat for more.")
+            list[str] | None,
+            typer.Option("--holder", help="A data owner whose card is missing; repeat for more."),
         ] = None,
         algorithm: Annotated[str, typer.Option("--algorithm", help="aim, mwem, mst or gaussian.")] = "aim",
     ) -> None:
-        """Write a commented manifest to begin with, from a schema and the parties' cards."""
+        """Write a commented manifest as a starting point, from a schema and the parties' cards."""
         from caps.study.authoring import template
         from caps.trust.cards import read_bundle
 
@@ -67,7 +68,7 @@ def _add_files(study: typer.Typer) -> None:
 
     @command(study, "check")
     def check(out: Output, file: File) -> None:
-        """Say everything that is wrong with a manifest, with lines. Exit code 1 if anything is."""
+        """List every error in a manifest, with its line. Exit code 1 if there is one."""
         from caps.study.authoring import check as examine
 
         findings = examine(file.read_text(encoding="utf-8", errors="replace"))
@@ -83,7 +84,7 @@ def _add_files(study: typer.Typer) -> None:
 
     @command(study, "plan")
     def plan(out: Output, file: File) -> None:
-        """Say what a study will do and cost before anybody agrees: steps, noise, accuracy, traffic, time."""
+        """Show what a study will do and cost before anybody agrees: steps, noise, accuracy, traffic, memory."""
         from caps.study.planning import declared_costs
         from caps.study.planning import plan as forecast
 
@@ -93,7 +94,7 @@ def _add_files(study: typer.Typer) -> None:
 
 
 def read_schema(path: Path) -> Any:
-    """The schema of a YAML or JSON file. Raises DomainError."""
+    """The schema in a YAML or JSON file. Raises DomainError."""
     import yaml
 
     from caps.data.schema import Schema
@@ -104,14 +105,14 @@ def read_schema(path: Path) -> Any:
     except (yaml.YAMLError, UnicodeDecodeError):
         raise DomainError(f"{path}: neither YAML nor JSON") from None
     if not isinstance(value, Mapping):
-        raise DomainError(f"{path}: a schema is an object with `columns`")
+        raise DomainError(f"{path}: a schema must be an object with `columns`")
     return Schema.from_json(value)
 
 
 def _add_services(study: typer.Typer) -> None:
     @command(study, "propose", site="coordinator")
     def propose(out: Output, client: "Client", file: File) -> None:
-        """Operator: propose a study to its coordinator, which asks the servers."""
+        """Operator: propose a study to its coordinator, which passes it to the servers."""
         found = client.propose(read_manifest(file))
         out.show(found, *views(found))
 
@@ -124,10 +125,10 @@ def _add_services(study: typer.Typer) -> None:
             str | None, typer.Option("--coordinator", help="Fetch the study from this coordinator first.")
         ] = None,
         server: Annotated[
-            bool, typer.Option("--server", help="The service is an MPC server, and you its operator.")
+            bool, typer.Option("--server", help="The service is an MPC server, and you are its operator.")
         ] = False,
     ) -> None:
-        """Owner: have your holder sign a study. With --server, operator: let your MPC server take part."""
+        """Owner: let your holder sign a study. With --server, operator: let your MPC server take part."""
         if coordinator is not None and not server:
             client.fetch(coordinator, study)
         found = client.approve(matching(study, client.studies, "study"))
@@ -137,22 +138,22 @@ def _add_services(study: typer.Typer) -> None:
     def fetch(
         out: Output,
         client: "Client",
-        study: Annotated[str, typer.Argument(metavar="STUDY", help="The study's whole id.")],
+        study: Annotated[str, typer.Argument(metavar="STUDY", help="The study's full id.")],
         coordinator: Annotated[str, typer.Option("--coordinator", help="The coordinator's URL.")],
     ) -> None:
-        """Operator: have your holder fetch a study from its coordinator."""
+        """Operator: let your holder fetch a study from its coordinator."""
         found = client.fetch(coordinator, study)
         out.show(found, *views(found))
 
     @command(study, "list", site="coordinator")
     def listed(out: Output, client: "Client") -> None:
-        """List the studies that a service knows, with their states."""
+        """List a service's studies with their states."""
         items = client.studies()
         out.show({"studies": items}, listing(items, ("study", "title", "state")))
 
     @command(study, "status", site="coordinator")
     def status(out: Output, client: "Client", study: StudyId) -> None:
-        """Say how far a study is: who has approved, who is missing, who has contributed."""
+        """Show a study's progress: who has approved, who has contributed, who is missing."""
         identity = matching(study, client.studies, "study")
         found = client.study(identity)
         participation = _participation(client, identity)
@@ -161,7 +162,7 @@ def _add_services(study: typer.Typer) -> None:
 
     @command(study, "refresh", site="coordinator")
     def refresh(out: Output, client: "Client", study: StudyId) -> None:
-        """Operator: have the coordinator ask the servers again."""
+        """Operator: let the coordinator ask the servers again."""
         found = client.refresh(matching(study, client.studies, "study"))
         out.show(found, *views(found))
 
@@ -181,7 +182,7 @@ def _add_services(study: typer.Typer) -> None:
 
 
 def _participation(client: "Client", study: str) -> dict[str, Any] | None:
-    """Who has contributed; None where the service, or the token, does not tell."""
+    """Who has contributed; None if the service does not offer it or the token does not allow it."""
     from caps.client import ProblemError
 
     try:

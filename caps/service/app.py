@@ -1,4 +1,4 @@
-"""The frame of every service: authentication, body limits, request ids, a log line per request, problems for errors."""
+"""What all services share: authentication, body limits, request ids, a log line per request, problems for errors."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from caps.service.tokens import Tokens
 
 REQUEST_ID = "caps.request_id"
 JSON_LIMIT = 4 << 20
-"""Bytes of a body, unless a route's own limit says otherwise."""
+"""The most bytes in a body, unless a route has its own limit."""
 BODY_STALLS = 60.0
-"""Seconds after which the next piece of a body must have come."""
+"""Seconds within which the next piece of a body must arrive."""
 OPENAPI_PATH = "/v1/openapi.json"
 PUBLIC_PATHS = frozenset({"/healthz", "/readyz", OPENAPI_PATH})
-"""All that anybody may ask. A route elsewhere that is open to everybody cannot be built."""
+"""The paths open to everybody. An application with any other public route cannot be built."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
 _MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _LONGEST_LENGTH = 18
@@ -53,13 +53,13 @@ _SECURITY_HEADERS = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
 )
-"""Of every response that does not set them itself."""
+"""Added to every response that does not set them itself."""
 _BY_STATUS = {kind.value.status: kind for kind in reversed(Kind)}
-"""Several kinds may have a status; the first of them is the general one."""
+"""Several kinds may have the same status; the first of them is the general one."""
 
 Clock = Callable[[], datetime]
 Limits = Sequence[tuple[str, int]]
-"""Pairs of a regular expression for a whole path and the bytes that a body may have there; the first match counts."""
+"""Pairs of a regular expression for a whole path and the most bytes of a body there; the first match counts."""
 
 log = logging.getLogger("caps.http")
 
@@ -70,12 +70,12 @@ def utc_now() -> datetime:
 
 
 def instant(at: datetime) -> str:
-    """A time as documents spell it."""
+    """A time in the format of documents."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class ProblemDocument(BaseModel):
-    """RFC 9457; `type` is one of a fixed list of URNs, and some types carry further members."""
+    """A problem as in RFC 9457; `type` is one of a fixed list of URNs, and some types have further members."""
 
     model_config = ConfigDict(extra="allow")
     type: str
@@ -88,7 +88,7 @@ class ProblemDocument(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether a service is alive or ready, and if not, why."""
+    """Whether a service is alive or ready and, if it is not ready, why."""
 
     status: str
     service: str
@@ -110,7 +110,7 @@ def create_app(
     metrics: Metrics | None = None,
     lifespan: Any = None,
 ) -> FastAPI:
-    """A service's application. `ready` lists reasons why it is not ready; `limits` raises body limits of some paths."""
+    """A service's application. `ready` lists the reasons why it is not ready; `limits` sets body limits of paths."""
     app = FastAPI(
         title=f"CaPS {service}",
         description=description,
@@ -131,7 +131,7 @@ def create_app(
 
     @health.get("/readyz", dependencies=public, responses={503: {"model": Health, "description": "Not yet"}})
     def readyz(response: Response) -> Health:
-        """Whether the service can do its work now, and if not, why."""
+        """Whether the service is ready to work and, if it is not, why."""
         reasons = ready()
         response.status_code = 503 if reasons else 200
         status = "waiting" if reasons else "ready"
@@ -165,12 +165,12 @@ _Table = list[tuple[RouteContext, Allow]]
 
 
 def _served(context: RouteContext) -> tuple[RouteContext, Allow]:
-    """A route and whom it serves. Raises TypeError unless it states that, and once."""
+    """A route and its permissions. Raises TypeError unless it states them exactly once."""
     allowed = list(_allows(context.dependant)) if isinstance(context.route, APIRoute) else []
     if len(allowed) != 1:
-        raise TypeError(f"{context.path} does not state whom it serves, or states it twice")
+        raise TypeError(f"{context.path} must state exactly once who may call it; it does so {len(allowed)} times")
     if allowed[0].public and context.path not in PUBLIC_PATHS:
-        raise TypeError(f"{context.path} is open to everybody, and not on the list of such paths")
+        raise TypeError(f"{context.path} is open to everybody but is not in PUBLIC_PATHS")
     return context, allowed[0]
 
 
@@ -182,7 +182,7 @@ def _allows(dependant: Dependant) -> Iterator[Allow]:
 
 
 def _described(document: dict[str, Any], table: _Table) -> dict[str, Any]:
-    """FastAPI's description with what is true here: who may ask, and that errors are problems."""
+    """FastAPI's description, corrected to say who may call each route and that errors are problems."""
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
@@ -197,13 +197,13 @@ def _described(document: dict[str, Any], table: _Table) -> dict[str, Any]:
     components["securitySchemes"] = {
         "machine": {
             "type": "mutualTLS",
-            "description": "A certificate of the federation's authority with one SAN URI caps:role/name; "
-            "the roles let in are listed. Where a study is concerned, its key must be the one of the manifest.",
+            "description": "A certificate from the federation's authority with one SAN URI caps:role/name; "
+            "the allowed roles are listed. For a study, its key must be the one in the manifest.",
         },
         "person": {
             "type": "http",
             "scheme": "bearer",
-            "description": "A token of this service; the scopes let in are listed.",
+            "description": "A token of this service; the allowed scopes are listed.",
         },
     }
     document = _hoisted(document, schemas)
@@ -224,7 +224,7 @@ def _described(document: dict[str, Any], table: _Table) -> dict[str, Any]:
 
 
 def _hoisted(part: Any, schemas: dict[str, Any]) -> Any:
-    """The same with definitions of schemas that routes brought along where OpenAPI looks for them."""
+    """The same, with schema definitions of routes moved to where OpenAPI looks for them."""
     match part:
         case dict():
             for name, schema in part.get("$defs", {}).items():
@@ -234,7 +234,7 @@ def _hoisted(part: Any, schemas: dict[str, Any]) -> Any:
             return {key: _hoisted(value, schemas) for key, value in part.items() if key != "$defs"}
         case list():
             return [_hoisted(one, schemas) for one in part]
-        case str() if part.startswith("#/$defs/"):  # of a reference, or in the mapping of a discriminator
+        case str() if part.startswith("#/$defs/"):  # in a reference, or in a discriminator's mapping
             return part.replace("#/$defs/", "#/components/schemas/")
     return part
 
@@ -246,7 +246,7 @@ def problem_response(problem: Problem, request_id: str) -> Response:
 
 
 def request_id_of(request: Request) -> str:
-    """The id of a request, which its problem and its log line carry."""
+    """The id of a request, which is also in its problem and its log line."""
     return str(request.scope.get(REQUEST_ID, ""))
 
 
@@ -267,18 +267,18 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 
 
 def _place(one: dict[str, Any]) -> str:
-    """Where an error is. A member that no model has is named by its sender, so its name is not repeated."""
+    """The place of an error. An unknown member's name was chosen by the sender, so it is not repeated."""
     parts = one["loc"][:-1] if one["type"] == "extra_forbidden" else one["loc"]
     return ".".join(str(part) if isinstance(part, int) or _MEMBER.fullmatch(part) else "*" for part in parts)
 
 
 _MESSAGES = {
     "json_invalid": "the body is not JSON",
-    "extra_forbidden": "has a member that is not known here",
-    "union_tag_invalid": "is of a kind that is not known here",
+    "extra_forbidden": "has an unknown member",
+    "union_tag_invalid": "is of an unknown kind",
     "uuid_parsing": "is not a UUID",
 }
-"""Instead of messages of pydantic that quote the input or do not say it well."""
+"""Replacements for pydantic's messages that quote the input or are unclear."""
 
 
 def _message(one: dict[str, Any]) -> str:
@@ -290,7 +290,7 @@ def _of_http(error: HTTPException, request: Request, table: _Table) -> Problem:
         return error.__cause__
     kind = _BY_STATUS.get(error.status_code, Kind.MALFORMED)
     headers = dict(error.headers or {})
-    if kind is Kind.METHOD_NOT_ALLOWED:  # starlette looks at the first route of the path only
+    if kind is Kind.METHOD_NOT_ALLOWED:  # starlette only looks at the first route of the path
         here = [context.methods or set() for context, _ in table if context.path_regex.match(request.scope["path"])]
         headers["Allow"] = ", ".join(
             sorted(set().union(*here) | ({"HEAD"} if any("GET" in m for m in here) else set()))
@@ -299,7 +299,7 @@ def _of_http(error: HTTPException, request: Request, table: _Table) -> Problem:
 
 
 class _Frame:
-    """Pure ASGI, so that bodies stream: knows who calls, counts the body, logs the request, catches what nobody did."""
+    """Identifies the caller, limits the body, logs the request, and catches stray errors. Pure ASGI: bodies stream."""
 
     def __init__(
         self, app: ASGIApp, *, service: str, tokens: Tokens, clock: Clock, limits: Limits, metrics: Metrics
@@ -345,7 +345,7 @@ class _Frame:
             await send(message)
 
         async def ending(problem: Problem) -> None:
-            if begun:  # too late to say anything; the connection ends, so that nobody takes the part for the whole
+            if begun:  # too late for a problem; ending the connection shows that the answer is incomplete
                 raise ConnectionAbortedError(request_id) from None
             await problem_response(problem, request_id)(inner, receive, sending)
 
@@ -362,7 +362,7 @@ class _Frame:
         except Exception as error:  # noqa: BLE001  the last line of defence: says where, never what
             log.error(_line(request_id=request_id, error=type(error).__name__, where=_frames(error)))
             await ending(
-                Problem(Kind.INTERNAL, "an unforeseen error; nothing more is said here, for it may quote data")
+                Problem(Kind.INTERNAL, "an unexpected error; details are withheld because they may quote data")
             )
         finally:
             route = getattr(inner.get("route"), "path", None) or "-"
@@ -402,7 +402,7 @@ class _Frame:
         return next((limit for pattern, limit in self._limits if pattern.fullmatch(path)), JSON_LIMIT)
 
     def _too_large(self, path: str) -> Problem:
-        return Problem(Kind.TOO_LARGE, f"a body may have {self._limit(path)} bytes here")
+        return Problem(Kind.TOO_LARGE, f"the body is larger than the {self._limit(path)} bytes allowed here")
 
     def _counted(self, path: str, receive: Receive) -> Receive:
         left, more = self._limit(path), True
@@ -410,10 +410,10 @@ class _Frame:
         async def receiving() -> Message:
             nonlocal left, more
             try:
-                # After the body only the end of the connection can come, and that may take its time.
+                # After the body only the end of the connection can come, which may take any time.
                 message = await (asyncio.wait_for(receive(), BODY_STALLS) if more else receive())
             except TimeoutError:
-                raise Problem(Kind.TIMEOUT, f"nothing more of the body came for {BODY_STALLS:g} seconds") from None
+                raise Problem(Kind.TIMEOUT, f"the body stalled for {BODY_STALLS:g} seconds") from None
             more = more and message["type"] == "http.request" and message.get("more_body", False)
             left -= len(message.get("body", b""))
             if left < 0:
@@ -424,7 +424,7 @@ class _Frame:
 
 
 class _Headers(dict[str, str]):
-    """Of a request, by name in lower case; and which came twice although they may not."""
+    """The headers of a request by name in lower case, with a check for headers that must not be repeated."""
 
     def __init__(self, scope: Scope) -> None:
         pairs = [(key.decode("latin-1").lower(), value.decode("latin-1")) for key, value in scope["headers"]]
@@ -433,13 +433,13 @@ class _Headers(dict[str, str]):
         self._twice = sorted(name for name in _ONCE if names.count(name) > 1)
 
     def check(self) -> None:
-        """Raises Problem where two readers might take different ones."""
+        """Raises Problem if a header that must be unique was repeated."""
         if self._twice:
             raise Problem(Kind.MALFORMED, f"the header {self._twice[0]} was sent twice")
 
 
 def _frames(error: BaseException) -> list[str]:
-    """Where an error came from, the innermost places last; file names and lines only."""
+    """The places an error passed through, innermost last; file names and lines only."""
     frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
     return [f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno}" for frame in frames]
 

@@ -1,7 +1,7 @@
-"""What a run will ask for at most, before it begins: releases, noise values, and how far the noise may stray.
+"""Bounds, before a run begins, on its releases, its noise values, and the noise's distance from the ideal.
 
-A schedule is known from the manifest. Where the loop has a choice (AIM's annealing), rounds become fewer and dearer, so
-the path without it has the most releases; what is counted here bounds them all.
+The manifest fixes the schedule. Where the loop has a choice (AIM's annealing), rounds become fewer and dearer, so the
+path without annealing has the most releases, and the counts here bound every path.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from caps.dp.programs import Program, Task
 class Stage:
     """All releases of a run that one mechanism makes in one role.
 
-    draws: noise values of all of them together, at most. cells: of the largest marginal measured, or of all candidates
-    together. candidates: of a selection, at most; 0 for measurements. last: the round that takes what is left.
+    draws: the most noise values of all these releases together. cells: those of the largest marginal measured, or of
+    all candidates together. candidates: the most in a selection; 0 for measurements. last: whether this is the round
+    that takes what is left.
     """
 
     role: Role
@@ -45,24 +46,24 @@ class Forecast:
     stages: tuple[Stage, ...]
     neighbouring: Neighbouring
     weight: int
-    """The largest that a candidate has; 0 if nothing is selected."""
+    """The largest weight of a candidate; 0 if nothing is selected."""
     dearest: int = 0
-    """Of AIM, how many rounds may be as dear as annealing can make them."""
+    """How many rounds of AIM may be as dear as annealing can make them."""
 
     @property
     def draws(self) -> int:
-        """Noise values of the whole run, at most."""
+        """The most noise values of the whole run."""
         return sum(stage.draws for stage in self.stages)
 
     @property
     def rounds(self) -> int:
-        """Rounds of select and measure, at most: as many as there are selections."""
+        """The most rounds of select and measure: the number of selections."""
         return sum(stage.releases for stage in self.stages if stage.role is Role.SELECT)
 
     def eta(self) -> Fraction:
-        """A bound on the statistical distance of all noise together from its ideal law.
+        """A bound on the statistical distance of all noise together from its ideal distribution.
 
-        One draw is within 2^-80. If that is not enough, the tables are built and their own distances taken.
+        Each draw is within 2^-80. If that bound is too coarse, the tables are built and their own distances used.
         """
         simple = self.draws * LIMIT
         return simple if simple <= ETA_MAX else sum((self._strays(stage) for stage in self.stages), Fraction(0))
@@ -71,8 +72,8 @@ class Forecast:
         if stage.last or stage.role is Role.INITIAL or not self.dearest:
             return stage.draws * (LIMIT if stage.last else self._distance(stage.mechanism))
         # A round annealed i times costs as much as 4^i rounds; so n_i of them, at distance d_i, add up to no more than
-        # all rounds at the largest d_i / 4^i. One round more, since the last may cost as much as two. Rounds that
-        # annealing made as dear as it may are others: each costs at least as much as 5/4 of the first ones.
+        # all rounds at the largest d_i / 4^i. One round is added because the last may cost as much as two. Rounds as
+        # dear as annealing can make them are counted apart: each costs at least as much as 5/4 of the first rounds.
         once = _annealed(stage.mechanism)
         worst = max(self._distance(stage.mechanism), self._distance(once) / 4, LIMIT / 16)
         rounds = stage.releases + 1
@@ -87,17 +88,17 @@ class Forecast:
 
 
 def can_be_drawn(program: Program, task: Task) -> bool:
-    """Whether servers have noise for every step that this program may ask for, on every path. Builds no table."""
+    """Whether servers can draw noise for every step that this program may request, on every path. Builds no table."""
     weights = sorted(program.candidates(task).values()) or [1]
     return all(
         drawable(mechanism, weight, task.neighbouring)
         for mechanism in program.schedule(task).extremes()
-        for weight in (weights[0], weights[-1])  # of a selection, the largest that is offered decides
+        for weight in (weights[0], weights[-1])  # the largest weight offered in a selection decides
     )
 
 
 def forecast(program: Program, task: Task) -> Forecast:
-    """What this program may ask in this task. Raises DomainError if the budget cannot be divided so."""
+    """The most that this program may request in this task. Raises DomainError if the budget cannot be divided so."""
     schedule = start = program.schedule(task)
     cells: Callable[..., int] = task.domain.cells
     candidates, initial, pooled = program.candidates(task), program.initial(task), program.draws(task)
@@ -126,7 +127,7 @@ def forecast(program: Program, task: Task) -> Forecast:
 
 
 def _annealed(mechanism: AnyMechanism) -> AnyMechanism:
-    """After AIM halved sigma and doubled epsilon once."""
+    """The mechanism after AIM has halved sigma and doubled epsilon once."""
     if isinstance(mechanism, Gaussian):
         return Gaussian(mechanism.sigma_squared / 4)
     assert isinstance(mechanism, NoisyMax)

@@ -217,7 +217,7 @@ def test_slot_numbers_that_cannot_be_are_counted(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("age,smoker\n30,no\n", "no column slot"),
-        (f"age,smoker,slot,{CANARY}\n30,no,1,2\n", "does not know"),
+        (f"age,smoker,slot,{CANARY}\n30,no,1,2\n", "does not have"),
         ("age,smoker,slot\n", "no rows"),
         ("", "empty"),
         (f"age,smoker,slot\n{CANARY},no,1\n", "1 in column age"),

@@ -221,7 +221,7 @@ def test_rows_beyond_the_capacity(tmp_path: Path) -> None:
     [
         ("smoker,age,born\nno,30,1990-01-02\n", "no column number"),
         ("smoker,number,age\nno,1,30\n", "no column born"),
-        (f"{HEADER[:-1]},{CANARY}\nno,1,30,1990-01-02,5\n", "1 columns that the schema does not know"),
+        (f"{HEADER[:-1]},{CANARY}\nno,1,30,1990-01-02,5\n", "1 column that the schema does not have"),
         (HEADER, "no rows"),
         (f"{HEADER}{CANARY},1,30,1990-01-02\n", "1 in column smoker"),
         (f"{HEADER}no,1,30,{CANARY}\n", "of 1 rows, 1 with a value that cannot be read"),

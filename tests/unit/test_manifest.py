@@ -193,7 +193,7 @@ BINARY = {"columns": [{"name": f"c{i}", "kind": "boolean"} for i in range(9)]}
 PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
     ("server names", ROWS, put("servers", 0, "name", value="S9"), ["servers: "]),
     ("a holder twice", ROWS, _two_alike, ["holders[1].name: "]),
-    ("one key, two roles", ROWS, _same_key, ["holders[1]: has a key of servers[0]"]),
+    ("one key, two roles", ROWS, _same_key, ["holders[1]: has the same key as servers[0]"]),
     (
         "unknown column",
         COLUMNS,
@@ -208,15 +208,20 @@ PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
         put("holders", 0, "columns", value=["age", "age"]),
         ["holders[0].columns: ", "schema: "],
     ),
-    ("rows without a column", ROWS, put("holders", 0, "columns", value=["age"]), ["holders[0].columns: a holder of"]),
-    ("no alignment", COLUMNS, lambda d: d.pop("alignment"), ["alignment: it or a join"]),
-    ("needless alignment", ROWS, put("alignment", value={"slots": 5}), ["alignment: no holder"]),
+    ("rows without a column", ROWS, put("holders", 0, "columns", value=["age"]), ["holders[0].columns: a holder that"]),
+    (
+        "no alignment",
+        COLUMNS,
+        lambda d: d.pop("alignment"),
+        ["alignment: a study in which holders bring columns must have either this or a join"],
+    ),
+    ("needless alignment", ROWS, put("alignment", value={"slots": 5}), ["alignment: must be left out"]),
     ("slot is a column", COLUMNS, put("alignment", "column", value="age"), ["alignment.column: "]),
     (
         "nobody's column",
         COLUMNS,
         put("holders", 1, "columns", value=["region"]),
-        ["schema: nobody brings column diag"],
+        ["schema: no holder brings column diag"],
     ),
     ("secret rows", ROWS, put("privacy", "rows", value=5), ["privacy.rows: "]),
     ("delta of 1", ROWS, put("privacy", "delta", value="1"), ["privacy.delta: "]),
@@ -257,7 +262,7 @@ PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
         lambda d: d.update(
             schema=BINARY, workload=[{"attributes": [f"c{i}" for i in range(9)]}], algorithm={"name": "gaussian"}
         ),
-        ["workload: 9 attributes"],
+        ["workload: a query has 9 attributes"],
     ),
 ]
 
