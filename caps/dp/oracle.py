@@ -246,7 +246,7 @@ _MEMBERS = {
 
 
 def request_to_json(request: Request) -> dict[str, object]:
-    """As an object of canonical JSON."""
+    """Returns an object for canonical JSON."""
     if isinstance(request, Selection):
         return {
             "kind": "select",

@@ -1,10 +1,10 @@
-"""Dealing a vector to three servers, and putting one back together.
+"""Dealing a vector to three servers, and reconstructing it.
 
 A value x is split into three components, x = x_0 + x_1 + x_2 (or XOR, for bits); server i receives components i and
 i+1, so any two servers can reconstruct and one alone sees uniform words (Araki et al. 2016; CaPS section 2).
 
-Components 0 and 1 are expanded from 32-byte seeds, so a dealer sends the one explicit vector to two servers and
-32 bytes otherwise, whatever the length.
+Components 0 and 1 are expanded from 32-byte seeds, so a dealer sends one explicit vector to two servers and otherwise
+only 32 bytes, whatever the length.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from caps.shares.ring import Ring, Words, ring_of
 
 COMPONENT_LABEL = b"caps/v1/deal/component"
 _PIECE_BYTES = 3 << 19
-"""Whole words of every ring."""
+"""A whole number of words of every ring."""
 
 
 class Algebra(Enum):
@@ -48,7 +48,7 @@ class Seeded:
     component: int
 
     def words(self, shape: tuple[int, ...], ring: Ring) -> Words:
-        """The component's words, expanded piece by piece: nothing else of their size is held."""
+        """The component's words, expanded piece by piece, so nothing else of their size is in memory."""
         size = prod(shape) * ring.itemsize
         stream = expand_stream(self.seed, COMPONENT_LABEL + bytes([self.component]), size)
         starts = range(0, size, _PIECE_BYTES)
@@ -62,7 +62,7 @@ class Explicit:
     vector: Words
 
     def words(self, shape: tuple[int, ...], ring: Ring) -> Words:
-        """The component's words; refused if they are not what the header promised."""
+        """The component's words. Raises ShareError if they do not have this shape and ring."""
         if self.vector.shape != shape or self.vector.dtype != ring.dtype:
             raise ShareError(f"expected {shape} elements of {ring!r}, found {self.vector.shape} of {self.vector.dtype}")
         return self.vector
@@ -89,12 +89,12 @@ def deal(
 ) -> tuple[DealtShare, DealtShare, DealtShare]:
     """Split an array for the three servers. `entropy(n)` returns n fresh random bytes: `secrets.token_bytes`.
 
-    `ring`, if it is not that of the words' dtype, is a smaller one that they are elements of.
+    `ring` is by default that of the words' dtype; it may be a smaller one that contains them.
     """
     ring = ring_of(values) if ring is None else ring
     seeds = [entropy(SEED_BYTES), entropy(SEED_BYTES)]
     if len(seeds[0]) != SEED_BYTES or len(seeds[1]) != SEED_BYTES or seeds[0] == seeds[1]:
-        raise DomainError("the entropy source must return the number of fresh bytes asked for")
+        raise DomainError("the entropy source must return the requested number of fresh bytes")
     rest = values
     seeded = [Seeded(seed, component) for component, seed in enumerate(seeds)]
     for part in seeded:
@@ -107,7 +107,7 @@ def deal(
 def reconstruct(components: Sequence[tuple[Words, Words]], *, algebra: Algebra = Algebra.ADD) -> Words:
     """The value behind the three servers' pairs of components, which must agree where they overlap."""
     if len(components) != 3:
-        raise ShareError(f"three pairs of components are needed, not {len(components)}")
+        raise ShareError(f"reconstruction needs three pairs of components, not {len(components)}")
     for party in range(3):
         if not np.array_equal(components[party][1], components[(party + 1) % 3][0]):
             raise ShareError(f"S{party + 1} and S{(party + 1) % 3 + 1} hold different copies of one component")

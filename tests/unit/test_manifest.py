@@ -288,7 +288,7 @@ TEN = {"columns": [{"name": f"c{i}", "kind": "boolean"} for i in range(10)]}
 def test_a_delta_below_what_checks_of_inputs_may_err_is_refused() -> None:
     """Each holder of columns adds 2^-47."""
     (found,) = problems(example_json(holders=COLUMNS, delta="1e-14")[0])
-    assert found.startswith("privacy.delta: delta must exceed 1.4e-14: so much is taken by the distance of noise")
+    assert found.startswith("privacy.delta: delta must exceed 1.4e-14, which covers the distance of noise")
     assert problems(example_json(holders=COLUMNS, delta="1.5e-14")[0]) == []
     assert problems(example_json(delta="1e-14")[0]) == []  # holders of rows add nothing
 
@@ -319,11 +319,11 @@ def test_a_delta_below_what_checks_of_inputs_may_err_is_refused() -> None:
                 "algorithm": {"name": "mwem", "parameters": {"rounds": 1}},
                 "privacy": {"epsilon": "200", "delta": "0.5", "accounting": "pure"},
             },
-            "privacy.delta: delta must exceed 1.3e+69: ",
+            "privacy.delta: delta must exceed 1.3e+69, ",
         ),
         (
             {"algorithm": "mwem", "privacy": {"epsilon": "8", "delta": "1e-15", "accounting": "pure"}},
-            "privacy.delta: delta must exceed 5.2e-15: so much is taken by the distance of noise and of pseudorandom",
+            "privacy.delta: delta must exceed 5.2e-15, which covers the distance of noise and of pseudorandom",
         ),
         (
             {"algorithm": {"name": "mwem", "noise": "paper:irwin-hall"}, "privacy": {"accounting": "pure"}},
