@@ -137,7 +137,7 @@ def test_findings_come_in_the_order_of_the_file() -> None:
         ("title: a: b", "not YAML", 1),
         ("{\n  'title': 1}", "not JSON", 2),
         ('{"title": NaN}', "NaN", 0),
-        ('{"title": 1, "title": 2}', "twice", 0),
+        ('{"title": 1, "title": 2}', "repeated member", 0),
         ("title: a\ntitle: b", "is given twice; first in line 1", 2),
         ("title: a\nprivacy:\n  epsilon: 1\n  epsilon: 2", "is given twice", 4),
         ("title: &a x\npurpose: *a", "anchors", 1),
