@@ -167,7 +167,7 @@ def test_codes_outside_are_refused() -> None:
 
 
 BROKEN = {
-    "3 of the schema's 4 columns; missing: bmi": CSV.replace(b"bmi", CANARY.encode()),
+    "3 of the 4 required columns; missing: bmi": CSV.replace(b"bmi", CANARY.encode()),
     "more than one column sex": CSV.replace(b"bmi", b"bmi,sex"),
     "1 column that the schema does not have": CSV.replace(b"\n", b",%b\n" % CANARY.encode()),
     "not in UTF-8": CSV + b"9,f,no,%b\xff\n" % CANARY.encode(),
@@ -175,7 +175,7 @@ BROKEN = {
     "does not have the header's 4 fields": CSV + b"9,f,no,1,%b\n" % CANARY.encode(),
     "a row does not have": CSV + b"\n9,f,no,17.5\n",
     "the file is empty": b"",
-    "the table has 0 of the schema's 4 columns": b"\n\n",
+    "the table has 0 of the 4 required columns": b"\n\n",
     "the first line is not a valid CSV header": b'"age,%b\n' % CANARY.encode(),
     "more than 2000 bytes": CSV + b"9,f,no,%b\n" % (CANARY.encode() * 170),
     "ends inside a quoted": CSV + b'9,f,no,"%b\n' % CANARY.encode(),

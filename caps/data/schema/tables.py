@@ -95,7 +95,7 @@ def _check_header(header: Sequence[object], columns: Sequence[Column], extra: st
     names = [column.name for column in columns]
     if missing := [name for name in names if name not in header]:
         found = len(names) - len(missing)
-        raise DomainError(f"the table has {found} of the schema's {len(names)} columns; missing: {', '.join(missing)}")
+        raise DomainError(f"the table has {found} of the {len(names)} required columns; missing: {', '.join(missing)}")
     for name in names:
         if header.count(name) > 1:
             raise DomainError(f"the table has more than one column {name}")
