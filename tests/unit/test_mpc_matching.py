@@ -136,7 +136,7 @@ def test_who_may_not_ask(desk: Desk, tmp_path: Path) -> None:
         positions,
     ):
         refused(call(desk, "clinic-a"), Kind.FORBIDDEN, "nothing that is joined")
-        refused(call(desk, stranger), Kind.FORBIDDEN, "another key")
+        refused(call(desk, stranger), Kind.FORBIDDEN, "does not have the key")
         refused(call(desk, outside.certificate("stranger")), Kind.FORBIDDEN, "no part in this study")
         refused(call(desk, "coordinator"), Kind.FORBIDDEN)
         refused(call(desk, None), Kind.UNAUTHENTICATED)
