@@ -1,4 +1,4 @@
-"""CaPS, the shared library: what holders, MPC servers, the coordinator and clients have in common."""
+"""The shared library of CaPS: what holders, MPC servers, the coordinator and clients have in common."""
 
 from __future__ import annotations
 

@@ -1,31 +1,50 @@
-"""Every exception CaPS raises on purpose. The first branch says who is to blame.
+"""Every exception that CaPS raises on purpose. The first branch says who is to blame.
+
+Exceptions defined in other modules have the module in parentheses; tests/caps/test_errors.py keeps the tree complete.
 
     CapsError
     +-- LocalError              this process was asked for something it must not do
-    |   +-- ShareError          shapes, dtypes, rings or owners of shares that do not fit together
+    |   +-- ShareError          shapes, dtypes, rings or owners of shares do not fit together
     |   +-- LabelReused         a message or random draw was named twice
-    |   +-- DomainError         a public parameter outside the range a protocol is defined on
-    |   |   +-- TableRefused    rows that the schema does not admit (caps.data.schema)
-    |   +-- SessionClosed       use of a channel after it was closed or aborted
-    |   +-- NotDue              a step that the schedule does not allow now
-    |   +-- BudgetExceeded      a charge that does not fit into what is left (caps.dp.privacy.filter)
+    |   +-- DomainError         a public parameter is outside the range that a protocol is defined on
+    |   |   +-- TableRefused    the schema does not allow values of a table (caps.data.schema.schema)
+    |   |   +-- KeyRefused      the join key does not allow rows of a table (caps.data.joinkey)
+    |   |   +-- ManifestRefused the file is not a valid manifest (caps.study.authoring)
+    |   +-- SessionClosed       a channel was used after it was closed or aborted
+    |   +-- NotDue              the schedule does not allow this step now
+    |   +-- BudgetExceeded      a charge exceeds what is left of a budget (caps.dp.privacy.filter)
+    |   +-- SignatureRefused    a signature is not that of its expected signer (caps.trust.signing)
+    |   +-- NotTheParty         a certificate is not that of the intended party (caps.trust.tls)
+    |   +-- DatabaseRefused     the database is out of reach, not durable, or another version (caps.service.migrations)
+    |   +-- LedgerBroken        a ledger's record was altered or lost (services.mpc_server.ledger)
+    |   +-- RequestChanged      a step's request differs from the recorded one (services.mpc_server.runs.record)
+    |   +-- RequestsDiffer      servers received different requests for one step (services.mpc_server.runs.live)
     +-- PeerError               another party failed or misbehaved; `.party` says which
-        +-- PeerUnreachable     no connection could be made within the time allowed
-        +-- PeerLost            the connection ended before the protocol did
-        +-- PeerStalled         nothing arrived for longer than the time allowed
-        +-- PeerRefused         the certificate presented is not that of the party expected
-        +-- PeerDisagrees       Hello differs; `.field` says where
-        +-- PeerViolation       bytes that the protocol does not allow at this point
-        +-- PeerAborted         the peer gave up, and said why; `.cause`, and `.blames` if it names another party
+    |   +-- PeerUnreachable     no connection could be made in time
+    |   +-- PeerLost            the connection ended before the protocol did
+    |   +-- PeerStalled         nothing arrived for too long
+    |   +-- PeerRefused         the certificate is not that of the expected party
+    |   +-- PeerDisagrees       Hello differs; `.field` says where
+    |   +-- PeerViolation       the protocol does not allow these bytes at this point
+    |   +-- PeerAborted         the peer gave up and said why: `.cause`, and `.blames` if it names another party
+    +-- ClientError             a request to a service failed (caps.client)
+    |   +-- ProblemError        the service answered with a problem (caps.client)
+    |   +-- Unreachable         no answer came; `.hint` says what to check (caps.client)
+    |   +-- AnswerRefused       the answer violates the contract (caps.client)
+    +-- ServerError             a server failed, or reported another party's failure (services.coordinator.servers)
+    |   +-- Unavailable         try again later (services.coordinator.servers)
+    |   +-- ServerRefused       the server refused for good (services.coordinator.servers)
+    |   +-- Misbehaved          the server sent something unusable (services.coordinator.servers)
+    +-- RunFailed               the run cannot continue (services.coordinator.execution)
 
-Messages carry names of parties, steps and fields; never a value of private data.
+Messages contain names of parties, steps and fields; never a value of private data.
 """
 
 from __future__ import annotations
 
 
 class CapsError(Exception):
-    """Base of all errors raised on purpose."""
+    """The base of all errors raised on purpose."""
 
 
 class LocalError(CapsError):
@@ -33,7 +52,7 @@ class LocalError(CapsError):
 
 
 class ShareError(LocalError):
-    """Shares, shapes, dtypes, rings or owners that do not fit together."""
+    """Shapes, dtypes, rings or owners of shares do not fit together."""
 
 
 class LabelReused(LocalError):
@@ -41,7 +60,7 @@ class LabelReused(LocalError):
 
 
 class DomainError(LocalError):
-    """A public parameter outside the range a protocol is defined on."""
+    """A public parameter is outside the range that a protocol is defined on."""
 
 
 class SessionClosed(LocalError):
@@ -49,7 +68,7 @@ class SessionClosed(LocalError):
 
 
 class NotDue(LocalError):
-    """A step that the schedule does not allow now. Nothing was charged."""
+    """The schedule does not allow this step now. Nothing was charged."""
 
 
 class PeerError(CapsError):
@@ -62,7 +81,7 @@ class PeerError(CapsError):
 
 
 class PeerUnreachable(PeerError):
-    """No connection could be made within the time allowed."""
+    """No connection could be made in time."""
 
 
 class PeerLost(PeerError):
@@ -70,11 +89,11 @@ class PeerLost(PeerError):
 
 
 class PeerStalled(PeerError):
-    """Nothing arrived for longer than the time allowed."""
+    """Nothing arrived for too long."""
 
 
 class PeerRefused(PeerError):
-    """The certificate presented is not that of the party expected."""
+    """The certificate is not that of the expected party."""
 
 
 class PeerDisagrees(PeerError):
@@ -86,7 +105,7 @@ class PeerDisagrees(PeerError):
 
 
 class PeerViolation(PeerError):
-    """Bytes that the protocol does not allow at this point."""
+    """The protocol does not allow these bytes at this point."""
 
 
 class PeerAborted(PeerError):

@@ -1,8 +1,8 @@
-"""`make test-compose`: docker-compose.yml from nothing to a verified release, and through the faults it must survive.
+"""`make test-compose`: runs docker-compose.yml from scratch to a verified release, with the faults it must survive.
 
-Root, an engine and the base images are the business of deploy/scripts/test-compose. Everything is done as people do
-it: tables go to holders by curl, data comes back by curl, certificates are verified offline. At the end nothing is left
-but images; `--keep` leaves the federation up.
+deploy/scripts/test-compose provides root, an engine and the base images. Everything is done as people would do it:
+tables go to holders by curl, data comes back by curl, certificates are verified offline. At the end only images are
+left; `--keep` leaves the federation running.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PORTS = {"coordinator": "COORDINATOR_PORT", "north-hospital": "NORTH_PORT", "sou
 GUEST = "clinic"
 GUEST_ROWS = 600
 LARGEST = {"caps-holder": 450, "caps-mpc-server": 450, "caps-coordinator": 900}
-"""Megabytes that an image may have."""
+"""The most megabytes of an image."""
 PATIENCE = 900.0
 _SCAN = """
 import concurrent.futures, json, socket, sys
@@ -72,7 +72,7 @@ print(json.dumps(found))
 
 
 class Failed(Exception):
-    """Something is not as it must be."""
+    """A check failed."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Federation:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What docker-compose.yml is told."""
+        """The environment for docker-compose.yml."""
         chosen = {variable: str(self.ports[service]) for service, variable in PORTS.items()}
         builder = {"DOCKER_BUILDKIT": "1", "COMPOSE_DOCKER_CLI_BUILD": "1"}
         path = f"/usr/bin:{os.environ.get('PATH', '')}"  # Debian's own client, which builds with its engine
@@ -99,7 +99,7 @@ class Federation:
     def call(
         self, *command: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None, timeout: float = PATIENCE
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command. Raises Failed with what it wrote."""
+        """Run a command. Raises Failed with its output."""
         done = subprocess.run(
             command,
             input=stdin,

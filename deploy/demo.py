@@ -1,7 +1,8 @@
-"""`make demo`: three data owners, three MPC servers and a coordinator make one synthetic dataset that is private.
+"""`make demo`: three data owners, three MPC servers and a coordinator make one private synthetic dataset.
 
-Real services as processes of their own, real mutual TLS, real CSV files; the patients are invented. Everything is done
-through the public REST interface, as people do it. The argument is where to put files; `--keep` leaves the services up.
+The services are real processes with mutual TLS, and the tables are real CSV files; only the patients are invented.
+Everything goes through the public REST interface, as it would for people. The argument is where to put files; `--keep`
+leaves the services running.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WARNING = "All parties run on one host, so non-collusion is NOT met. The patient
 
 
 class Demo:
-    """One demonstration: its files, its federation, and what it tells."""
+    """One demonstration: its files, its federation, and its output."""
 
     def __init__(self, output: Path, console: Console) -> None:
         self.output = output
@@ -42,7 +43,7 @@ class Demo:
         self.seconds: dict[str, float] = {}
 
     def run(self, *, keep: bool) -> None:
-        """Everything, from keys to the last line."""
+        """Run everything, from keys to the summary."""
         started = time.perf_counter()
         for name in ("federation", "tables"):
             shutil.rmtree(self.output / name, ignore_errors=True)
@@ -66,7 +67,7 @@ class Demo:
                 wait_for_interrupt()
 
     def agree(self, federation: Federation) -> Manifest:
-        """The operator proposes the study; servers judge it by their policies, owners sign it at their holders."""
+        """The operator proposes the study; servers check it against their policies, owners sign it at their holders."""
         manifest = Manifest.from_json(
             {
                 "title": "Patients and what they cost",
@@ -131,7 +132,7 @@ class Demo:
         return run
 
     def publish(self, federation: Federation, run: str) -> None:
-        """The analyst fetches everything, and checks the certificate without asking anybody."""
+        """The analyst downloads everything and checks the certificate offline."""
         with self.telling("verify", "the analyst downloads the release and verifies its certificate offline"):
             with self.client(federation, COORDINATOR, "analyst") as analyst:
                 analyst.download(run, self.output / "synthetic.csv")
@@ -148,14 +149,14 @@ class Demo:
             )
             failed = [check.name for check in checks if not check.passed]
             if failed:
-                raise SystemExit(f"the certificate does not hold: {', '.join(failed)}")
+                raise SystemExit(f"the certificate is not valid; failed checks: {', '.join(failed)}")
             self.checks = len(checks)
             self.certificate = certificate
 
     def summarise(
         self, federation: Federation, manifest: Manifest, run: str, files: dict[str, Path], seconds: float
     ) -> None:
-        """Where the data is, what it cost in privacy, how good it is, and how to look further."""
+        """Print where the data is, its privacy cost, its quality, and how to explore it."""
         real = example.joined(files, manifest.schema_)
         synthetic, _ = manifest.schema_.encode(self.output / "synthetic.csv")
         error = workload_error(manifest.queries.layout(manifest.domain), real, synthetic)
@@ -178,9 +179,9 @@ class Demo:
             f"compared with the invented originals, as no real federation can: {quality(error)}, "
             f"{100 * (1 - error):.1f} % of every two-way table is in the right place",
         )
-        table.add_row("time", f"{seconds:.1f} s in all, of it {self.seconds['compute']:.1f} s for the run")
+        table.add_row("time", f"{seconds:.1f} s in total, {self.seconds['compute']:.1f} s of it for the run")
         self.console.print()
-        self.console.print(Panel(table, title="one synthetic dataset, and nobody showed a row", expand=False))
+        self.console.print(Panel(table, title="one synthetic dataset, and nobody revealed a row", expand=False))
         self.console.print(f"[dim]{statement['paragraph']}[/dim]")
         self.console.print(
             "\nExplore it with [bold]make demo KEEP=1[/bold], then:" if not self.keep else "\nExplore it:"
@@ -193,7 +194,7 @@ class Demo:
 
     @contextmanager
     def telling(self, name: str, what: str) -> Iterator[None]:
-        """Say what is being done, and how long it took."""
+        """Print what is being done, and how long it took."""
         started = time.perf_counter()
         with self.console.status(what):
             yield
@@ -201,7 +202,7 @@ class Demo:
         self.console.print(f"• {what} [dim]({self.seconds[name]:.1f} s)[/dim]")
 
     def client(self, federation: Federation, name: str, scope: str) -> Client:
-        """A person at a party."""
+        """A client for a person at a party."""
         place = federation.places[name]
         return Client(place.url, token=federation.token(name, scope), authority=federation.authority)
 
@@ -232,7 +233,7 @@ def fit(estimated: Quality) -> str:
     mean, worst = estimated.mean_ratio, estimated.worst_ratio
     return (
         f"the model is {mean:.2f} times as far from them as noise alone would be, {worst:.2f} times in the worst "
-        "table; about 1 is as good as can be seen through noise"
+        "table; about 1 is the best that can be seen through noise"
     )
 
 

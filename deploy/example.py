@@ -1,8 +1,8 @@
-"""An invented study: two hospitals with different patients, and an insurer with further columns about most of them.
+"""An invented study: two hospitals with different patients, and an insurer with other columns about most of them.
 
-Persons are found again by their insurance number, which every owner writes in its own way, in an order of its own.
+Persons are matched by their insurance number, which every owner writes in its own way; each file has its own order.
 
-Nothing here is about real people. The numbers depend on each other, so that there is something to find.
+Nothing here is about real people. The columns depend on each other, so that there is something to find.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENTS = {"north-hospital": 3_000, "south-hospital": 2_200}
 COMMON = 150
 """Patients of both hospitals: the first hospital's values count."""
 INSURED, STRANGERS = 4_800, 400
-"""Patients whom the insurer has, and its other customers."""
+"""Patients that the insurer has, and its other customers."""
 INSURER = "insurer"
 NUMBER = "insurance_number"
 JOIN: dict[str, Any] = {
@@ -73,7 +73,7 @@ def patients(count: int) -> dict[str, Column]:
 
 
 def write_tables(directory: Path) -> dict[str, Path]:
-    """Every owner's CSV, each in an order and a spelling of its own."""
+    """Every owner's CSV, each with its own order and spelling."""
     first, second = PATIENTS.values()
     patients_ = first + second - COMMON
     everybody = patients(patients_ + STRANGERS)
@@ -98,7 +98,7 @@ def write_tables(directory: Path) -> dict[str, Path]:
 
 
 def joined(files: dict[str, Path], schema: Schema) -> Codes:
-    """The joint table, as nobody in the study can see it: to judge the demonstration by. -1 for a missing value."""
+    """The joint table, which nobody in the study can see, to judge the demonstration. -1 is a missing value."""
     tables = {}
     for owner, path in files.items():
         frame = pl.read_csv(path, schema_overrides={NUMBER: pl.String})

@@ -1,7 +1,7 @@
 """A whole federation on one host: keys, settings and processes of three MPC servers, a coordinator and some holders.
 
-For the demonstration and the end-to-end tests. Every party has a home of its own, its keys are born there, and parties
-meet only over TLS; but one machine sees all of them, so non-collusion is NOT met.
+It is for the demonstration and the end-to-end tests. Every party has its own home, makes its keys there, and talks to
+others only over TLS; but one machine sees all of them, so the non-collusion assumption is NOT met.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ least_holders: 1
 certified_only: true
 """
 POPULATIONS = {"invented-patients": 20.0}
-"""Whom studies may be about, and the epsilon of all of them together: invented persons have nothing to lose."""
+"""The populations of studies, with epsilon over all studies: invented persons have nothing to lose."""
 _MODULES = {"mpc-server": "services.mpc_server", "coordinator": "services.coordinator", "holder": "services.holder"}
 _PEOPLE = {
     "mpc-server": (Scope.OPERATOR, Scope.AUDITOR),
@@ -47,12 +47,12 @@ _PEOPLE = {
 
 
 class NotStarted(Exception):
-    """A service ended, or did not get ready in time; what it wrote is in the message."""
+    """A service ended, or was not ready in time; the message contains its output."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A party: its role and name, its home, where its REST interface is, and where MPC servers meet."""
+    """A party: its role and name, its home, and its ports for REST and for MPC peers."""
 
     role: str
     name: str
@@ -62,17 +62,17 @@ class Place:
 
     @property
     def url(self) -> str:
-        """Of its REST interface."""
+        """The URL of its REST interface."""
         return f"https://{HOST}:{self.port}"
 
     @property
     def mesh(self) -> str | None:
-        """Where its MPC peers connect."""
+        """The address where its MPC peers connect."""
         return None if self.mesh_port is None else f"{HOST}:{self.mesh_port}"
 
 
 class Federation:
-    """Provisions in `directory` what is not there yet; starts, stops and kills services; knows everybody's tokens."""
+    """Provisions all parties in `directory`; starts, stops and kills services; knows everybody's tokens."""
 
     def __init__(
         self,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 import socket
 
-# Below the ports that Linux hands out by itself, to listeners on port 0 and to outgoing connections: one of those may
-# come at any moment between our finding a port free and a service's listening on it.
+# Below the ports that Linux assigns to listeners on port 0 and to outgoing connections: one of those could be taken at
+# any moment between our finding a port free and a service listening on it.
 _CHOICE = range(20_000, 32_768)
 
 
@@ -17,7 +17,7 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
         try:
-            # As the services listen: with SO_REUSEADDR, so that a connection in TIME_WAIT is in nobody's way.
+            # The services listen like this: with SO_REUSEADDR, a connection in TIME_WAIT does not block a port.
             socket.create_server(("127.0.0.1", port)).close()
         except OSError:
             continue

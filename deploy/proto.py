@@ -1,8 +1,8 @@
 """Writes the wire contract from the code: `python -m deploy.proto [--check] proto/`.
 
-OpenAPI of the three services, JSON Schemas of all documents, and test vectors of documents; proto/README.md says what
-each is. Frames have their own page and vectors, which are written by hand. With `--check` nothing is written, and any
-difference is an error.
+It writes OpenAPI of the three services, JSON Schemas of all documents, and test vectors of documents; proto/README.md
+describes them. Frames have their own page and vectors, which are written by hand. With `--check` nothing is written,
+and any difference is an error.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ SCHEMAS: dict[str, type[BaseModel] | TypeAdapter[Any]] = {
     "report": Report,
     "problem": ProblemDocument,
 }
-"""By name of the file. What a party signs is described as it travels, with its signature."""
+"""By file name. What a party signs is described as it is sent, with its signature."""
 
 
 def throw_away_site(folder: Path, role: str, name: str) -> Site:
-    """A party with keys that nobody keeps, just to have its service built."""
+    """A party with throw-away keys, only to build its service."""
     now = datetime.now(UTC)
     span = {"not_before": now - timedelta(hours=1), "not_after": now + timedelta(hours=1)}
     authority, key, home = pki.Authority.create("throw-away", **span), pki.generate_key(), folder / name
@@ -95,7 +95,7 @@ def throw_away_site(folder: Path, role: str, name: str) -> Site:
 
 
 def mpc_server_settings(site: Site) -> ServerSettings:
-    """Of a server whose peers are not there."""
+    """The settings of a server without peers."""
     policy = site.settings.home / "policy.yaml"
     policy.write_text("approval: automatic\npopulations: {patients: 3}\n")
     mesh = (Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2), Endpoint("127.0.0.1", 3))
@@ -143,7 +143,7 @@ def render() -> dict[str, str]:
 
 
 def differences(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Lines of a diff from what lies in the folder to what the code says; none if they are the same."""
+    """The lines of a diff from the folder to what the code writes; empty if they agree."""
     there = {
         str(path.relative_to(folder)): path.read_text()
         for pattern in ("openapi/*", "schemas/*", "vectors/documents.json")
@@ -157,7 +157,7 @@ def differences(folder: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """0; or 1 if the folder differs from the code."""
+    """Returns 0, or 1 if the folder differs from the code."""
     match arguments:
         case ["--check", target]:
             found = differences(Path(target), render())

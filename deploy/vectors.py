@@ -40,7 +40,7 @@ from caps.wire import (
 )
 
 _ORDER = 2**252 + 27742317777372353535851937790883648493
-"""Of the group of Ed25519 (RFC 8032)."""
+"""The order of the group of Ed25519 (RFC 8032)."""
 _AT = "2030-05-17T12:00:00Z"
 Json = dict[str, Any]
 _MEASURE = Measurement("round1-measure", ("age", "smoker"), Gaussian(Fraction(7, 2)), 12)
@@ -338,7 +338,7 @@ def _studies(manifest: Manifest) -> Json:
 
 
 def _described(documents: list[tuple[Signable, str]]) -> Json:
-    """Documents that no schema admits, each made of a good one by one change."""
+    """Documents that no schema allows, each made from a valid one by one change."""
     by_kind = {
         document.kind: Signed[Any].by(document, signer, _key(signer)).to_json() for document, signer in documents
     }
@@ -473,7 +473,7 @@ def _exchange_key(name: str) -> ExchangeKey:
 
 
 def _drawn(mine: str, other: str) -> Drawn:
-    """What one server draws for another. No encapsulation, which is random, but what ML-KEM makes of any bytes."""
+    """What one server draws for another: not an encapsulation, which is random, but ML-KEM's result for any bytes."""
     seed = f"caps/v1/test-vector/drawn/{mine}/{other}".encode()
     encapsulated = shake_256(seed).digest(1088)
     return Drawn.of(_exchange_key(other).lattice.decapsulate(encapsulated), encapsulated)

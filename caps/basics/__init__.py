@@ -1,1 +1,1 @@
-"""What everything else stands on: canonical JSON, documents, private files, uniform randomness."""
+"""What everything else builds on: canonical JSON, documents, private files, schemes, uniform randomness."""

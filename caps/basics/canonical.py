@@ -1,7 +1,8 @@
-"""Canonical JSON (RFC 8785, JCS): one spelling of every value, so that digests and signatures of it mean something.
+"""Canonical JSON (RFC 8785, JCS): one spelling of every value, so that digests and signatures are well defined.
 
-What can be read here can be written: `parse` takes any spelling, `load` only the canonical one. Both refuse what two
-readers might understand differently: names given twice, numbers that a double does not hold, lone surrogates, NaN.
+Every value that can be read can be written: `parse` accepts any spelling, `load` only the canonical one. Both refuse
+what two readers might understand differently: repeated names, numbers that a double cannot represent, lone surrogates,
+NaN.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from math import isfinite
 from caps.errors import DomainError
 
 MAX_INTEGER = 2**53 - 1
-"""The greatest integer up to which a double holds all."""
+"""A double represents every integer up to this one exactly."""
 MAX_DEPTH = 64
-"""Of arrays and objects within each other."""
+"""The deepest nesting of arrays and objects."""
 _LONGEST_INTEGER = 22  # sign and digits: from 1e21 on, floats have an exponent
 _TOO_DEEP = f"JSON is nested more than {MAX_DEPTH} deep"
-_TOO_LARGE = "an integer of JSON is below 2**53"
+_TOO_LARGE = "an integer in JSON must be below 2**53"
 _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def dump(value: object) -> bytes:
-    """The canonical form. Raises DomainError for a value that has none."""
+    """The canonical form of a value. Raises DomainError if it has none."""
     try:
         return _written(value, 0).encode()
     except UnicodeEncodeError:
-        raise DomainError("a lone surrogate is not text") from None
+        raise DomainError("the text has a lone surrogate") from None
 
 
 def load(data: bytes) -> object:
-    """The value of a canonical form. Raises DomainError for any other spelling."""
+    """The value in a canonical form. Raises DomainError for any other spelling."""
     value, canonical = _read(data)
     if canonical != data:
         raise DomainError("JSON is not in canonical form")
@@ -40,14 +41,14 @@ def load(data: bytes) -> object:
 
 
 def parse(text: str | bytes) -> object:
-    """The value of a JSON text, in UTF-8 if it is bytes, spaced and ordered at will. Raises DomainError."""
+    """The value in a JSON text in any spelling, UTF-8 if it is bytes. Raises DomainError."""
     return _read(text)[0]
 
 
 def digest(kind: str, value: Mapping[str, object]) -> bytes:
-    """SHA-256 of an object together with its kind: objects of two kinds never have the same."""
+    """SHA-256 of an object together with its kind: objects of different kinds never have the same digest."""
     if "type" in value:
-        raise DomainError("the type of an object is its kind, and not a member to be given")
+        raise DomainError("the object must not have a member `type`, which is set to its kind")
     return hashlib.sha256(dump({"type": f"caps/v1/{kind}", **value})).digest()
 
 
@@ -67,12 +68,12 @@ def _read(text: str | bytes) -> tuple[object, bytes]:
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise DomainError("an object has a member twice")
+        raise DomainError("an object has a repeated member")
     return members
 
 
 def _refused(constant: str) -> object:
-    raise DomainError(f"{constant} is not a number of JSON")
+    raise DomainError(f"{constant} is not a JSON number")
 
 
 def _integer(digits: str) -> int | float:
@@ -104,10 +105,10 @@ def _written(value: object, depth: int) -> str:
             return f"[{','.join([_written(item, inner) for item in value])}]"
         case Mapping():
             if not all(isinstance(name, str) for name in value):
-                raise DomainError("members of an object have names")
+                raise DomainError("the names of an object's members must be text")
             inner, names = _inside(depth), sorted(value, key=_code_units)
             return f"{{{','.join([f'{_quoted(name)}:{_written(value[name], inner)}' for name in names])}}}"
-    raise DomainError(f"JSON has no {type(value).__name__}")
+    raise DomainError(f"JSON cannot represent a {type(value).__name__}")
 
 
 def _inside(depth: int) -> int:
@@ -121,9 +122,9 @@ def _code_units(name: str) -> bytes:
 
 
 def _number(value: float) -> str:
-    """As ECMAScript's Number::toString writes it, from the same shortest digits."""
+    """The number as ECMAScript's Number::toString writes it, from the same shortest digits."""
     if not isfinite(value):
-        raise DomainError(f"{value} is not a number of JSON")
+        raise DomainError(f"{value} is not a JSON number")
     mantissa, _, exponent = float.__repr__(abs(value)).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0")

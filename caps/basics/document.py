@@ -18,7 +18,7 @@ Text = Annotated[str, StringConstraints(max_length=4000)]
 
 
 def _callable(url: str) -> str:
-    """What the pattern leaves open: a port that does not exist, numbers that only look like an address."""
+    """Checks what the pattern does not: the port must exist, and numbers must be a real address."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -27,7 +27,7 @@ def _callable(url: str) -> str:
         if parts.port == 0:
             raise ValueError
     except ValueError:
-        raise ValueError("is not an address that can be called") from None
+        raise ValueError("is not a valid address") from None
     return url
 
 
@@ -52,12 +52,12 @@ class Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     def to_json(self) -> dict[str, Any]:
-        """As an object of JSON."""
+        """Returns a JSON object."""
         return self.model_dump(mode="json", by_alias=True)
 
     @classmethod
     def from_canonical(cls, data: bytes) -> Self:
-        """The document of its canonical form. Raises DomainError, saying where, if these are not its very bytes."""
+        """The document in its canonical form. Raises DomainError with the place if the bytes are not canonical."""
         try:
             found = cls.model_validate_json(data)
         except ValidationError as error:
@@ -65,5 +65,5 @@ class Document(BaseModel):
         spelled = canonical.dump(found.to_json())
         if spelled != data:
             place = next(i for i, (a, b) in enumerate(zip_longest(spelled, data)) if a != b)
-            raise DomainError(f"byte {place}: not spelled in the canonical form")
+            raise DomainError(f"byte {place}: not in canonical form")
         return found

@@ -1,7 +1,7 @@
-"""Files that only their owner may read, and that are surely there, or gone, after a crash.
+"""Files that only their owner can read, and whose creation and removal survive a crash.
 
-Erasing means unlinking. Overwriting first would be a gesture: file systems and disks write elsewhere and keep the old
-blocks. Whoever must be sure encrypts the disk and destroys its key.
+Erasing means unlinking. Overwriting first would be pointless: file systems and disks write elsewhere and keep the old
+blocks. To be sure, encrypt the disk and destroy its key.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 
 
 def private_directory(path: Path) -> Path:
-    """The directory, made if need be, that nobody else may enter."""
+    """Creates the directory if needed, and makes it accessible to its owner only."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.chmod(0o700)
     return path
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """A new file, on the disk when this returns."""
+    """Writes a new file, which is on disk when this returns."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
         file.flush()
@@ -28,7 +28,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Make a file's content durable, or the names that were added to a directory or removed from it."""
+    """Makes a file's content durable, or a directory's added and removed names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -43,7 +43,7 @@ def digest_of(path: Path) -> str:
 
 
 def erase(path: Path) -> None:
-    """Unlink a file or a directory, durably. What is not there is erased already."""
+    """Unlinks a file or a directory durably; does nothing if it does not exist."""
     if path.is_dir():
         shutil.rmtree(path)
     else:

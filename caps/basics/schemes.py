@@ -1,7 +1,7 @@
-"""Secret-sharing schemes as all parties must know them: how many servers, and which of them holds what.
+"""The public facts of secret-sharing schemes: the number of servers, and which server holds what.
 
-A value is split into components, and each server receives some of them. Who deals, sends, stores, plans or verifies
-asks the scheme of the study for these numbers; how to compute on shares is in `services.mpc_server.engine`.
+A value is split into components, and each server receives some of them. Code that deals, sends, stores, plans or
+verifies takes these numbers from the study's scheme; `services.mpc_server.engine` computes on shares.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 class Scheme:
     """A scheme's public facts.
 
-    held: for each server, the components it receives, in the order in which it keeps them. seeded: the components that
-    a dealer sends as seeds of 32 bytes; the others are vectors of the length of the data.
+    held: for each server, the components it receives, in the order in which it stores them. seeded: the components that
+    a dealer sends as seeds of 32 bytes; the others are vectors as long as the data.
     """
 
     name: str
@@ -23,12 +23,12 @@ class Scheme:
 
     @property
     def parties(self) -> int:
-        """How many servers compute."""
+        """The number of servers that compute."""
         return len(self.held)
 
     @property
     def components(self) -> int:
-        """Into how many parts a value is split."""
+        """The number of components into which a value is split."""
         return 1 + max(max(components) for components in self.held)
 
     def holders_of(self, component: int) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ class Scheme:
 
 
 REP3 = Scheme("rep3", held=((0, 1), (1, 2), (2, 0)), seeded=(0, 1))
-"""Replicated sharing among three servers, against one that is curious (Araki et al. 2016)."""
+"""Replicated sharing among three servers, secure against one semi-honest server (Araki et al. 2016)."""
 
 SCHEMES = {scheme.name: scheme for scheme in (REP3,)}
-"""By the name that a study gives."""
+"""All schemes, by the name that a study gives."""

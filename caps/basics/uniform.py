@@ -1,7 +1,7 @@
-"""Uniform randomness for everything that is public or local: sampling from a model, shuffling, test data.
+"""Uniform randomness for what is public or local: sampling from a model, shuffling, test data.
 
-AES-256 in counter mode under one seed, hence the same draws for the same seed on every machine. Not for shares, which
-the parties derive jointly (caps.shares.prss), nor for noise, which has its own samplers (caps.dp.noise).
+It is AES-256 in counter mode under one seed, so the same seed gives the same draws on every machine. It is not for
+shares, which the parties derive jointly (caps.shares.prss), nor for noise, which has its own samplers (caps.dp.noise).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LABEL = b"caps/v1/uniform/"
 
 
 class Uniform:
-    """A stream of uniform values. Seed: 32 bytes, used as they are; an integer or a text, hashed; or None, drawn."""
+    """A stream of uniform values. A seed is 32 bytes, used as they are; an integer or text, hashed; or None, random."""
 
     def __init__(self, seed: int | str | bytes | None = None) -> None:
         key = _key(seed)
@@ -37,9 +37,9 @@ class Uniform:
         return (self.words(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def integers(self, count: int, below: int) -> npt.NDArray[np.int64]:
-        """`count` integers from 0 to `below` - 1, each equally probable: words past the last multiple are redrawn."""
+        """`count` integers from 0 to `below` - 1, equally probable: words past the last multiple are redrawn."""
         if not 1 <= below <= 1 << 63:
-            raise DomainError(f"integers are drawn below 1 to 2^63, not below {below}")
+            raise DomainError(f"the bound of random integers must be from 1 to 2^63, not {below}")
         accepted = np.empty(0, np.uint64)
         last = np.uint64((1 << 64) // below * below - 1)
         while len(accepted) < count:
@@ -58,12 +58,12 @@ def _key(seed: int | str | bytes | None) -> bytes:
             return secrets.token_bytes(SEED_BYTES)
         case bytes():
             if len(seed) != SEED_BYTES:
-                raise DomainError(f"a seed of bytes has {SEED_BYTES}, not {len(seed)}")
+                raise DomainError(f"a seed of bytes must have {SEED_BYTES} bytes, not {len(seed)}")
             return seed
         case bool():
-            raise DomainError("a seed is an integer, a text or bytes, not a truth value")
+            raise DomainError("a seed must be an integer, text or bytes, not a boolean")
         case int():
             return hashlib.sha256(_LABEL + b"int/%d" % seed).digest()
         case str():
             return hashlib.sha256(_LABEL + b"str/" + seed.encode()).digest()
-    raise DomainError("a seed is an integer, a text or bytes")
+    raise DomainError("a seed must be an integer, text or bytes")

@@ -36,7 +36,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and end.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -47,12 +47,12 @@ for _part in (pki, token, study, owner, run, release, audit, doctor):
 
 
 def _unforeseen(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Say where a defect is; never what the values were, for they may be data."""
+    """Print where an unexpected error occurred, but no values, because they may be data."""
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     code = None if trace is None else trace.tb_frame.f_code
     where = "" if code is None or trace is None else f" at {Path(code.co_filename).name}:{trace.tb_lineno}"
-    sys.stderr.write(f"caps failed with an unforeseen {kind.__name__}{where}; please report it.\n")
+    sys.stderr.write(f"caps failed with an unexpected {kind.__name__}{where}; please report it.\n")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`python -m caps.cli` is `caps`."""
+"""`python -m caps.cli` runs `caps`."""
 
 from caps.cli import main
 

@@ -1,4 +1,4 @@
-"""What auditors and operators look at: certificates, ledgers, shares, health."""
+"""Commands for auditors and operators: certificates, ledgers, shares, health."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
         transcript: Annotated[
             Path | None,
             typer.Option(
-                "--transcript", help="The signed answers: all charges are computed again.", exists=True, dir_okay=False
+                "--transcript", help="The signed answers, to recompute all charges.", exists=True, dir_okay=False
             ),
         ] = None,
         measurements: Annotated[
@@ -43,9 +43,9 @@ def add_to(app: typer.Typer) -> None:
             Path | None, typer.Option("--data", help="The released rows, in any format.", exists=True, dir_okay=False)
         ] = None,
     ) -> None:
-        """Check a release offline: who signed what, what was charged, which files it has. Exit code 5 if not."""
+        """Check a release offline: its signatures, charges and files. Exit code 5 if a check fails."""
         document = _verified(certificate, transcript, measurements, data)
-        words = "The certificate holds." if document["verified"] else "THE CERTIFICATE DOES NOT HOLD."
+        words = "The certificate is valid." if document["verified"] else "THE CERTIFICATE IS NOT VALID."
         out.show(document, _verdicts(document["checks"]), words)
         if not document["verified"]:
             raise Stop(Exit.NOT_VERIFIED)
@@ -58,7 +58,7 @@ def add_to(app: typer.Typer) -> None:
 
     @command(app, "ready", site="coordinator")
     def ready(out: Output, client: "Client") -> None:
-        """Say whether a service can do its work now, and if not, why. Exit code 7 if not."""
+        """Show whether a service is ready to work and, if it is not, why. Exit code 7 if it is not."""
         found = client.ready()
         document = as_document(found)
         out.show(document, facts(document))
@@ -114,7 +114,7 @@ def _verdicts(checks: list[dict[str, Any]]) -> Table:
 
 
 def _entry(record: dict[str, Any]) -> dict[str, Any]:
-    """A record of a ledger for people: what was charged, with exact fractions as decimals."""
+    """A ledger record for display: the charge is included, and exact fractions are decimals."""
     charged = record.get("entry")
     flat = {**(charged if isinstance(charged, dict) else {}), **record}
     return {key: _decimal(value) if key in {"rho", "spent"} else value for key, value in flat.items()}

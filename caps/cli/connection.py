@@ -1,4 +1,4 @@
-"""Which service a command talks to, and as whom: options, environment, or a named site of the configuration.
+"""The service that a command talks to and the token it uses: from options, environment, or a named site in the config.
 
     # ~/.config/caps/config.toml
     [sites.coordinator]
@@ -6,7 +6,7 @@
     token_file = "coordinator.token"      # relative to this file
     authority = "authority.pem"
 
-Without `--url` and `--site`, a command uses the site called after the service it needs: coordinator, holder or server.
+Without `--url` and `--site`, a command uses the site named after the service it needs: coordinator, holder or server.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _MEMBERS = frozenset({"url", "token_file", "authority"})
 
 @dataclass(frozen=True)
 class Connection:
-    """A service and how to be known there."""
+    """A service's address and the caller's credentials."""
 
     url: str
     token: str | None
     authority: Path | None
 
     def client(self) -> Client:
-        """A client for it."""
+        """A client for this service."""
         from caps.client import Client
 
         return Client(self.url, token=self.token, authority=self.authority)
@@ -44,7 +44,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class Given:
-    """What the command line and the environment say. `token` goes before `token_file`."""
+    """What the command line and the environment say. `token` takes precedence over `token_file`."""
 
     url: str | None = None
     token: str | None = None
@@ -54,11 +54,11 @@ class Given:
     config: Path | None = None
 
     def connection(self, default_site: str) -> Connection:
-        """The connection meant. Options go before the site's settings; a token of a site goes to that site only."""
+        """The connection to use. Options override the site's settings; a site's token is only sent to that site."""
         site = self._site(default_site)
         url = self.url or site.get("url")
         if url is None:
-            raise typer.BadParameter(f"name the {default_site} with --url, CAPS_URL, or a site in {CONFIG}")
+            raise typer.BadParameter(f"no {default_site} is known; use --url, CAPS_URL, or a site in {CONFIG}")
         token_file = self.token_file or site.get("token_file")
         token = self.token
         if token is None and token_file is not None:
@@ -78,7 +78,7 @@ class Given:
 
 
 def read_sites(path: Path) -> dict[str, dict[str, Any]]:
-    """The sites of a configuration, paths made absolute; none if there is no file."""
+    """The sites in a configuration, with absolute paths; empty if there is no file."""
     if not path.exists():
         return {}
     try:
@@ -87,11 +87,12 @@ def read_sites(path: Path) -> dict[str, dict[str, Any]]:
         raise DomainError(f"{path}: {error}") from None
     sites = value.get("sites", {})
     if not isinstance(sites, dict) or not all(isinstance(site, dict) for site in sites.values()):
-        raise DomainError(f"{path}: sites are tables such as [sites.coordinator]")
+        raise DomainError(f"{path}: sites must be tables like [sites.coordinator]")
     for name, site in sites.items():
         unknown = sorted(site.keys() - _MEMBERS)
         if unknown or not all(isinstance(member, str) for member in site.values()):
-            raise DomainError(f"{path}: sites.{name}: only url, token_file and authority, each a text; not {unknown}")
+            what = f"unknown: {', '.join(unknown)}" if unknown else "each must be text"
+            raise DomainError(f"{path}: sites.{name}: only url, token_file and authority are allowed; {what}")
         for member in ("token_file", "authority"):
             if member in site:
                 site[member] = path.parent / Path(site[member]).expanduser()

@@ -1,4 +1,4 @@
-"""`caps doctor`: what is wrong with a party's set-up, and how to mend it."""
+"""`caps doctor`: finds what is wrong with a party's set-up and says how to fix it."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ def add_to(app: typer.Typer) -> None:
         out: Output,
         home: Annotated[Path, typer.Argument(help="The party's home, CAPS_HOME.", envvar="CAPS_HOME")],
         study: Annotated[
-            Path | None, typer.Option("--study", help="A manifest: every party of it is tried.", dir_okay=False)
+            Path | None, typer.Option("--study", help="A manifest: each of its parties is checked.", dir_okay=False)
         ] = None,
         cards: Annotated[
             Path | None, typer.Option("--cards", help="A folder of party cards, before there is a study.")
@@ -31,7 +31,7 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Check names, chains, pins, clocks, ports, latency, bandwidth and versions; say how to fix what fails.
 
-        Ends with 0 if nothing failed, 5 if somebody is not who the study says, 4 if somebody cannot be reached, else 1.
+        Exit code 0 if nothing failed, 5 if a party is not the one in the study, 4 if one cannot be reached, else 1.
         """
         from caps.service.doctor import Doctor, Status, of_cards, of_manifest
         from caps.trust.cards import read_bundle

@@ -1,4 +1,4 @@
-"""How `caps` ends: one table of exit codes, and which error leads to which."""
+"""The exit codes of `caps`, and the code for each error."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Exit(IntEnum):
 MEANINGS = {
     Exit.OK: "done",
     Exit.REFUSED: "refused or failed; stderr says why",
-    Exit.USAGE: "the command line is not one that this command understands",
+    Exit.USAGE: "the command line is wrong",
     Exit.NOT_FOUND: "there is no such study, run, release or table",
     Exit.UNREACHABLE: "the service cannot be reached, or is not trusted",
-    Exit.NOT_VERIFIED: "a certificate, a digest or a signature does not hold",
-    Exit.NOT_ALLOWED: "the token is unknown, has expired, or has not the scope",
+    Exit.NOT_VERIFIED: "a certificate, digest or signature is not valid",
+    Exit.NOT_ALLOWED: "the token is unknown, has expired, or lacks the scope",
     Exit.NOT_YET: "not possible now; the same command may succeed later",
     Exit.INTERRUPTED: "interrupted from the keyboard",
 }
@@ -43,7 +43,7 @@ _NOT_ALLOWED = frozenset({"urn:caps:problem:unauthenticated", "urn:caps:problem:
 
 @dataclass(frozen=True)
 class Failure:
-    """An error as people meet it."""
+    """An error as the user sees it."""
 
     exit: Exit
     title: str
@@ -52,14 +52,14 @@ class Failure:
     document: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As an object of JSON: the problem document itself if a service sent one."""
+        """Returns a JSON object: the problem document itself if a service sent one."""
         own = {"title": self.title, "detail": self.detail, "hint": self.hint}
         found = {key: value for key, value in own.items() if value}
         return found | (self.document or {}) | {"exit": int(self.exit)}
 
 
 class Stop(Exception):
-    """Ends a command that has said everything already."""
+    """Ends a command that has already printed everything."""
 
     def __init__(self, code: Exit) -> None:
         super().__init__(code.name)
@@ -67,25 +67,27 @@ class Stop(Exception):
 
 
 def failure_of(error: CapsError | OSError | ValidationError) -> Failure:
-    """How a command ends that met this error."""
+    """Returns how a command ends after this error."""
     from caps.client import AnswerRefused, ProblemError, Unreachable
     from caps.trust.signing import SignatureRefused
 
     if isinstance(error, ProblemError):
         return Failure(_exit_of(error), error.title, error.detail, error.hint, error.document)
     if isinstance(error, Unreachable):
-        return Failure(Exit.UNREACHABLE, "The service cannot be used", str(error), error.hint)
+        return Failure(Exit.UNREACHABLE, "The service cannot be reached or trusted", str(error), error.hint)
     if isinstance(error, AnswerRefused | SignatureRefused):
-        return Failure(Exit.NOT_VERIFIED, "This cannot be trusted", str(error))
+        return Failure(Exit.NOT_VERIFIED, "Verification failed", str(error))
     if isinstance(error, ValidationError):
         places = [f"{'.'.join(map(str, one['loc'])) or 'document'}: {one['msg']}" for one in error.errors()[:20]]
         return Failure(Exit.REFUSED, f"This is not a valid {error.title}", "\n".join(places))
     if isinstance(error, OSError):
         reason = error.strerror or type(error).__name__
         return Failure(
-            Exit.REFUSED, "A file cannot be used", f"{error.filename}: {reason}" if error.filename else reason
+            Exit.REFUSED,
+            "A file cannot be read or written",
+            f"{error.filename}: {reason}" if error.filename else reason,
         )
-    return Failure(Exit.REFUSED, "This cannot be done", str(error))
+    return Failure(Exit.REFUSED, "The command failed", str(error))
 
 
 def _exit_of(problem: Any) -> Exit:

@@ -1,4 +1,4 @@
-"""How commands are made: each states its own parameters; output, client and how to end come from here."""
+"""How commands are made: each declares its own parameters; output, client and exit codes come from here."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from caps.cli.output import Output
 from caps.errors import CapsError, DomainError
 
 CONNECTION = "Connection"
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Write one JSON document to stdout and nothing else.")]
 Url = Annotated[
     str | None,
     typer.Option("--url", envvar="CAPS_URL", help="The service, https://host:port.", rich_help_panel=CONNECTION),
@@ -24,7 +24,7 @@ Token = Annotated[
     typer.Option(
         "--token",
         envvar="CAPS_TOKEN",
-        help="Your bearer token. Others on this machine see it on a command line; prefer a file.",
+        help="Your bearer token. Other users of this machine can see a command line; prefer a file.",
         rich_help_panel=CONNECTION,
     ),
 ]
@@ -45,14 +45,14 @@ AuthorityFile = Annotated[
 ]
 SiteName = Annotated[
     str | None,
-    typer.Option("--site", envvar="CAPS_SITE", help="A site of the configuration.", rich_help_panel=CONNECTION),
+    typer.Option("--site", envvar="CAPS_SITE", help="A site in the configuration.", rich_help_panel=CONNECTION),
 ]
 Config = Annotated[
     Path | None,
     typer.Option(
         "--config",
         envvar="CAPS_CONFIG",
-        help="The configuration, if not ~/.config/caps/config.toml.",
+        help="The configuration file, ~/.config/caps/config.toml by default.",
         rich_help_panel=CONNECTION,
     ),
 ]
@@ -72,8 +72,8 @@ SiteChoice = str | Callable[[Mapping[str, Any]], str]
 def command(group: typer.Typer, name: str, *, site: SiteChoice | None = None) -> Callable[[Function], Function]:
     """Register a function as a command; its first parameters are `out`, and `client` if it talks to a site.
 
-    Its other parameters are the command's own. `--json` is added, and the connection where there is a client.
-    Modules of commands do not postpone annotations, for typer reads them.
+    Its other parameters are the command's own. `--json` is added, and the connection options if there is a client.
+    Modules with commands must not postpone annotations, because typer reads them.
     """
 
     def register(function: Function) -> Function:
@@ -106,7 +106,7 @@ def command(group: typer.Typer, name: str, *, site: SiteChoice | None = None) ->
 
 
 class _ending:  # noqa: N801  reads as a word where it is used
-    """Ends a command with an exit code and words instead of a traceback."""
+    """Ends a command with an exit code and a message, not a traceback."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -120,7 +120,7 @@ class _ending:  # noqa: N801  reads as a word where it is used
         if isinstance(error, KeyboardInterrupt):
             raise typer.Exit(Exit.INTERRUPTED) from None
         if isinstance(error, BrokenPipeError):
-            return  # whoever reads has read enough; typer ends quietly
+            return  # the reader has closed the pipe; typer ends quietly
         if isinstance(error, CapsError | OSError | ValidationError):
             failure = failure_of(error)
             self._out.fail(failure)
@@ -140,5 +140,6 @@ def matching(asked: str, known: Callable[[], Sequence[BaseModel]], member: str, 
         return asked
     found = [one for one in (str(getattr(item, member)) for item in known()) if one.startswith(asked)]
     if len(found) != 1:
-        raise DomainError(f"{len(found)} {member} ids begin with {asked}; give more digits of exactly one")
+        advice = "give more digits" if found else f"`caps {member} list` shows the ids"
+        raise DomainError(f"{len(found) or 'no'} {member} ids begin with {asked}; {advice}")
     return found[0]

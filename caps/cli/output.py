@@ -1,4 +1,4 @@
-"""What a command says: for people by rich, or one JSON document; progress and errors go to stderr."""
+"""The output of a command: tables by rich, or one JSON document; progress and errors go to stderr."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rich.text import Text
 from caps.cli.exits import Failure
 
 PIPE_WIDTH = 200
-"""Columns where no terminal says how many there are: enough for an id beside its state."""
+"""Columns if the output is not a terminal: enough for an id beside its state."""
 _PHRASE = 40
-"""Members of a list that are longer than this stand below each other."""
+"""A list with a member longer than this is printed with one member per line."""
 
 
 def plain(value: object) -> Text:
-    """A value as text without mark-up or control characters, for it may come from elsewhere."""
+    """A value as text without mark-up or control characters, because it may come from another party."""
     if isinstance(value, bool):
         value = "yes" if value else "no"
     elif value is None:
@@ -44,7 +44,7 @@ def as_document(model: BaseModel) -> dict[str, Any]:
 
 
 def facts(members: Mapping[str, Any], title: str | None = None) -> Table:
-    """Names and values below each other."""
+    """A table of names and values, one pair per line."""
     table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -54,7 +54,7 @@ def facts(members: Mapping[str, Any], title: str | None = None) -> Table:
 
 
 def listing(items: Iterable[Mapping[str, Any]], columns: Sequence[str], title: str | None = None) -> Table:
-    """One line for each item."""
+    """A table with one line for each item."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
         table.add_column(plain(column.replace("_", " ")), overflow="fold")
@@ -64,7 +64,7 @@ def listing(items: Iterable[Mapping[str, Any]], columns: Sequence[str], title: s
 
 
 class Output:
-    """Where a command's words go."""
+    """Writes a command's result, remarks and errors."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -73,11 +73,11 @@ class Output:
 
     @property
     def lively(self) -> bool:
-        """Whether something may move on the screen."""
+        """Whether progress may be animated on the screen."""
         return not self.as_json and self.aside.is_terminal
 
     def show(self, document: object, *views: Any) -> None:
-        """The result: the document as JSON, or the views of it for people."""
+        """Print the result: the document as JSON, or its views for people."""
         if self.as_json:
             sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
             return
@@ -92,12 +92,12 @@ class Output:
         self.show(document, *views(document))
 
     def note(self, words: str) -> None:
-        """A remark for people, beside the result."""
+        """Print a remark for people on stderr."""
         if not self.as_json:
             self.aside.print(plain(words))
 
     def fail(self, failure: Failure) -> None:
-        """Why the command did not do it."""
+        """Print why the command failed."""
         if self.as_json:
             sys.stderr.write(json.dumps(failure.to_json(), ensure_ascii=False) + "\n")
             return
@@ -109,13 +109,13 @@ class Output:
             if isinstance(one, Mapping):
                 self.aside.print(plain(f"  {one.get('place')}: {one.get('message')}"))
         report = (failure.document or {}).get("report")
-        if isinstance(report, Mapping):  # of a table that was refused: counts, never values
+        if isinstance(report, Mapping):  # about a refused table: counts, never values
             for view in views(report):
                 self.aside.print(view)
 
     @contextmanager
     def transfer(self, label: str) -> Iterator[Callable[[int, int | None], None]]:
-        """A bar for bytes on their way; the callback is told how many went, of how many."""
+        """Show a bar for a transfer; call the callback with the bytes sent and their total."""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -129,7 +129,7 @@ class Output:
 
     @contextmanager
     def waiting(self, label: str) -> Iterator[Callable[[int, int], None]]:
-        """A bar for things to come; the callback is told how many are there, of how many."""
+        """Show a bar while waiting; call the callback with the number done and their total."""
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
         with Progress(*columns, console=self.aside, disable=not self.lively, transient=True) as progress:
             task = progress.add_task(label, total=1)
@@ -137,7 +137,7 @@ class Output:
 
 
 def views(document: Mapping[str, Any], title: str | None = None) -> Iterator[Any]:
-    """An object of JSON for people: its plain members, then a table for each list of objects, then nested objects."""
+    """A JSON object for display: its plain members, then a table for each list of objects, then nested objects."""
     tables = {key: value for key, value in document.items() if _is_rows(value)}
     nested = {key: value for key, value in document.items() if isinstance(value, Mapping) and value}
     simple = {key: value for key, value in document.items() if key not in tables and key not in nested}

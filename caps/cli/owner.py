@@ -1,4 +1,4 @@
-"""What a data owner does at its own holder: load a table, see what would leave, contribute, withdraw, erase."""
+"""Commands for a data owner at its own holder: load a table, see what would leave, contribute, withdraw, erase."""
 
 import time
 from pathlib import Path
@@ -54,11 +54,11 @@ def add_to(app: typer.Typer) -> None:
         study: StudyId,
         file: Annotated[
             Path | None,
-            typer.Argument(help="CSV or Parquet; the table loaded before if not given.", exists=True, dir_okay=False),
+            typer.Argument(help="CSV or Parquet; by default the table already loaded.", exists=True, dir_okay=False),
         ] = None,
         wait: Annotated[bool, typer.Option(help="Wait until all servers have confirmed.")] = True,
     ) -> None:
-        """Owner: share your table into a study. Done when three servers have given receipts."""
+        """Owner: contribute your table to a study as shares. Done when all three servers have given receipts."""
         identity = matching(study, client.studies, "study")
         with out.transfer("sending to the holder") as progress:
             found = client.contribute(identity, file, progress=progress)

@@ -1,4 +1,4 @@
-"""`caps pki`: keys born at their owner, certificates, cards and kits. All of it works without a network."""
+"""`caps pki`: keys made by their owner, certificates, cards and kits. None of it needs a network."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ Home = Annotated[Path, typer.Argument(help="The party's home, CAPS_HOME.", file_
 AuthorityDir = Annotated[Path, typer.Argument(help="The authority's directory.", file_okay=False)]
 Role = Annotated[str, typer.Option("--role", help="mpc-server, holder or coordinator.")]
 Name = Annotated[str, typer.Option("--name", help="The party's name; servers are called S1, S2 and S3.")]
-Hosts = Annotated[list[str], typer.Option("--host", help="A host name or address it is reached by; repeat for more.")]
+Hosts = Annotated[list[str], typer.Option("--host", help="A host name or address of the party; repeat for more.")]
 
 
 def _now() -> datetime:
@@ -29,8 +29,8 @@ def add_to(app: typer.Typer) -> None:
     def init(
         out: Output,
         directory: AuthorityDir,
-        name: Annotated[str, typer.Option("--name", help="What the authority is called.")],
-        days: Annotated[int, typer.Option("--days", min=1, help="How long it lasts.")] = party.AUTHORITY_DAYS,
+        name: Annotated[str, typer.Option("--name", help="The authority's name.")],
+        days: Annotated[int, typer.Option("--days", min=1, help="Days until it expires.")] = party.AUTHORITY_DAYS,
     ) -> None:
         """Create an authority. Its key stays in DIRECTORY; authority.pem goes to all parties."""
         authority = party.create_authority(directory, name, now=_now(), days=days)
@@ -39,11 +39,11 @@ def add_to(app: typer.Typer) -> None:
 
     @command(pki, "request")
     def request(out: Output, home: Home, role: Role, name: Name, host: Hosts) -> None:
-        """At the party: make its keys in HOME, and a request to send to the authority. The keys never leave HOME."""
+        """At the party: make its keys in HOME and a request to send to the authority. The keys never leave HOME."""
         names = party.request_party(home, role, name, host)
         path = home / party.REQUEST
         out.show({"request": str(path), **names.to_json()}, facts({"request": path, **names.to_json()}))
-        out.note(f"Send {path} to the authority, and tell it the pin by another way, such as by telephone.")
+        out.note(f"Send {path} to the authority, and tell it the pin by another channel, for example by telephone.")
 
     @command(pki, "approve")
     def approve(
@@ -53,10 +53,8 @@ def add_to(app: typer.Typer) -> None:
         role: Role,
         name: Name,
         host: Hosts,
-        days: Annotated[int, typer.Option("--days", min=1, help="How long the certificate lasts.")] = party.PARTY_DAYS,
-        to: Annotated[
-            Path | None, typer.Option("--out", help="Where to write; beside the request if not given.")
-        ] = None,
+        days: Annotated[int, typer.Option("--days", min=1, help="Days until it expires.")] = party.PARTY_DAYS,
+        to: Annotated[Path | None, typer.Option("--out", help="Where to write; by default beside the request.")] = None,
     ) -> None:
         """At the authority: certify a request for exactly the role, name and hosts you state. Compare the pin first."""
         asked = party.read_request(request)
@@ -78,10 +76,10 @@ def add_to(app: typer.Typer) -> None:
     def install(
         out: Output,
         home: Home,
-        certificate: Annotated[Path, typer.Argument(help="What the authority issued.", exists=True, dir_okay=False)],
+        certificate: Annotated[Path, typer.Argument(help="The issued certificate.", exists=True, dir_okay=False)],
         authority: Annotated[Path, typer.Argument(help="The authority's certificate.", exists=True, dir_okay=False)],
     ) -> None:
-        """At the party: check that the certificate is for the own key and request, and take it into service."""
+        """At the party: check that the certificate fits this party's key and request, and install it."""
         names = party.install(home, certificate, authority, now=_now())
         out.show({"home": str(home), **names.to_json()}, facts({"home": home, **names.to_json()}))
 
@@ -90,12 +88,12 @@ def add_to(app: typer.Typer) -> None:
         out: Output,
         home: Home,
         url: Annotated[
-            str | None, typer.Option("--url", help="Where its REST interface is, https://host:port.")
+            str | None, typer.Option("--url", help="Address of its REST interface, https://host:port.")
         ] = None,
-        mesh: Annotated[str | None, typer.Option("--mesh", help="Where its MPC peers connect, host:port.")] = None,
-        to: Annotated[Path | None, typer.Option("--out", help="Where to write; HOME/card.json if not given.")] = None,
+        mesh: Annotated[str | None, typer.Option("--mesh", help="Address for its MPC peers, host:port.")] = None,
+        to: Annotated[Path | None, typer.Option("--out", help="Where to write; default: HOME/card.json.")] = None,
     ) -> None:
-        """Write the party's public card, for those who write studies."""
+        """Write the party's public card, for authors of studies."""
         found = party.card(home, url=url, mesh=mesh)
         path = to or home / party.CARD
         found.write(path)
@@ -106,22 +104,25 @@ def add_to(app: typer.Typer) -> None:
     def package(
         out: Output,
         home: Home,
-        to: Annotated[Path, typer.Option("--out", help="A directory to make, or a file ending in .tar.gz.")],
+        to: Annotated[Path, typer.Option("--out", help="A new directory, or a file ending in .tar.gz.")],
         with_keys: Annotated[
-            bool, typer.Option("--with-keys", help="Include private keys and tokens: only between own machines.")
+            bool,
+            typer.Option(
+                "--with-keys", help="Include private keys and tokens; only to move between your own machines."
+            ),
         ] = False,
     ) -> None:
-        """Pack the party's kit: certificate, authority, card, policy of a server, and what to do with them."""
+        """Pack the party's kit: certificate, authority, card, a server's policy, and instructions."""
         files = party.package(home, to, now=_now(), with_keys=with_keys)
         out.show({"kit": str(to), "files": files, "private": with_keys}, facts({"kit": to, "files": files}))
         if with_keys:
-            out.note("This kit holds private keys. Keep it from others, and erase it when it has arrived.")
+            out.note("This kit contains private keys. Keep it secret, and erase it after you have moved it.")
 
     @command(pki, "show")
     def show(
         out: Output,
         file: Annotated[Path, typer.Argument(help="A certificate, a request or a card.", exists=True, dir_okay=False)],
     ) -> None:
-        """Say who a certificate, a request or a card speaks of, until when, and its pin."""
+        """Show the party, expiry and pin of a certificate, a request or a card."""
         found = party.describe(file)
         out.show(found, facts(found))

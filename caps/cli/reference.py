@@ -16,11 +16,11 @@ from caps.cli.kit import CONNECTION
 _HEAD = """\
 # The `caps` command
 
-Written from the commands by `python -m caps.cli.reference docs/cli.md`; a test fails when it is out of date.
+Generated from the commands by `python -m caps.cli.reference docs/cli.md`; a test fails when it is out of date.
 
-Every command speaks to people, or with `--json` writes one JSON document to stdout and nothing else. Errors go to
-stderr: title, detail and hint of the problem; with `--json` as a JSON document with the member `exit`. Progress is
-shown on terminals only, on stderr.
+Every command writes text for people or, with `--json`, one JSON document to stdout and nothing else. Errors go to
+stderr: the problem's title, detail and hint, or with `--json` a JSON document with the member `exit`. Progress is only
+shown on terminals, on stderr.
 
 ## Exit codes
 
@@ -30,8 +30,8 @@ shown on terminals only, on stderr.
 
 ## Connection
 
-Commands that talk to a service take these options. Where neither `--url` nor `--site` is given, the site of the
-configuration that is called after the service is meant: `coordinator`, `holder` or `server`.
+Commands that talk to a service take these options. Without `--url` and `--site`, they use the site in the configuration
+that is named after the service: `coordinator`, `holder` or `server`.
 
 | option | environment | meaning |
 |---|---|---|
@@ -45,7 +45,7 @@ token_file = "coordinator.token"      # relative to this file
 authority = "authority.pem"
 ```
 
-The same from Python, on the same routes ([services.md](services.md)):
+The same from Python, using the same routes ([services.md](services.md)):
 
 ```python
 from pathlib import Path
@@ -113,7 +113,7 @@ def _section(name: str, command: Any) -> Iterator[str]:
             yield f"| {_metavar(one)} | {_cell(one.help)} |"
         for one in options:
             names = ", ".join(f"`{opt}`" for opt in [*one.opts, *one.secondary_opts])
-            yield f"| {names}{' (needed)' if one.required else ''} | {_cell(one.help)}{_default(one)} |"
+            yield f"| {names}{' (required)' if one.required else ''} | {_cell(one.help)}{_default(one)} |"
 
 
 def _metavar(argument: Any) -> str:
@@ -133,7 +133,7 @@ def _cell(text: str | None) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or with --check say whether it is up to date."""
+    """Write the page, or with --check report whether it is up to date."""
     check = "--check" in arguments
     (path,) = (Path(argument) for argument in arguments if argument != "--check")
     page = render()

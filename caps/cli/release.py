@@ -1,4 +1,4 @@
-"""`caps release`: find, read and fetch published synthetic data."""
+"""`caps release`: find, read and download published synthetic data."""
 
 import json
 from enum import StrEnum
@@ -15,9 +15,9 @@ from caps.cli.output import Output, as_document, facts, listing, plain, views
 if TYPE_CHECKING:
     from caps.client import Client, Download
 
-ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="The release's id, or the beginning of it.")]
+ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="The release's id, or its beginning.")]
 To = Annotated[Path | None, typer.Option("--out", "-o", help="Write the JSON document here.")]
-ToFile = Annotated[Path | None, typer.Option("--out", "-o", help="The file; named after the release if not given.")]
+ToFile = Annotated[Path | None, typer.Option("--out", "-o", help="The file; by default named after the release.")]
 DIGITS = 32
 
 
@@ -50,11 +50,11 @@ def add_to(app: typer.Typer) -> None:
         out: Output,
         client: "Client",
         release: ReleaseId,
-        kind: Annotated[Format, typer.Option("--format", help="How the rows are written.")] = Format.CSV,
+        kind: Annotated[Format, typer.Option("--format", help="The format of the rows.")] = Format.CSV,
         to: ToFile = None,
-        sample: Annotated[str | None, typer.Option("--sample", help="The rows of this sample instead.")] = None,
+        sample: Annotated[str | None, typer.Option("--sample", help="Fetch the rows of this sample instead.")] = None,
     ) -> None:
-        """Fetch a release's rows. An interrupted download is continued; the file appears when its digest is right."""
+        """Fetch a release's rows. An interrupted download resumes; the file appears once its digest is verified."""
         identity = _whole(client, release)
         target = to or Path(f"{sample or identity}.{kind}")
         with out.transfer(f"fetching {target.name}") as progress:
@@ -67,16 +67,16 @@ def add_to(app: typer.Typer) -> None:
         client: "Client",
         release: ReleaseId,
         rows: Annotated[
-            int | None, typer.Option("--rows", min=1, help="How many; as many as released if not given.")
+            int | None, typer.Option("--rows", min=1, help="How many rows; by default as many as released.")
         ] = None,
-        seed: Annotated[str | None, typer.Option("--seed", help="64 hexadecimal digits; fresh if not given.")] = None,
+        seed: Annotated[str | None, typer.Option("--seed", help="64 hexadecimal digits; random by default.")] = None,
     ) -> None:
         """Draw another sample of a release's model. It costs no privacy."""
         out.tell(client.sample(_whole(client, release), rows=rows, seed=seed))
 
     @command(release, "report", site="coordinator")
     def report(out: Output, client: "Client", release: ReleaseId, to: To = None) -> None:
-        """Show the report: privacy in words, quality as estimated from the noisy answers."""
+        """Show the report: the privacy guarantee in words, and quality estimated from the noisy answers."""
         identity = _whole(client, release)
         if out.as_json or to is not None:
             _document(out, client.document(identity, "report"), to)
@@ -98,7 +98,7 @@ def add_to(app: typer.Typer) -> None:
 
     @command(release, "transcript", site="coordinator")
     def transcript(out: Output, client: "Client", release: ReleaseId, to: ToFile = None) -> None:
-        """Fetch every request with the answer that the servers signed, for `caps verify`; continued as by `get`."""
+        """Fetch every request with the answer that the servers signed, for `caps verify`. Resumes like `get`."""
         identity = _whole(client, release)
         target = to or Path(f"{identity}.transcript.ndjson")
         with out.transfer(f"fetching {target.name}") as progress:
@@ -121,7 +121,7 @@ def _fetched(out: Output, found: "Download") -> None:
 
 
 def _document(out: Output, content: bytes, to: Path | None) -> None:
-    """Show a document, or keep it byte by byte, for certificates hold digests of bytes."""
+    """Show a document, or save its exact bytes, because certificates contain digests of them."""
     if to is None:
         document = json.loads(content)
         out.show(document, *views(document))

@@ -31,12 +31,12 @@ def add_to(app: typer.Typer) -> None:
         out: Output,
         client: "Client",
         study: StudyId,
-        watch: Annotated[bool, typer.Option("--watch", help="Stay until it has ended.")] = False,
+        watch: Annotated[bool, typer.Option("--watch", help="Wait until it has ended.")] = False,
         holder: Annotated[
-            list[str] | None, typer.Option("--holder", help="Run on what these gave only; repeat for more.")
+            list[str] | None, typer.Option("--holder", help="Use only this holder's contribution; repeat for more.")
         ] = None,
     ) -> None:
-        """Operator: seal a study's inputs and start its run. While one goes on, that one is meant."""
+        """Operator: seal a study's inputs and start its run. If a run is in progress, show that one."""
         found = client.start(matching(study, client.studies, "study"), holders=holder)
         if watch:
             _follow(out, client, found.run)
@@ -55,7 +55,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 class _View:
-    """What a run's watcher sees: its state, how much of the budget is spent, and what happened last."""
+    """The display of a run: its state, the part of the budget that is spent, and the latest steps."""
 
     def __init__(self, run: str) -> None:
         self._state: dict[str, Any] = {"run": run, "state": "-"}

@@ -1,4 +1,4 @@
-"""`caps study`: write, check and plan a study on files; propose it, approve it, follow it."""
+"""`caps study`: write, check and plan a study in files; propose it, approve it, follow it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from caps.wire.coordinator import ParticipationView
 
 File = Annotated[Path, typer.Argument(help="The study's manifest, YAML or JSON.", exists=True, dir_okay=False)]
-StudyId = Annotated[str, typer.Argument(metavar="STUDY", help="The study's id, or the beginning of it.")]
+StudyId = Annotated[str, typer.Argument(metavar="STUDY", help="The study's id, or its beginning.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,7 +28,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def read_manifest(path: Path) -> "Manifest":
-    """The manifest of a file. Raises DomainError with every error and its line."""
+    """The manifest in a file. Raises DomainError with every error and its line."""
     from caps.study.authoring import load
 
     return load(path.read_text(encoding="utf-8", errors="replace"), str(path))
@@ -43,14 +43,15 @@ def _add_files(study: typer.Typer) -> None:
         cards: Annotated[
             Path | None, typer.Option("--cards", help="A folder with the parties' cards.", exists=True, file_okay=False)
         ] = None,
-        title: Annotated[str, typer.Option("--title", help="What the study is called.")] = "",
+        title: Annotated[str, typer.Option("--title", help="The study's title.")] = "",
         population: Annotated[str, typer.Option("--population", help="The group of persons it is about.")] = "",
         holder: Annotated[
-            list[str] | None, typer.Option("--holder", help="A data owner whose card is to come; repeat for more.")
+            list[str] | None,
+            typer.Option("--holder", help="A data owner whose card is missing; repeat for more."),
         ] = None,
         algorithm: Annotated[str, typer.Option("--algorithm", help="aim, mwem, mst or gaussian.")] = "aim",
     ) -> None:
-        """Write a commented manifest to begin with, from a schema and the parties' cards."""
+        """Write a commented manifest as a starting point, from a schema and the parties' cards."""
         from caps.study.authoring import template
         from caps.trust.cards import read_bundle
 
@@ -68,7 +69,7 @@ def _add_files(study: typer.Typer) -> None:
 
     @command(study, "check")
     def check(out: Output, file: File) -> None:
-        """Say everything that is wrong with a manifest, with lines. Exit code 1 if anything is."""
+        """List every error in a manifest, with its line. Exit code 1 if there is one."""
         from caps.study.authoring import check as examine
 
         remarks = examine(file.read_text(encoding="utf-8", errors="replace"))
@@ -91,7 +92,7 @@ def _add_files(study: typer.Typer) -> None:
 
 
 def read_schema(path: Path) -> Any:
-    """The schema of a YAML or JSON file. Raises DomainError."""
+    """The schema in a YAML or JSON file. Raises DomainError."""
     import yaml
 
     from caps.data.schema import Schema
@@ -102,7 +103,7 @@ def read_schema(path: Path) -> Any:
     except (yaml.YAMLError, UnicodeDecodeError):
         raise DomainError(f"{path}: neither YAML nor JSON") from None
     if not isinstance(value, Mapping):
-        raise DomainError(f"{path}: a schema is an object with `columns`")
+        raise DomainError(f"{path}: a schema must be an object with `columns`")
     return Schema.from_json(value)
 
 
@@ -121,10 +122,10 @@ def _add_services(study: typer.Typer) -> None:
             str | None, typer.Option("--coordinator", help="Fetch the study from this coordinator first.")
         ] = None,
         server: Annotated[
-            bool, typer.Option("--server", help="The service is an MPC server, and you its operator.")
+            bool, typer.Option("--server", help="The service is an MPC server, and you are its operator.")
         ] = False,
     ) -> None:
-        """Owner: have your holder sign a study. With --server, operator: let your MPC server take part."""
+        """Owner: let your holder sign a study. With --server, operator: let your MPC server take part."""
         if coordinator is not None and not server:
             client.fetch(coordinator, study)
         out.tell(client.approve(matching(study, client.studies, "study")))
@@ -133,7 +134,7 @@ def _add_services(study: typer.Typer) -> None:
     def fetch(
         out: Output,
         client: "Client",
-        study: Annotated[str, typer.Argument(metavar="STUDY", help="The study's whole id.")],
+        study: Annotated[str, typer.Argument(metavar="STUDY", help="The study's full id.")],
         coordinator: Annotated[str, typer.Option("--coordinator", help="The coordinator's URL.")],
     ) -> None:
         """Operator: have your holder fetch a study from its coordinator."""
@@ -147,7 +148,7 @@ def _add_services(study: typer.Typer) -> None:
 
     @command(study, "status", site="coordinator")
     def status(out: Output, client: "Client", study: StudyId) -> None:
-        """Say how far a study is: who has approved, who is missing, who has contributed."""
+        """Show a study's progress: who has approved, who has contributed, who is missing."""
         identity = matching(study, client.studies, "study")
         document = as_document(client.study(identity))
         participation = _participation(client, identity)

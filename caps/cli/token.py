@@ -1,4 +1,4 @@
-"""`caps token`: bearer tokens of people, made where the service's home is."""
+"""`caps token`: bearer tokens for people, made on the machine with the service's home."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,13 +21,13 @@ def add_to(app: typer.Typer) -> None:
     def create(
         out: Output,
         home: Home,
-        name: Annotated[str, typer.Option("--name", help="Whom it is for.")],
+        name: Annotated[str, typer.Option("--name", help="The person it is for.")],
         scope: Annotated[
             list[str], typer.Option("--scope", help="owner, analyst, operator or auditor; repeat for more.")
         ],
-        days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long it is valid.")] = 90,
+        days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Days until it expires.")] = 90,
     ) -> None:
-        """Make a token. It is shown this once; the service keeps only its digest."""
+        """Make a token. It is only shown once; the service stores only its digest."""
         from caps.service.tokens import Scope, Tokens
 
         unknown = [one for one in scope if one not in set(Scope)]
@@ -36,7 +36,7 @@ def add_to(app: typer.Typer) -> None:
         expires = datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
         made = Tokens(home / TOKENS).create(name, [Scope(one) for one in scope], expires=expires)
         out.show({"token": made, "name": name, "scopes": sorted(set(scope)), "expires": expires.isoformat()}, made)
-        out.note(f"For {name}, until {expires:%Y-%m-%d}. It is not shown again.")
+        out.note(f"This token is for {name}, expires on {expires:%Y-%m-%d}, and is not shown again.")
 
     @command(token, "list")
     def listed(out: Output, home: Home) -> None:
@@ -48,7 +48,7 @@ def add_to(app: typer.Typer) -> None:
 
     @command(token, "revoke")
     def revoke(out: Output, home: Home, identity: Annotated[str, typer.Argument(help="The token's id.")]) -> None:
-        """Revoke a token; a running service forgets it at once."""
+        """Revoke a token; a running service refuses it at once."""
         from caps.service.tokens import Tokens
 
         Tokens(home / TOKENS).revoke(identity)

@@ -1,1 +1,1 @@
-"""Tables: domains and marginals, schemas and their reading, join keys, rows as they are linked, tags."""
+"""Tables: domains and marginals, schemas and their reading, join keys, the rows of a join, and tags."""

@@ -1,11 +1,11 @@
-"""The public schema of a study: attributes, cliques of them, and where each marginal lies in one flat vector.
+"""The public schema of a study: attributes, cliques of attributes, and the place of each marginal in one flat vector.
 
 Everything here is public and agreed by all parties, so each class has one canonical form and a digest of it. Nothing
 here holds a share, and nothing is inferred from data.
 
-A marginal of a clique counts, for every combination of its attributes' codes, the rows that show it. Attribute order is
-always the domain's; cells are in row-major order, the last attribute running fastest. A row in which an attribute of
-the clique is missing (code -1) counts nowhere in that marginal.
+The marginal of a clique counts the rows with each combination of codes of its attributes. Attributes are always in the
+order of the domain; cells are in row-major order, so the last attribute runs fastest. A row in which an attribute of
+the clique is missing (code -1) does not count in that marginal.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Codes: TypeAlias = npt.NDArray[np.int64]
 
 MISSING = -1
 MAX_SIZE = 65_535
-"""Categories of one attribute: the sum over its one-hot columns must not wrap in Z_2^16."""
+"""The most categories of one attribute: the sum over its one-hot columns must not wrap in Z_2^16."""
 MAX_ATTRIBUTES = 1024
 MAX_CELLS = 1 << 24
-"""Cells of one marginal, and of all marginals of a layout together."""
+"""The most cells in one marginal, and in all marginals of a layout together."""
 MAX_WEIGHT = (1 << 31) - 1
 _MAX_NAME = 128
 
@@ -49,14 +49,14 @@ class Attribute:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not 0 < len(self.name) <= _MAX_NAME or not self.name.isprintable():
-            raise DomainError(f"an attribute's name is 1 to {_MAX_NAME} printable characters")
+            raise DomainError(f"an attribute's name must have 1 to {_MAX_NAME} printable characters")
         if not _is_integer(self.size) or not 1 <= self.size <= MAX_SIZE:
             raise DomainError(f"attribute {self.name} must have 1 to {MAX_SIZE} categories, not {self.size!r}")
         if not isinstance(self.nullable, bool):
-            raise DomainError(f"attribute {self.name} is nullable or it is not: {self.nullable!r} says neither")
+            raise DomainError(f"attribute {self.name}: nullable must be true or false, not {self.nullable!r}")
 
     def to_json(self) -> dict[str, object]:
-        """As an object of canonical JSON."""
+        """Returns an object for canonical JSON."""
         return {"name": self.name, "nullable": self.nullable, "size": self.size}
 
 
@@ -70,9 +70,9 @@ class Domain:
         attributes = tuple(self.attributes)
         object.__setattr__(self, "attributes", attributes)
         if not 1 <= len(attributes) <= MAX_ATTRIBUTES:
-            raise DomainError(f"a domain has 1 to {MAX_ATTRIBUTES} attributes, not {len(attributes)}")
+            raise DomainError(f"a domain must have 1 to {MAX_ATTRIBUTES} attributes, not {len(attributes)}")
         if not all(isinstance(attribute, Attribute) for attribute in attributes):
-            raise DomainError("a domain consists of attributes")
+            raise DomainError("a domain must consist of Attribute objects")
         _refuse_repeats("attribute", self.names)
 
     @cached_property
@@ -100,7 +100,7 @@ class Domain:
         return {name: position for position, name in enumerate(self.names)}
 
     def position(self, name: str) -> int:
-        """Where the attribute stands in the domain."""
+        """The attribute's position in the domain."""
         position = self._positions.get(name)
         if position is None:
             raise DomainError(f"the domain has no attribute {name!r}")
@@ -112,10 +112,10 @@ class Domain:
         return slice(self.offsets[position], self.offsets[position] + self.sizes[position])
 
     def clique(self, names: Iterable[str]) -> Clique:
-        """These attributes in domain order. Raises DomainError if there is none, or one is unknown or repeated."""
+        """These attributes in domain order. Raises DomainError if there are none, or one is unknown or repeated."""
         positions = [self.position(name) for name in _names(names)]
         if not positions:
-            raise DomainError("a clique has at least one attribute")
+            raise DomainError("a clique must have at least one attribute")
         _refuse_repeats("attribute of a clique", [self.names[position] for position in positions])
         return tuple(self.names[position] for position in sorted(positions))
 
@@ -145,14 +145,14 @@ class Domain:
         """`codes` as an array. Raises DomainError unless it is n x d integers, each a category or -1."""
         array = np.asarray(codes)
         if array.ndim != 2 or array.shape[1] != len(self.attributes) or array.dtype.kind not in "iu":
-            raise DomainError(f"codes are integers in {len(self.attributes)} columns")
+            raise DomainError(f"codes must be integers in {len(self.attributes)} columns")
         wrong = ((array < MISSING) | (array >= np.array(self.sizes))).any(axis=0)
         if wrong.any():
-            raise DomainError(f"codes of attribute {self.names[int(wrong.argmax())]} exceed its categories")
+            raise DomainError(f"codes of attribute {self.names[int(wrong.argmax())]} are outside its categories")
         return array.astype(np.int64, copy=False)
 
     def one_hot(self, codes: npt.ArrayLike) -> npt.NDArray[np.uint16]:
-        """The n x `width` columns of rows of codes: one 1 in an attribute's block, none where it is missing."""
+        """The n x `width` one-hot columns of rows of codes: one 1 in each attribute's block, none if it is missing."""
         array = self.check_codes(codes)
         columns = np.zeros((len(array), self.width), np.uint16)
         rows, positions = np.nonzero(array != MISSING)
@@ -160,7 +160,7 @@ class Domain:
         return columns
 
     def to_json(self) -> list[dict[str, object]]:
-        """As an array of canonical JSON."""
+        """Returns an array for canonical JSON."""
         return [attribute.to_json() for attribute in self.attributes]
 
     def digest(self) -> bytes:
@@ -179,10 +179,10 @@ class Layout:
         cliques = tuple(self.domain.clique(clique) for clique in self.cliques)
         object.__setattr__(self, "cliques", cliques)
         if not cliques:
-            raise DomainError("a layout has at least one clique")
+            raise DomainError("a layout must have at least one clique")
         _refuse_repeats("clique", cliques)
         if self.cells > MAX_CELLS:
-            raise DomainError(f"marginals of {self.cells} cells are more than {MAX_CELLS}")
+            raise DomainError(f"the marginals have {self.cells} cells; at most {MAX_CELLS} are allowed")
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -204,7 +204,7 @@ class Layout:
         return {clique: index for index, clique in enumerate(self.cliques)}
 
     def index(self, clique: Iterable[str]) -> int:
-        """Which of the marginals is the clique's."""
+        """The index of the clique's marginal."""
         index = self._indices.get(self.domain.clique(clique))
         if index is None:
             raise DomainError("the layout has no such clique")
@@ -221,7 +221,7 @@ class Layout:
         return np.concatenate([np.arange(part.start, part.stop, dtype=np.intp) for part in parts])
 
     def marginals(self, codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """All marginals of a table in the clear: what the protocols must return on shares."""
+        """All marginals of a table, computed in the clear: what the protocols must return on shares."""
         array = self.domain.check_codes(codes)
         counts = np.empty(self.cells, np.int64)
         for clique in self.cliques:
@@ -233,7 +233,7 @@ class Layout:
         return counts
 
     def to_json(self) -> dict[str, object]:
-        """As an object of canonical JSON."""
+        """Returns an object for canonical JSON."""
         return {"attributes": self.domain.to_json(), "cliques": [list(clique) for clique in self.cliques]}
 
     def digest(self) -> bytes:
@@ -243,7 +243,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Workload:
-    """What the analyst wants to be accurate: cliques, each with an integer weight."""
+    """The marginals that the analyst wants to be accurate: cliques, each with an integer weight."""
 
     cliques: tuple[Clique, ...]
     weights: tuple[int, ...]
@@ -253,19 +253,19 @@ class Workload:
         object.__setattr__(self, "cliques", cliques)
         object.__setattr__(self, "weights", weights)
         if not cliques:
-            raise DomainError("a workload has at least one clique")
+            raise DomainError("a workload must have at least one clique")
         if len(weights) != len(cliques):
-            raise DomainError(f"{len(cliques)} cliques need as many weights, not {len(weights)}")
+            raise DomainError(f"a workload of {len(cliques)} cliques must have as many weights, not {len(weights)}")
         for clique in cliques:
             if not clique:
-                raise DomainError("a clique has at least one attribute")
+                raise DomainError("a clique must have at least one attribute")
             _refuse_repeats("attribute of a clique", clique)
         _refuse_repeats("clique", [tuple(sorted(clique)) for clique in cliques])
         if not all(_is_integer(weight) and 1 <= weight <= MAX_WEIGHT for weight in weights):
-            raise DomainError(f"weights are integers from 1 to {MAX_WEIGHT}")
+            raise DomainError(f"weights must be integers from 1 to {MAX_WEIGHT}")
 
     def over(self, domain: Domain) -> Workload:
-        """The same with every clique in domain order."""
+        """The same workload with every clique in domain order."""
         return Workload(tuple(domain.clique(clique) for clique in self.cliques), self.weights)
 
     def layout(self, domain: Domain) -> Layout:
@@ -273,7 +273,7 @@ class Workload:
         return Layout(domain, self.cliques)
 
     def to_json(self) -> list[dict[str, object]]:
-        """As an array of canonical JSON."""
+        """Returns an array for canonical JSON."""
         return [
             {"clique": list(clique), "weight": weight}
             for clique, weight in zip(self.cliques, self.weights, strict=True)
@@ -289,11 +289,11 @@ def _is_integer(value: object) -> bool:
 
 
 def _names(names: Iterable[str]) -> list[str]:
-    if isinstance(names, str):  # would be taken apart into letters
-        raise DomainError("a clique is a sequence of names, not one name")
+    if isinstance(names, str):  # iterating would give its letters
+        raise DomainError("a clique must be a sequence of names, not one name")
     listed = list(names)
     if not all(isinstance(name, str) for name in listed):
-        raise DomainError("a clique consists of names of attributes")
+        raise DomainError("a clique must consist of attribute names")
     return listed
 
 

@@ -1,13 +1,13 @@
-"""The join key: by which columns rows of several holders belong to one person, and how their spellings are levelled.
+"""The join key: the columns that identify a person across holders, and the rules that normalise their spelling.
 
-All holders apply one `JoinKey`, part of the study, to their own tables: `normalise` brings every row's key to one
-spelling and `hashed_ids` to 16 bytes, which are secret-shared or blinded (docs/joining.md) and never leave a holder
-in the clear: identifiers are few enough to be guessed, and a hash without a secret key hides none.
+All holders apply the study's `JoinKey` to their own tables: `normalise` brings every row's key to one spelling, and
+`hashed_ids` turns it into 16 bytes. These are secret-shared or blinded (docs/joining.md) and never leave a holder in
+the clear, because identifiers are few enough to be guessed and a hash without a secret key hides none of them.
 
 Texts are always brought to Unicode's NFKC. Characters that Unicode has not assigned are refused: their normal form is
-not yet settled, so two holders with different versions of Python could disagree.
+not fixed yet, so two holders with different versions of Python could disagree.
 
-Messages and reports name columns of the key and give counts; never a value, nor the number of a row.
+Messages and reports name columns of the key and give counts; never a value or a row number.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_FORMATS = 16
 _ID_LABEL = b"caps/v1/join/id/"
 _ENCODING = "caps/v1/key:"
 _SPACES = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"  # noqa: E501
-"""Unicode's White_Space; libraries differ on what is blank, so it is spelt out."""
+"""Unicode's White_Space, spelled out because libraries differ on what is blank."""
 _BETWEEN = "\ufdd0"
 """A noncharacter."""
 _EXACT = 2.0**53
@@ -53,10 +53,10 @@ Text: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
 
 
 class KeyRefused(DomainError):
-    """The table has rows that the join key does not admit; `report` counts them."""
+    """The table has rows that the join key does not allow; `report` counts them."""
 
     def __init__(self, report: KeyReport) -> None:
-        super().__init__(f"the join key does not admit the table: {report.summary}")
+        super().__init__(f"the join key does not fit the table: {report.summary}")
         self.report = report
 
 
@@ -65,8 +65,8 @@ class _Part(BaseModel):
 
 
 class _KeyColumn(_Part, ABC):
-    """What all kinds have in common. Null, NaN, text that normalises to nothing and `missing_values`, exactly as they
-    stand in the file, are missing."""
+    """What all kinds have in common. Null, NaN, text that normalises to nothing and `missing_values`, exactly as
+    written in the file, are missing."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     missing_values: tuple[Text, ...] = ()
@@ -78,11 +78,11 @@ class _KeyColumn(_Part, ABC):
             with suppress(DomainError):
                 check_text("", value)
                 continue
-            raise ValueError("must be text that UTF-8 can write, without a byte order mark")
+            raise ValueError("must be text that UTF-8 can encode, without a byte order mark")
         return values
 
     def level(self, values: pl.Series) -> tuple[pl.Series, pl.Series]:
-        """Normalised text, null where there is none; and where that is for want of a value, not because of its form."""
+        """The normalised text, null where there is none; and whether each value is missing rather than unparsable."""
         missing = values.is_null()
         if values.dtype.is_float():
             missing |= values.is_nan().fill_null(False)
@@ -97,19 +97,19 @@ class _KeyColumn(_Part, ABC):
 
     @abstractmethod
     def _level(self, values: pl.Series) -> pl.Series:
-        """Normalised text of cleaned text, or of what else the table has; null where a value has none."""
+        """The normal form of cleaned text, or of values of other types; null where a value has no normal form."""
 
     def unsuitable(self) -> DomainError:
-        """The error about a column of another type."""
-        return DomainError(f"column {self.name} of the join key has values of a type that it cannot have")
+        """The error about a column of the wrong type."""
+        return DomainError(f"column {self.name} of the join key has values of a type that its kind does not allow")
 
 
 class TextColumn(_KeyColumn):
     """Letters and digits, where every digit counts: 007 is not 7.
 
     case: `fold` ignores it, by Unicode's full folding (Straße is STRASSE). whitespace: `collapse` drops it at the ends
-    and makes one blank of it elsewhere; `trim` drops it at the ends; `remove` drops all; `keep`. Unless it is kept,
-    invisible format characters are dropped too. remove: further characters to drop, such as "-./".
+    and turns it into one blank elsewhere; `trim` drops it at the ends; `remove` drops all; `keep` drops none. All but
+    `keep` also drop invisible format characters. remove: further characters to drop, for example "-./".
     """
 
     kind: Literal["text"]
@@ -121,14 +121,14 @@ class TextColumn(_KeyColumn):
     @classmethod
     def _marks(cls, remove: str) -> str:
         if len(set(remove)) < len(remove):
-            raise ValueError("names a character twice")
+            raise ValueError("contains a character twice")
         for mark in remove:
             if (
                 mark.isalnum()
                 or unicodedata.category(mark)[0] not in "PSZ"
                 or unicodedata.normalize("NFKC", mark) != mark
             ):
-                raise ValueError("must be punctuation, symbols or blanks in the normal form NFKC")
+                raise ValueError("must consist of punctuation, symbols or blanks in normal form NFKC")
         return remove
 
     def _level(self, values: pl.Series) -> pl.Series:
@@ -139,10 +139,10 @@ class TextColumn(_KeyColumn):
 
 
 class NumberColumn(_KeyColumn):
-    """An integer, or a decimal fraction: signs, leading zeros and zeros at the end of a fraction do not count.
+    """An integer, or a decimal fraction: a plus sign, leading zeros and zeros at the end of a fraction do not count.
 
-    decimal: the mark before a fraction; that of an integer may only be zero, as in 12.0. thousands: the mark that may
-    stand between groups of three digits. Both are for text; columns of numbers have neither.
+    decimal: the mark before a fraction; an integer's fraction must be zero, as in 12.0. thousands: the mark allowed
+    between groups of three digits. Both apply to text only, not to columns of numbers.
     """
 
     kind: Literal["integer", "number"]
@@ -152,7 +152,7 @@ class NumberColumn(_KeyColumn):
     @model_validator(mode="after")
     def _told_apart(self) -> Self:
         if self.thousands == self.decimal:
-            raise ValueError("thousands and decimal must be different marks")
+            raise ValueError("thousands and decimal must differ")
         return self
 
     def _level(self, values: pl.Series) -> pl.Series:
@@ -180,8 +180,8 @@ class NumberColumn(_KeyColumn):
 
 
 class DateColumn(_KeyColumn):
-    """A day. formats: how it may be written, of %Y (four digits), %m and %d (one or two; two where digits follow each
-    other), and marks between them. Text that two formats read as different days is refused."""
+    """A day. formats: how it may be written, with %Y (four digits), %m and %d (one or two digits; two where digits
+    follow each other), and marks between them. Text that two formats read as different days is refused."""
 
     kind: Literal["date"]
     formats: Annotated[tuple[Text, ...], Field(min_length=1, max_length=MAX_FORMATS)]
@@ -192,10 +192,10 @@ class DateColumn(_KeyColumn):
         for one in formats:
             parts = re.findall(r"%.|[^%]+|%", one)
             if sorted(part for part in parts if part[0] == "%") != ["%Y", "%d", "%m"]:
-                raise ValueError("a format has each of %Y, %m and %d once, and no other")
+                raise ValueError("a format must contain %Y, %m and %d once each, and no other field")
             marks = "".join(part for part in parts if part[0] != "%")
             if any(mark.isalnum() or not mark.isascii() or not mark.isprintable() for mark in marks):
-                raise ValueError("between the parts of a date stand marks of ASCII, not letters or digits")
+                raise ValueError("the parts of a date must be separated by ASCII marks, not letters or digits")
         if any(_numbers(one) == _numbers(other) for one, other in combinations(formats, 2)):
             raise ValueError("two formats match the same texts")
         return formats
@@ -217,7 +217,7 @@ KeyColumn: TypeAlias = Annotated[TextColumn | NumberColumn | DateColumn, Field(d
 
 @dataclass(frozen=True)
 class ColumnFindings:
-    """How many values of a column were missing, and how many had a form that the rules cannot read."""
+    """How many values of a column were missing, and how many the rules could not read."""
 
     name: str
     missing: int
@@ -226,11 +226,11 @@ class ColumnFindings:
 
 @dataclass(frozen=True)
 class KeyReport:
-    """What was found in a table. The counts are exact, hence for its owner alone.
+    """What was found in a table. The counts are exact, so only the table's owner may see them.
 
-    unparsable, missing: rows with such a value in any column; one with both is unparsable. duplicates: rows whose key
-    another row before them has. refused: those of the three that make the table unfit. kept: rows that take part, of
-    which `alone` can join no other. Where the table is refused, what the other rules would keep.
+    unparsable, missing: rows with such a value in any column; a row with both is unparsable. duplicates: rows that
+    repeat the key of an earlier row. refused: how many of these three make the table refused. kept: rows that take
+    part, of which `alone` cannot join any other; if the table is refused, the rows that the other rules would keep.
     """
 
     rows: int
@@ -246,15 +246,15 @@ class KeyReport:
     def summary(self) -> str:
         """The counts in words."""
         return (
-            f"of {self.rows} rows, {self.unparsable} with a value that cannot be read, {self.missing} without a key, "
-            f"{self.duplicates} repeating the key of another"
+            f"of {self.rows} rows, {self.unparsable} have a value that cannot be read, {self.missing} have no full "
+            f"key, {self.duplicates} repeat the key of another row"
         )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Keys:
-    """Normalised keys. rows: the places in the table of those rows that take part, growing. encoded: their keys as
-    bytes; null for a row that joins no other."""
+    """Normalised keys. rows: the indices of the table's rows that take part, in increasing order. encoded: their keys
+    as bytes; null for a row that joins no other."""
 
     rows: npt.NDArray[np.int64]
     encoded: pl.Series
@@ -263,7 +263,7 @@ class Keys:
         return len(self.rows)
 
     def ids(self, study_id: str, key_digest: bytes) -> Ids:
-        """`hashed_ids` of the keys; fresh random ids for rows that join no other."""
+        """The `hashed_ids` of the keys; fresh random ids for rows that join no other."""
         alone = self.encoded.is_null().to_numpy()
         ids = random_ids(len(self))
         ids[~alone] = hashed_ids(study_id, key_digest, self.encoded.drop_nulls().to_list())
@@ -271,11 +271,11 @@ class Keys:
 
 
 class JoinKey(_Part):
-    """The columns that name a person, in all holders' tables alike, and what becomes of rows they do not name well.
+    """The columns that identify a person in every holder's table, and the rules for rows without a usable key.
 
-    duplicates: rows of one holder with the same key are refused, or the first or the last of them in the file stays.
-    missing, unparsable: rows without a full key, and rows with a value the rules cannot read: the table is refused,
-    such rows are dropped, or they stay `alone`, as persons that no other holder has.
+    duplicates: if rows of one holder have the same key, the table is refused, or the first or last of them is kept.
+    missing, unparsable: if a row has no full key, or a value that the rules cannot read, the table is refused, the row
+    is dropped, or it stays `alone`, as a person that no other holder has.
     """
 
     version: Literal[1] = 1
@@ -287,17 +287,16 @@ class JoinKey(_Part):
     @model_validator(mode="after")
     def _each_once(self) -> Self:
         if len({column.name for column in self.columns}) < len(self.columns):
-            raise ValueError("columns: a column is named twice")
+            raise ValueError("columns: a column name occurs twice")
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """As an object of JSON."""
+        """Returns a JSON object."""
         return self.model_dump(mode="json")
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """The key an object of JSON, or a text of JSON, describes. Raises DomainError that names the first error's
-        place."""
+        """The key that a JSON object or text describes. Raises DomainError that names the place of the first error."""
         if isinstance(value, str | bytes):
             value = canonical.parse(value)
         try:
@@ -313,14 +312,14 @@ class JoinKey(_Part):
         return canonical.digest("join-key", self.to_json())
 
     def examine(self, table: Mapping[str, Any]) -> KeyReport:
-        """What normalise() would find, also if it would refuse the table."""
+        """The report of normalise(), even if it would refuse the table."""
         return self._keys(table)[1]
 
     def normalise(self, table: Mapping[str, Any]) -> tuple[Keys, KeyReport]:
-        """The keys of a table: columns by name, as polars series, arrays or lists. Raises KeyRefused, with the report.
+        """The keys of a table of columns by name: polars series, arrays or lists. Raises KeyRefused with the report.
 
         The encoding is text in UTF-8: a label with the version, then each column as its length in bytes, a colon, the
-        normalised value and a comma. So no two keys have the same, wherever their columns begin and end.
+        normalised value and a comma. So no two keys have the same encoding, wherever their columns begin and end.
         """
         keys, report = self._keys(table)
         if report.refused:
@@ -334,7 +333,7 @@ class JoinKey(_Part):
         given = [_series(table[column.name], column.name) for column in self.columns]
         rows = len(given[0])
         if any(len(values) != rows for values in given):
-            raise DomainError("columns of a table must be of the same length")
+            raise DomainError("the table's columns differ in length")
         levelled = [column.level(values) for column, values in zip(self.columns, given, strict=True)]
         gone = [missing.to_numpy() for _, missing in levelled]
         unread = [text.is_null().to_numpy() & ~missing for (text, _), missing in zip(levelled, gone, strict=True)]
@@ -366,11 +365,11 @@ class JoinKey(_Part):
 def hashed_ids(study_id: str, key_digest: bytes, normalised: Sequence[bytes]) -> Ids:
     """SHA-256 of a label, the study, the join key and each normalised key, cut to 16 bytes.
 
-    Ids of two studies have nothing in common. Among n different keys two have the same id with probability below
+    Ids of different studies are unrelated. Among n different keys two have the same id with probability below
     n^2 / 2^129: 2^-79 for 2^25 rows of all holders together.
     """
     if len(key_digest) != 32:
-        raise DomainError("the digest of a join key has 32 bytes")
+        raise DomainError("the digest of a join key must have 32 bytes")
     study = study_id.encode()
     start = hashlib.sha256(_ID_LABEL + len(study).to_bytes(4, "big") + study + key_digest)
 
@@ -383,7 +382,7 @@ def hashed_ids(study_id: str, key_digest: bytes, normalised: Sequence[bytes]) ->
 
 
 def random_ids(count: int) -> Ids:
-    """Fresh random ids, for rows that join no other and for padding: equal to any other id with probability 2^-128."""
+    """Fresh random ids for rows that join no other and for padding; each equals a given id with probability 2^-128."""
     return np.frombuffer(bytearray(secrets.token_bytes(ID_BYTES * count)), np.uint8).reshape(count, ID_BYTES)
 
 
@@ -394,12 +393,12 @@ def _series(values: object, name: str) -> pl.Series:
         return values.alias("")
     array = np.asarray(values, getattr(values, "dtype", object))
     if array.ndim != 1 or array.dtype.kind not in "iufUO":
-        raise DomainError(f"column {name} of the join key must be one list of text or numbers")
+        raise DomainError(f"column {name} of the join key must be a flat list of text or numbers")
     if array.dtype.kind in "iuf":
         return pl.Series(array)
-    with suppress(UnicodeError, TypeError):  # hold the text
+    with suppress(UnicodeError, TypeError):  # the errors quote the text
         return pl.Series([_text(value) for value in array.tolist()], dtype=pl.String)
-    raise DomainError(f"column {name} of the join key must consist of text that UTF-8 can write, integers and None")
+    raise DomainError(f"column {name} of the join key must contain only text that UTF-8 can encode, integers and None")
 
 
 def _text(value: object) -> str | None:
@@ -413,7 +412,7 @@ def _text(value: object) -> str | None:
 
 
 def _whole(values: pl.Series, column: _KeyColumn) -> pl.Series:
-    """Integers as text, also those that a reader made floats because others are missing; null for other numbers."""
+    """Integers as text, including those read as floats because values are missing; null for other numbers."""
     if values.dtype.is_integer():
         return values.cast(pl.String)
     if not values.dtype.is_float():
@@ -423,15 +422,15 @@ def _whole(values: pl.Series, column: _KeyColumn) -> pl.Series:
 
 
 def _cleaned(values: pl.Series, case: str, whitespace: str, remove: str) -> pl.Series:
-    """Text by the rules; null where it has a character that Unicode has not assigned.
+    """The text after the rules; null if it has a character that Unicode has not assigned.
 
-    Rules are repeated until nothing changes: dropping a character may bring an accent to its letter, and a normal form
-    may bring forth characters to be dropped. ASCII is done after one turn.
+    The rules are repeated until nothing changes: dropping a character may move an accent next to its letter, and
+    normalising may produce characters to drop. ASCII needs only one pass.
     """
     rules = pl.col("")
     if case == "fold":
-        ascii_alone = rules.str.len_bytes() == rules.str.len_chars()  # the rest is folded already, by other tables
-        rules = pl.when(ascii_alone).then(rules.str.to_lowercase()).otherwise(rules)
+        only_ascii = rules.str.len_bytes() == rules.str.len_chars()  # _unicode() has folded the rest
+        rules = pl.when(only_ascii).then(rules.str.to_lowercase()).otherwise(rules)
     rules = _spaced(rules, whitespace)
     if remove:
         rules = _spaced(rules.str.replace_all(_any_of(remove), ""), whitespace)
@@ -466,11 +465,11 @@ def _literal(text: str) -> str:
 
 
 def _unicode(values: pl.Series, case: str, visible: bool) -> pl.Series:
-    """Texts in NFKC, by compatibility caseless matching (Unicode's D146) if their case is to fold, and without format
-    characters if only visible ones count. Null for those with a character that is not assigned.
+    """Texts in NFKC: folded by compatibility caseless matching (Unicode's D146) if `case` says so, and without format
+    characters if `visible`. Null for a text with an unassigned character.
 
-    All are one text meanwhile, for speed. What stands between them is never assigned, neither composes nor folds, and
-    both act on letters next to each other alone.
+    For speed, all texts are processed as one. The separator is never assigned and neither composes nor folds, and both
+    operations only affect adjacent characters.
     """
     letters = {letter: unicodedata.category(letter) for letter in set("".join(values.drop_nulls()))}
     if unassigned := "".join(letter for letter, category in letters.items() if category == "Cn"):
@@ -487,7 +486,7 @@ def _unicode(values: pl.Series, case: str, visible: bool) -> pl.Series:
 
 
 def _numbers(form: str) -> str:
-    """A pattern of what the format matches, by numbers of digits."""
+    """A regular expression for the texts that the format matches, by numbers of digits."""
     parts = [part for part in re.split(r"(%[Ymd])", form) if part]
     pattern = ""
     for before, part, after in zip(["", *parts], parts, [*parts[1:], ""], strict=False):
@@ -501,7 +500,7 @@ def _numbers(form: str) -> str:
 
 
 def _days(text: pl.Series, form: str) -> pl.Series:
-    """Days in ISO's form; null where the text is not of this format, or no such day exists."""
+    """Days in ISO form; null where the text does not have this format or there is no such day."""
     names = [part[1] for part in re.findall(r"%[Ymd]", form)]
     parts = text.str.extract_groups(_numbers(form)).struct.rename_fields(names).struct.unnest()
     year, month, day = (pl.col(name).str.zfill(2) for name in "Ymd")

@@ -1,13 +1,13 @@
-"""The row in which a holder sends a person's values when the servers are to find the same person at other holders.
+"""The format of a row that a holder sends when the servers match persons across holders.
 
 A row is an identifier of 16 bytes, then one code per attribute in as few bits as it needs: 0 for a missing value, 1 +
-the category otherwise; codes lie one after another, lowest bit first, in whole bytes. Any bits are a valid row: a code
-beyond the last category is a missing value. A padding row is a row without values under a random identifier.
+the category otherwise. Codes follow each other, lowest bit first, and fill whole bytes. Any bits are a valid row: a
+code beyond the last category is a missing value. A padding row has a random identifier and no values.
 
 A table is sent in the order of its identifiers: bytes 4 to 15, as a number of 96 bits, lowest byte first, increase from
-row to row. That an identifier occurs once is then something servers can check before they compare tables, without
-seeing any. It matters: a holder that repeats a person could recognise its rows, and those of others who match them, by
-the repetition.
+row to row. Servers can then check, before they compare tables and without seeing any, that no identifier occurs twice.
+This matters: a holder that repeats a person could recognise its rows, and the rows of others that match them, by the
+repetition.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ ID_BYTES = 16
 ELEMENT_BYTES, TAG_BYTES, POSITION_BYTES = 32, 16, 4
 """Where rows are joined by tags (`caps.data.oprf`): a blinded identifier, a tag, a row's place in the joint table."""
 ORDERED = slice(4, ID_BYTES)
-"""The bytes of an identifier that are in order. Of 2^24 identifiers, two agree in them with probability 2^-49."""
+"""The bytes of an identifier by which rows are sorted. Among 2^24 of them, two agree here with probability 2^-49."""
 
 Octets = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How rows of the attributes of a domain are packed."""
+    """How rows with the attributes of a domain are packed."""
 
     domain: Domain
 
@@ -52,10 +52,10 @@ class RowFormat:
         return ID_BYTES + -(-sum(self.widths) // 8)
 
     def pack(self, ids: Octets, codes: npt.ArrayLike) -> Octets:
-        """Rows of the given identifiers and codes, -1 for missing, in the order of the identifiers.
+        """Packs identifiers and codes (-1 for missing) into rows, in the order of the identifiers.
 
-        A padding row is one with only missing values. Raises DomainError unless `ids` is n x 16 bytes and `codes` are n
-        rows of the domain.
+        A padding row has only missing values. Raises DomainError unless `ids` is n x 16 bytes and `codes` are n rows of
+        the domain.
         """
         table = self.domain.check_codes(codes)
         if ids.dtype != np.uint8 or ids.shape != (len(table), ID_BYTES):

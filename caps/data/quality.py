@@ -1,6 +1,6 @@
-"""How good synthetic data is: the workload error.
+"""The quality of synthetic data: its workload error.
 
-None of this is private: it compares with the real rows. For invented data, benchmarks and tests only.
+Nothing here is private, because it compares with the real rows. Use it on invented data, in benchmarks and tests only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from caps.data.domain import Codes, Layout
 
 
 def workload_error(layout: Layout, real: Codes, synthetic: Codes) -> float:
-    """Half the mean L1 distance between normalised marginals; rows with a missing value (-1) are not in its marginals.
+    """Returns half the mean L1 distance between normalised marginals.
+
+    A row with a missing value (-1) does not count in the marginals of that attribute.
 
     The paper's formula has no half; its published values do.
     """
@@ -22,7 +24,7 @@ def workload_error(layout: Layout, real: Codes, synthetic: Codes) -> float:
 
 
 def marginals_error(layout: Layout, real: npt.NDArray[Any], synthetic: npt.NDArray[Any]) -> float:
-    """The same of marginals in the order of the layout, such as those that a model answers without a sample."""
+    """Returns the workload error of marginals in the order of the layout, for example a model's exact answers."""
     parts = [layout.part(clique) for clique in layout.cliques]
     return float(np.mean([0.5 * np.abs(_share(real[part]) - _share(synthetic[part])).sum() for part in parts]))
 

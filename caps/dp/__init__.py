@@ -1,1 +1,1 @@
-"""Differential privacy: accounting, noise, programs, what may be asked, who enforces it, and the clear twin."""
+"""Differential privacy: accounting, noise, programs, requests and their enforcement, and the clear twin."""

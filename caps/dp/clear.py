@@ -1,6 +1,6 @@
-"""The clear twin: the same answers as the MPC servers, from data in one place. The central baseline and test oracle.
+"""The clear twin gives the same answers as the MPC servers, from data in one place: the baseline and test oracle.
 
-Fed the random bits that the servers drew, it returns what they return, bit for bit.
+Given the random bits that the servers drew, it returns what they return, bit for bit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from caps.errors import LocalError
 
 
 def error_scores(counts: Integers, selection: Selection, layout: Layout) -> Integers:
-    """w (sum over cells of |2^8 count - estimate| - bias), one for each candidate."""
+    """The score of each candidate: w (sum over cells of |2^8 count - estimate| - bias)."""
     cells = counts[layout.positions(selection.candidates)]
     distance = np.abs((cells << UNIT_BITS) - selection.estimate)
     sums = np.add.reduceat(distance, selection.starts(layout))
@@ -39,17 +39,17 @@ class ClearOracle:
     budget: Filter
     bits: clear.BitSource = field(default_factory=clear.FreshBits, repr=False)
     path: bytes = b""
-    """What the servers' step paths begin with, where their bits are to be followed."""
+    """The prefix of the servers' step paths, if their random bits are to be used."""
 
     _counts: Integers | None = field(default=None, init=False, repr=False)
 
     def answers(self) -> None:
-        """As Oracle.answers."""
+        """See Oracle.answers."""
         if self._counts is None:
             self._counts = self.layout.marginals(self.codes)
 
     def select(self, selection: Selection) -> int:
-        """As Oracle.select."""
+        """See Oracle.select."""
         counts = self._known()
         selection.check(self.layout)
         self.budget.charge(selection.entry(self.neighbouring))
@@ -64,7 +64,7 @@ class ClearOracle:
         return int(np.argmax(scores + noise[: len(scores)]))
 
     def measure(self, measurement: Measurement) -> Integers:
-        """As Oracle.measure."""
+        """See Oracle.measure."""
         counts = self._known()[self.layout.part(measurement.clique)]
         draws = measurement.noise_values(self.layout)
         self.budget.charge(measurement.entry(self.layout))

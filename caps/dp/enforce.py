@@ -1,10 +1,10 @@
-"""What a server lets a coordinator ask: the steps of the study's program, in its order, with its noise, and no others.
+"""What a server lets a coordinator request: only the steps of the study's program, in its order and with its noise.
 
 An `Enforcer` is a value without I/O. It follows from what all parties signed and from the requests admitted so far, so
-a server rebuilds it after a crash by admitting its record again. It does not count the budget: that is the `Filter`'s.
+a server rebuilds it after a crash by admitting its record again. It does not count the budget: the `Filter` does.
 
-Where a loop has a choice that is not announced (AIM's annealing), all schedules that may follow are kept, and the next
-request tells by its mechanism. Whichever it is, the charges along it add up to at most the budget.
+Where a loop has a choice that it does not announce (AIM's annealing), all schedules that may follow are kept, and the
+mechanism of the next request shows which one it is. On each of them the charges add up to at most the budget.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from caps.errors import DomainError, NotDue
 
 @dataclass(frozen=True, slots=True)
 class Upcoming:
-    """A step that may come, and what it may need: enough to build its noise tables and to draw its noise beforehand.
+    """A step that may come, and what it needs: enough to build its noise tables and draw its noise in advance.
 
-    draws: at most so many noise values. weight: the largest that a candidate may have; None for a measurement.
+    draws: the most noise values it may need. weight: the largest weight of a candidate; None for a measurement.
     """
 
     step: str
@@ -36,11 +36,11 @@ class Upcoming:
 
     @property
     def selects(self) -> bool:
-        """Whether it is a selection; otherwise, a measurement."""
+        """Whether it is a selection rather than a measurement."""
         return self.weight is not None
 
     def plan(self, neighbouring: Neighbouring) -> Plan:
-        """The noise; of a selection, if a candidate of the largest weight takes part."""
+        """The noise of the step; for a selection, that of a candidate of the largest weight."""
         if isinstance(self.mechanism, Gaussian | Laplace):
             return measurement_plan(self.mechanism)
         assert self.weight is not None
@@ -49,7 +49,7 @@ class Upcoming:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request that was due: what the ledger is to be charged, and the enforcer for the next one."""
+    """A request that was due: its charge to the ledger, and the enforcer for the next request."""
 
     entry: Entry
     enforcer: Enforcer
@@ -71,7 +71,7 @@ class _Rules:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """A schedule that may be the run's, and how many releases of its current step were admitted."""
+    """A schedule that the run may follow, and how many releases of its current step were admitted."""
 
     schedule: Schedule
     done: int = 0
@@ -96,14 +96,14 @@ class Enforcer:
     _branches: tuple[_Branch, ...]
     _asked: Mapping[Role, int]
     _offered: tuple[tuple[Clique, ...], ...] = ()
-    """Candidates of each selection, in order; of an answered one, that selected."""
+    """The candidates of each selection, in order; after its answer, only the one selected."""
     _measured: tuple[Clique, ...] = ()
 
     @classmethod
     def start(cls, program: Program, task: Task, layout: Layout) -> Enforcer:
-        """Before the first step. Raises DomainError if the layout lacks what the program may ask about."""
+        """The enforcer before the first step. Raises DomainError if the layout lacks a clique of the program."""
         if layout.domain != task.domain:
-            raise DomainError("the layout is of another domain")
+            raise DomainError("the layout and the task have different domains")
         for clique in program.cliques(task):
             layout.index(clique)
         schedule = program.schedule(task)
@@ -124,13 +124,13 @@ class Enforcer:
         return f"Enforcer({self.position} admitted, due: {self.due()})"
 
     def due(self) -> str:
-        """What may be asked now, for people. Public."""
+        """What may be requested now, in words. Public."""
         steps = [f"{self._name(branch)} by {_shown(branch.step.mechanism)}" for branch in self._branches]
         return " or ".join(dict.fromkeys(steps)) or "nothing"
 
     @property
     def left(self) -> int:
-        """How many releases the step due now still has: what they are is known, whatever the loop decides."""
+        """How many releases remain in the current step: these are known, whatever the loop decides."""
         return max((branch.step.count - branch.done for branch in self._branches), default=0)
 
     def upcoming(self, ahead: int = 1) -> list[Upcoming]:
@@ -145,16 +145,16 @@ class Enforcer:
         return list(found)
 
     def admit(self, request: Request) -> Admitted:
-        """Check a request and price it. Raises NotDue, or DomainError for one that does not fit the layout."""
+        """Check a request and price it. Raises NotDue, or DomainError if it does not fit the layout."""
         following = self.after(request)
         if isinstance(request, Selection):
             return Admitted(request.entry(self._rules.task.neighbouring), following)
         return Admitted(request.entry(self._rules.layout), following)
 
     def after(self, request: Request) -> Enforcer:
-        """The enforcer once this request has been admitted; refuses as `admit` does."""
+        """The enforcer after this request has been admitted; refuses what `admit` refuses."""
         branches = self._fitting(request)
-        role = branches[0].step.role  # of all: their steps have one name
+        role = branches[0].step.role  # the same for all: their steps have one name
         if isinstance(request, Selection):
             self._check_selection(request)
             moved = replace(self, _offered=(*self._offered, request.candidates))
@@ -168,9 +168,9 @@ class Enforcer:
         return replace(moved, _branches=tuple(following), _asked=_one_more(self._asked, role))
 
     def answered(self, position: int) -> Enforcer:
-        """The enforcer once the selection just admitted was answered: only what was selected may be measured for it."""
+        """The enforcer after the latest selection was answered: only the selected clique may be measured for it."""
         if not self._offered or not 0 <= position < len(self._offered[-1]):
-            raise DomainError("no selection has such a candidate")
+            raise DomainError("the latest selection has no such candidate")
         return replace(self, _offered=(*self._offered[:-1], (self._offered[-1][position],)))
 
     def _fitting(self, request: Request) -> list[_Branch]:
@@ -190,7 +190,7 @@ class Enforcer:
     def _check_selection(self, request: Selection) -> None:
         known = self._rules.candidates
         if not request.candidates or not all(candidate in known for candidate in request.candidates):
-            raise self._refusal("a selection among others than the program's candidates")
+            raise self._refusal("a selection among cliques that are not the program's candidates")
         if len(set(request.candidates)) < len(request.candidates):
             raise self._refusal("a selection with a candidate given twice")
         request.check(self._rules.layout, self._rules.task.largest_count)
@@ -232,7 +232,7 @@ class Enforcer:
         return step_name(branch.step.role, self._asked[branch.step.role] + 1)
 
     def _refusal(self, asked: str) -> NotDue:
-        return NotDue(f"due: {self.due()}; {asked} was asked for")
+        return NotDue(f"{asked} is not due; due now: {self.due()}")
 
 
 def _one_more(asked: Mapping[Role, int], role: Role) -> Mapping[Role, int]:

@@ -1,1 +1,1 @@
-"""What the three services have in common: identity, problems, TLS, durable state. The services add routes and work."""
+"""What the three services share: identity, problems, TLS, durable state. Each service adds its routes and its work."""

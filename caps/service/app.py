@@ -1,4 +1,4 @@
-"""The frame of every service: authentication, body limits, request ids, a log line per request, problems for errors."""
+"""What all services share: authentication, body limits, request ids, a log line per request, problems for errors."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from caps.wire.problems import Kind, ProblemDocument
 
 REQUEST_ID = "caps.request_id"
 JSON_LIMIT = 4 << 20
-"""Bytes of a body, unless a route's own limit says otherwise."""
+"""The most bytes in a body, unless a route has its own limit."""
 BODY_STALLS = 60.0
-"""Seconds after which the next piece of a body must have come."""
+"""Seconds within which the next piece of a body must arrive."""
 OPENAPI_PATH = "/v1/openapi.json"
 PUBLIC_PATHS = frozenset({"/healthz", "/readyz", OPENAPI_PATH})
-"""All that anybody may ask. A route elsewhere that is open to everybody cannot be built."""
+"""The paths open to everybody. An application with any other public route cannot be built."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
 _MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _LONGEST_LENGTH = 18
@@ -53,13 +53,13 @@ _SECURITY_HEADERS = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
 )
-"""Of every response that does not set them itself."""
+"""Added to every response that does not set them itself."""
 _BY_STATUS = {kind.value.status: kind for kind in reversed(Kind)}
-"""Several kinds may have a status; the first of them is the general one."""
+"""Several kinds may have the same status; the first of them is the general one."""
 
 Clock = Callable[[], datetime]
 Limits = Sequence[tuple[str, int]]
-"""Pairs of a regular expression for a whole path and the bytes that a body may have there; the first match counts."""
+"""Pairs of a regular expression for a whole path and the most bytes of a body there; the first match counts."""
 
 log = logging.getLogger("caps.http")
 
@@ -70,7 +70,7 @@ def utc_now() -> datetime:
 
 
 def instant(at: datetime) -> str:
-    """A time as documents spell it."""
+    """A time in the format of documents."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -87,7 +87,7 @@ def create_app(
     metrics: Metrics | None = None,
     lifespan: Any = None,
 ) -> FastAPI:
-    """A service's application. `ready` lists reasons why it is not ready; `limits` raises body limits of some paths."""
+    """A service's application. `ready` lists the reasons why it is not ready; `limits` sets body limits of paths."""
     app = FastAPI(
         title=f"CaPS {service}",
         description=description,
@@ -108,7 +108,7 @@ def create_app(
 
     @health.get("/readyz", dependencies=public, responses={503: {"model": Health, "description": "Not yet"}})
     def readyz(response: Response) -> Health:
-        """Whether the service can do its work now, and if not, why."""
+        """Whether the service is ready to work and, if it is not, why."""
         reasons = ready()
         response.status_code = 503 if reasons else 200
         status = "waiting" if reasons else "ready"
@@ -142,12 +142,12 @@ _Table = list[tuple[RouteContext, Allow]]
 
 
 def _served(context: RouteContext) -> tuple[RouteContext, Allow]:
-    """A route and whom it serves. Raises TypeError unless it states that, and once."""
+    """A route and its permissions. Raises TypeError unless it states them exactly once."""
     allowed = list(_allows(context.dependant)) if isinstance(context.route, APIRoute) else []
     if len(allowed) != 1:
-        raise TypeError(f"{context.path} does not state whom it serves, or states it twice")
+        raise TypeError(f"{context.path} must state exactly once who may call it; it does so {len(allowed)} times")
     if allowed[0].public and context.path not in PUBLIC_PATHS:
-        raise TypeError(f"{context.path} is open to everybody, and not on the list of such paths")
+        raise TypeError(f"{context.path} is open to everybody but is not in PUBLIC_PATHS")
     return context, allowed[0]
 
 
@@ -159,7 +159,7 @@ def _allows(dependant: Dependant) -> Iterator[Allow]:
 
 
 def _described(document: dict[str, Any], table: _Table) -> dict[str, Any]:
-    """FastAPI's description with what is true here: who may ask, and that errors are problems."""
+    """FastAPI's description, corrected to say who may call each route and that errors are problems."""
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
@@ -174,13 +174,13 @@ def _described(document: dict[str, Any], table: _Table) -> dict[str, Any]:
     components["securitySchemes"] = {
         "machine": {
             "type": "mutualTLS",
-            "description": "A certificate of the federation's authority with one SAN URI caps:role/name; "
-            "the roles let in are listed. Where a study is concerned, its key must be the one of the manifest.",
+            "description": "A certificate from the federation's authority with one SAN URI caps:role/name; "
+            "the allowed roles are listed. For a study, its key must be the one in the manifest.",
         },
         "person": {
             "type": "http",
             "scheme": "bearer",
-            "description": "A token of this service; the scopes let in are listed.",
+            "description": "A token of this service; the allowed scopes are listed.",
         },
     }
     document = _hoisted(document, schemas)
@@ -201,7 +201,7 @@ def _described(document: dict[str, Any], table: _Table) -> dict[str, Any]:
 
 
 def _hoisted(part: Any, schemas: dict[str, Any]) -> Any:
-    """The same with definitions of schemas that routes brought along where OpenAPI looks for them."""
+    """The same, with schema definitions of routes moved to where OpenAPI looks for them."""
     match part:
         case dict():
             for name, schema in part.get("$defs", {}).items():
@@ -211,7 +211,7 @@ def _hoisted(part: Any, schemas: dict[str, Any]) -> Any:
             return {key: _hoisted(value, schemas) for key, value in part.items() if key != "$defs"}
         case list():
             return [_hoisted(one, schemas) for one in part]
-        case str() if part.startswith("#/$defs/"):  # of a reference, or in the mapping of a discriminator
+        case str() if part.startswith("#/$defs/"):  # in a reference, or in a discriminator's mapping
             return part.replace("#/$defs/", "#/components/schemas/")
     return part
 
@@ -223,7 +223,7 @@ def problem_response(problem: Problem, request_id: str) -> Response:
 
 
 def request_id_of(request: Request) -> str:
-    """The id of a request, which its problem and its log line carry."""
+    """The id of a request, which is also in its problem and its log line."""
     return str(request.scope.get(REQUEST_ID, ""))
 
 
@@ -257,7 +257,7 @@ _MESSAGES = _UNKNOWN | {
     "union_tag_invalid": "is of a kind that is not known here",
     "uuid_parsing": "is not a UUID",
 }
-"""Instead of messages of pydantic that quote the input or do not say it well."""
+"""Replacements for pydantic's messages that quote the input or are unclear."""
 
 
 def _message(one: dict[str, Any]) -> str:
@@ -269,7 +269,7 @@ def _of_http(error: HTTPException, request: Request, table: _Table) -> Problem:
         return error.__cause__
     kind = _BY_STATUS.get(error.status_code, Kind.MALFORMED)
     headers = dict(error.headers or {})
-    if kind is Kind.METHOD_NOT_ALLOWED:  # starlette looks at the first route of the path only
+    if kind is Kind.METHOD_NOT_ALLOWED:  # starlette only looks at the first route of the path
         here = [context.methods or set() for context, _ in table if context.path_regex.match(request.scope["path"])]
         headers["Allow"] = ", ".join(
             sorted(set().union(*here) | ({"HEAD"} if any("GET" in m for m in here) else set()))
@@ -278,7 +278,7 @@ def _of_http(error: HTTPException, request: Request, table: _Table) -> Problem:
 
 
 class _Frame:
-    """Pure ASGI, so that bodies stream: knows who calls, counts the body, logs the request, catches what nobody did."""
+    """Identifies the caller, limits the body, logs the request, and catches stray errors. Pure ASGI: bodies stream."""
 
     def __init__(
         self, app: ASGIApp, *, service: str, tokens: Tokens, clock: Clock, limits: Limits, metrics: Metrics
@@ -324,7 +324,7 @@ class _Frame:
             await send(message)
 
         async def ending(problem: Problem) -> None:
-            if begun:  # too late to say anything; the connection ends, so that nobody takes the part for the whole
+            if begun:  # too late for a problem; ending the connection shows that the answer is incomplete
                 raise ConnectionAbortedError(request_id) from None
             await problem_response(problem, request_id)(inner, receive, sending)
 
@@ -341,7 +341,7 @@ class _Frame:
         except Exception as error:  # noqa: BLE001  the last line of defence: says where, never what
             log.error(_line(request_id=request_id, error=type(error).__name__, where=logs.frames(error)))
             await ending(
-                Problem(Kind.INTERNAL, "an unforeseen error; nothing more is said here, for it may quote data")
+                Problem(Kind.INTERNAL, "an unexpected error; details are withheld because they may quote data")
             )
         finally:
             route = getattr(inner.get("route"), "path", None) or "-"
@@ -381,7 +381,7 @@ class _Frame:
         return next((limit for pattern, limit in self._limits if pattern.fullmatch(path)), JSON_LIMIT)
 
     def _too_large(self, path: str) -> Problem:
-        return Problem(Kind.TOO_LARGE, f"a body may have {self._limit(path)} bytes here")
+        return Problem(Kind.TOO_LARGE, f"the body is larger than the {self._limit(path)} bytes allowed here")
 
     def _counted(self, path: str, receive: Receive) -> Receive:
         left, more = self._limit(path), True
@@ -389,10 +389,10 @@ class _Frame:
         async def receiving() -> Message:
             nonlocal left, more
             try:
-                # After the body only the end of the connection can come, and that may take its time.
+                # After the body only the end of the connection can come, which may take any time.
                 message = await (asyncio.wait_for(receive(), BODY_STALLS) if more else receive())
             except TimeoutError:
-                raise Problem(Kind.TIMEOUT, f"nothing more of the body came for {BODY_STALLS:g} seconds") from None
+                raise Problem(Kind.TIMEOUT, f"the body stalled for {BODY_STALLS:g} seconds") from None
             more = more and message["type"] == "http.request" and message.get("more_body", False)
             left -= len(message.get("body", b""))
             if left < 0:
@@ -403,7 +403,7 @@ class _Frame:
 
 
 class _Headers(dict[str, str]):
-    """Of a request, by name in lower case; and which came twice although they may not."""
+    """The headers of a request by name in lower case, with a check for headers that must not be repeated."""
 
     def __init__(self, scope: Scope) -> None:
         pairs = [(key.decode("latin-1").lower(), value.decode("latin-1")) for key, value in scope["headers"]]
@@ -412,7 +412,7 @@ class _Headers(dict[str, str]):
         self._twice = sorted(name for name in _ONCE if names.count(name) > 1)
 
     def check(self) -> None:
-        """Raises Problem where two readers might take different ones."""
+        """Raises Problem if a header that must be unique was repeated."""
         if self._twice:
             raise Problem(Kind.MALFORMED, f"the header {self._twice[0]} was sent twice")
 

@@ -1,9 +1,9 @@
-"""Durable state by SQLAlchemy: a SQLite file unless a URL says otherwise, and PostgreSQL if it does.
+"""Durable state with SQLAlchemy, in a SQLite file by default or in PostgreSQL.
 
-A transaction that has been committed survives the loss of power: SQLite syncs on every commit, and a PostgreSQL that
-would not is refused. On both, `engine.begin()` waits for its turn at its beginning and is then the only one that
-writes: what it reads stays true until its end, and it never fails because of another. `reading(engine)` is for looking:
-it waits for nobody, sees one state of everything, and cannot write.
+A committed transaction survives a power failure: SQLite syncs on every commit, and a PostgreSQL that does not is
+refused. On both, `engine.begin()` first waits for its turn and is then the only writer: what it reads stays true until
+it ends, and it never fails because of another transaction. `reading(engine)` is read-only: it does not wait and sees
+one consistent snapshot.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ PATIENCE = 10
 """Seconds that a transaction waits for its turn."""
 _READING = "caps_reading"
 _TURN = 0x43615053
-"""The advisory lock of PostgreSQL that writing transactions take; it is the database's own, not the whole cluster's."""
+"""PostgreSQL's advisory lock for writing transactions; it belongs to the database, not to the whole cluster."""
 _NEEDED = {"fsync": "on", "full_page_writes": "on", "server_encoding": "UTF8"}
 
 
 def open_database(url: str, metadata: MetaData, *, migrations: str | None = None) -> Engine:
-    """An engine whose tables exist, at the revision this software is written for.
+    """An engine whose tables exist, at the revision that this software needs.
 
-    migrations: the package with the service's revisions; without it, tables that are missing are made, unversioned.
-    Raises DatabaseRefused for a schema of another revision, for a database out of reach, or one that is not durable.
+    migrations: the package with the service's revisions; without it, missing tables are created, unversioned. Raises
+    DatabaseRefused if the schema has another revision, or the database is out of reach or not durable.
     """
     engine = connect(url)
     try:
@@ -49,17 +49,17 @@ def open_database(url: str, metadata: MetaData, *, migrations: str | None = None
 
 
 def connect(url: str) -> Engine:
-    """An engine with the settings that everything here relies on; nothing is connected yet."""
+    """An engine with the settings that this module relies on; it is not connected yet."""
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise DomainError("the URL of the database is none") from None
+        raise DomainError("CAPS_DATABASE is not a valid database URL") from None
     backend = parsed.get_backend_name()
     if backend not in ("sqlite", "postgresql"):
         raise DomainError(f"the database must be SQLite or PostgreSQL, not {backend}")
     if backend == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
-    # Its errors may be logged, and parameters may be data.
+    # Errors may be logged, and parameters may be data.
     engine = create_engine(parsed, hide_parameters=True, pool_pre_ping=backend == "postgresql")
     if backend == "postgresql":
         event.listen(engine, "connect", _prepare_postgresql)
@@ -73,7 +73,7 @@ def connect(url: str) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that only looks. It does not wait for one that writes, and sees nothing of it."""
+    """A read-only transaction. It does not wait for a writer and does not see its uncommitted changes."""
     with engine.connect() as connection:
         yield connection.execution_options(**{_READING: True})
 
@@ -94,7 +94,7 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
         "journal_mode=WAL",
         "synchronous=FULL",
         "foreign_keys=ON",
-        "secure_delete=ON",  # a key that was forgotten is in no free page of the file
+        "secure_delete=ON",  # a forgotten key must not stay in a free page of the file
     ):
         connection.execute(f"PRAGMA {pragma}")
 
@@ -123,11 +123,11 @@ def _prepare_postgresql(connection: Any, _: object) -> None:
         raise DatabaseRefused("PostgreSQL must not run with synchronous_commit = off: a crash would lose charges")
     settings = {
         "synchronous_commit": durable,  # as it is now, whatever a reload of the configuration says later
-        # Writers are alone: every statement is to see all that the writers before have committed.
+        # There is one writer at a time: each statement must see all that earlier writers have committed.
         "default_transaction_isolation": "read committed",
         "default_transaction_read_only": "off",
         "lock_timeout": f"{PATIENCE}s",
-        "idle_in_transaction_session_timeout": "60s",  # a host that disappeared must not keep its turn
+        "idle_in_transaction_session_timeout": "60s",  # a host that has disappeared must not keep its turn
     }
     for name, value in settings.items():
         connection.execute(f"SET {name} = '{value}'")

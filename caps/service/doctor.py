@@ -1,9 +1,9 @@
-"""What is wrong with a party's set-up, and how to mend it: its home, and each other party of a study as met from here.
+"""Finds what is wrong with a party's home and its connections to the other parties of a study, and how to fix it.
 
-Every check yields a `Finding`. Nothing is changed anywhere, and others are asked only for what anybody may ask
-(`/healthz`, `/readyz`, `/v1/openapi.json`), and whether they take this party's certificate. Latency is the median
-round trip of small requests on one connection; bandwidth is that of fetching the OpenAPI document up to thirty times or
-for a second, so it is a lower bound of the way towards this machine. Time is an argument.
+Every check yields a `Finding`. Nothing is changed anywhere. Other parties are only asked for public pages (`/healthz`,
+`/readyz`, `/v1/openapi.json`) and whether they accept this party's certificate. Latency is the median round trip of
+small requests on one connection. Bandwidth is measured by fetching the OpenAPI document up to thirty times or for a
+second, so it is a lower bound for traffic towards this machine. Time is an argument.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from caps.trust.tls import RENEW_WITHIN, NotTheParty, client_context
 
 TIMEOUT = 5.0
 SKEW_WARNS, SKEW_FAILS = timedelta(seconds=5), timedelta(minutes=2)
-"""Documents and ledgers carry times, and certificates begin five minutes early: see `caps.trust.home.SKEW`."""
+"""Documents and ledgers contain times, and certificates begin five minutes early: see `caps.trust.home.SKEW`."""
 SLOW_ROUND = 0.25
-"""Seconds of a round trip above which runs are slow: every round between servers waits as long."""
+"""Seconds of a round trip above which runs are slow: every round between servers takes as long."""
 SLOW_BYTES = 1_000_000
 LITTLE_ROOM = 1 << 30
 _PINGS = 7
@@ -49,10 +49,10 @@ _MOST_FETCHES = 30
 """Each leaves a line in the other party's log."""
 _HEALTH = 1 << 20
 _DIALS = {"S2": ("S1",), "S3": ("S1", "S2")}
-"""Who connects to whom between MPC servers."""
+"""Which MPC servers each MPC server connects to."""
 _RENEW = (
     "renew it: `caps pki request HOME ...` (keys stay), `caps pki approve` at the authority, `caps pki install`; "
-    "the service takes it up by itself"
+    "a running service picks it up by itself"
 )
 
 Clock = Callable[[], datetime]
@@ -68,7 +68,7 @@ class Status(StrEnum):
 
 
 class Blame(StrEnum):
-    """What kind of failure it is; the exit code of `caps doctor` follows from it."""
+    """The kind of a failure, which decides the exit code of `caps doctor`."""
 
     SETTING = "setting"
     IDENTITY = "identity"
@@ -77,7 +77,7 @@ class Blame(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, of whom, how it is, and if it is not well, how to mend it."""
+    """The result of one check of one party and, if it did not pass, how to fix it."""
 
     subject: str
     check: str
@@ -87,13 +87,13 @@ class Finding:
     blame: Blame = Blame.SETTING
 
     def to_json(self) -> dict[str, Any]:
-        """As an object of JSON."""
+        """Returns a JSON object."""
         return {name: str(getattr(self, name)) for name in ("subject", "check", "status", "detail", "fix", "blame")}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Another party, as a manifest or its card describes it. Holders have no url: nobody calls them."""
+    """Another party, as a manifest or its card describes it. Holders have no url because nobody calls them."""
 
     role: str
     name: str
@@ -107,7 +107,7 @@ class Subject:
 
     @property
     def uri(self) -> str:
-        """Its role as certificates spell it."""
+        """Its role as a certificate writes it."""
         return pki.role_uri(self.role, self.name)
 
 
@@ -120,12 +120,12 @@ def of_manifest(manifest: Manifest) -> list[Subject]:
 
 
 def of_cards(cards: Iterable[Card]) -> list[Subject]:
-    """Every party of a bundle of cards."""
+    """Every party in a bundle of cards."""
     return [Subject(c.role, c.name, c.pin, c.signing_key, c.url, c.mesh) for c in cards]
 
 
 class _Failed(Exception):
-    """A check that failed, and without which those after it make no sense."""
+    """A check failed that all later checks depend on."""
 
     def __init__(self, check: str, detail: str, fix: str, blame: Blame) -> None:
         super().__init__(detail)
@@ -138,7 +138,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Examines one home, and others from it. `state` is CAPS_STATE, HOME/state by default."""
+    """Examines one home, and the other parties from there. `state` is CAPS_STATE, HOME/state by default."""
 
     home: Path
     state: Path | None = None
@@ -147,7 +147,7 @@ class Doctor:
     versions: dict[str, str] = field(default_factory=dict, init=False)
 
     def examine(self, others: Sequence[Subject] = ()) -> Iterator[Finding]:
-        """Every finding, as it is made."""
+        """Yields every finding as it is made."""
         yield from self.examine_home()
         me = self._me()
         for other in others:
@@ -166,9 +166,9 @@ class Doctor:
             return None
 
     def examine_home(self) -> Iterator[Finding]:
-        """Files, their permissions, keys, certificate, authority, room on the disk."""
+        """Checks files, permissions, keys, certificate, authority and disk space."""
         if not self.home.is_dir():
-            yield _bad("home", "files", f"{self.home} is no directory", "point CAPS_HOME at the party's home")
+            yield _bad("home", "files", f"{self.home} is not a directory", "point CAPS_HOME at the party's home")
             return
         yield from self._permissions()
         yield from self._certificate()
@@ -181,7 +181,7 @@ class Doctor:
         needed = (party.CERTIFICATE, party.PRIVATE_KEY, party.AUTHORITY, party.SIGNING_KEY)
         missing = [name for name in needed if not (self.home / name).is_file()]
         if missing:
-            fix = "`caps pki request HOME ...` makes keys, `caps pki install` brings the certificates"
+            fix = "make keys with `caps pki request HOME ...`, and install the certificates with `caps pki install`"
             yield _bad("home", "files", f"missing: {', '.join(missing)}", fix)
         open_ = []
         for name in party.SECRETS:
@@ -189,12 +189,12 @@ class Doctor:
             if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o027:
                 open_.append(name)
         if open_:
-            fix = f"chmod 600 {' '.join(str(self.home / name) for name in open_)}; consider the keys known to others"
-            yield _bad("home", "permissions", f"others may read or change {', '.join(open_)}", fix)
+            fix = f"chmod 600 {' '.join(str(self.home / name) for name in open_)}; assume that others know these keys"
+            yield _bad("home", "permissions", f"other users can read or change {', '.join(open_)}", fix)
         elif stat.S_IMODE(self.home.stat().st_mode) & 0o022:
-            yield _bad("home", "permissions", "others may write into the home", f"chmod 700 {self.home}")
+            yield _bad("home", "permissions", "other users can write into the home", f"chmod 700 {self.home}")
         else:
-            yield _good("home", "permissions", "secrets are readable by their owner only")
+            yield _good("home", "permissions", "only their owner can read the secrets")
 
     def _certificate(self) -> Iterator[Finding]:
         try:
@@ -205,7 +205,9 @@ class Doctor:
             return
         roles = pki.role_uris(own)
         if len(roles) != 1:
-            yield _identity("home", "role", f"the certificate has {len(roles)} roles", "have it issued with one role")
+            yield _identity(
+                "home", "role", f"the certificate has {len(roles)} roles", "request a new one with one role"
+            )
         else:
             yield _good("home", "role", roles[0])
         try:
@@ -216,14 +218,14 @@ class Doctor:
                 "home",
                 "chain",
                 "the certificate was not issued by the authority in authority.pem",
-                "compare `caps pki show` of both with what the authority says; install what it sends",
+                "compare `caps pki show` of both files with the authority's own; install what the authority sends",
             )
         yield self._expiry("home", "expiry", own)
         yield self._expiry("home", "authority", root)
         try:
             fits = pki.read_key(self.home / party.PRIVATE_KEY).public_key() == own.public_key()
         except (CapsError, OSError, ValueError):
-            yield _bad("home", "key", "private-key.pem cannot be read", "restore it from this party's own backup")
+            yield _bad("home", "key", "private-key.pem cannot be read", "restore it from this party's backup")
             return
         if fits:
             yield _good("home", "key", f"fits the certificate; pin {pki.spki_pin(own).hex()[:16]}...")
@@ -232,7 +234,7 @@ class Doctor:
                 "home",
                 "key",
                 "private-key.pem is not the key of certificate.pem",
-                "restore the key; a new key has a new pin, and takes part in new studies only",
+                "restore the key; a new key has a new pin and can only take part in new studies",
             )
 
     def _expiry(self, subject: str, check: str, certificate: x509.Certificate) -> Finding:
@@ -240,8 +242,8 @@ class Doctor:
         if now >= end:
             return _identity(subject, check, f"expired on {end:%Y-%m-%d %H:%M} UTC", _RENEW)
         if now < begin:
-            fix = "set this machine's clock (NTP); if it is right, have the certificate issued anew"
-            return _identity(subject, check, f"is valid from {begin:%Y-%m-%d %H:%M} UTC on, not now", fix)
+            fix = "set this machine's clock (NTP); if it is right, request a new certificate"
+            return _identity(subject, check, f"is not valid before {begin:%Y-%m-%d %H:%M} UTC", fix)
         left = f"valid until {end:%Y-%m-%d}, {(end - now).days} days"
         if end - now < RENEW_WITHIN:
             return Finding(subject, check, Status.WARNING, left, _RENEW, Blame.IDENTITY)
@@ -257,19 +259,19 @@ class Doctor:
     def _server_files(self) -> Iterator[Finding]:
         try:
             Policy.read(self.home / party.POLICY)
-            yield _good("home", "policy", "policy.yaml is sound")
+            yield _good("home", "policy", "policy.yaml is valid")
         except CapsError as error:
             yield _bad(
-                "home", "policy", str(error), "mend policy.yaml; `caps.trust.home.POLICY_TEMPLATE` shows every member"
+                "home", "policy", str(error), "fix policy.yaml; `caps.trust.home.POLICY_TEMPLATE` shows every member"
             )
         path = self.home / party.STORAGE_KEY
         if path.exists() and path.stat().st_size == 32:
-            yield _good("home", "storage key", "present; back it up apart from the shares")
+            yield _good("home", "storage key", "present; back it up separately from the shares")
         elif path.exists():
             yield _bad("home", "storage key", "is not 32 bytes long", "restore it: without it every share here is lost")
         else:
             detail = "not there yet; the first start makes it"
-            fix = "if this server ever held shares, restore the key before it starts"
+            fix = "if this server has ever held shares, restore the key before starting it"
             yield Finding("home", "storage key", Status.WARNING, detail, fix)
 
     def _room(self) -> Finding:
@@ -279,11 +281,13 @@ class Doctor:
         free, whole = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
         detail = f"{free / 1e9:.1f} of {whole / 1e9:.1f} GB free at {place}"
         if free < LITTLE_ROOM:
-            return Finding("home", "disk", Status.WARNING, detail, "free some, or move CAPS_STATE to a larger disk")
+            return Finding(
+                "home", "disk", Status.WARNING, detail, "free some space, or move CAPS_STATE to a larger disk"
+            )
         return _good("home", "disk", detail)
 
     def _examine_myself(self, entry: Subject) -> Iterator[Finding]:
-        """Whether a study means this very party."""
+        """Checks that a study names this party's keys."""
         subject = str(entry)
         try:
             own = pki.spki_pin(party.read_certificate(self.home / party.CERTIFICATE)).hex()
@@ -295,10 +299,10 @@ class Doctor:
             yield _good(subject, "own pin", "the study names the keys of this home")
         else:
             fix = "restore the keys that the study names, or agree on a new study with a new card: `caps pki card`"
-            yield _identity(subject, "own pin", "the study names other keys than those of this home", fix)
+            yield _identity(subject, "own pin", "the study does not name the keys of this home", fix)
 
     def examine_party(self, other: Subject) -> Iterator[Finding]:
-        """Name, port, TLS, role, pin, health, version, clock, latency and bandwidth of a REST interface."""
+        """Checks name, port, TLS, role, pin, health, version, clock, latency and bandwidth of a REST interface."""
         subject = str(other)
         target = urlsplit(other.url or "")
         host, port = target.hostname or "", target.port or 443
@@ -311,7 +315,7 @@ class Doctor:
             yield Finding(subject, error.check, Status.FAILED, error.detail, error.fix, error.blame)
             return
         try:
-            yield _good(subject, "tls", "TLS 1.3; authority, host name, role and pin are right")
+            yield _good(subject, "tls", "TLS 1.3; authority, host name, role and pin are correct")
             yield self._expiry(subject, "expiry", certificate)
             yield from self._ask(other, connection)
         except (OSError, HTTPException, ValueError) as error:
@@ -325,7 +329,7 @@ class Doctor:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError:
             fix = f"add {host} to the DNS or to /etc/hosts, or correct the address in the study"
-            raise _Failed("name", f"{host} is not known here", fix, Blame.REACH) from None
+            raise _Failed("name", f"{host} cannot be resolved", fix, Blame.REACH) from None
         return sorted({str(address[0]) for *_, address in found})
 
     def _connect(self, host: str, port: int) -> float:
@@ -333,7 +337,7 @@ class Doctor:
         try:
             socket.create_connection((host, port), self.timeout).close()
         except OSError as error:
-            fix = f"see that the service runs, listens there (CAPS_LISTEN), and that firewalls let TCP {port} through"
+            fix = f"check that the service runs and listens there (CAPS_LISTEN), and that firewalls allow TCP {port}"
             raise _Failed("port", f"{host}:{port}: {_words(error)}", fix, Blame.REACH) from None
         return time.perf_counter() - begun
 
@@ -347,7 +351,7 @@ class Doctor:
                 pin=other.pin,
             )
         except OSError as error:
-            raise _Failed("tls", f"own files: {_words(error)}", "mend the home first", Blame.SETTING) from None
+            raise _Failed("tls", f"own files: {_words(error)}", "fix the home first", Blame.SETTING) from None
         connection = HTTPSConnection(host, port, timeout=self.timeout, context=context)
         try:
             connection.connect()
@@ -355,9 +359,9 @@ class Doctor:
             return connection, x509.load_der_x509_certificate(connection.sock.getpeercert(True) or b"")
         except NotTheParty as error:
             connection.close()
-            check = "pin" if "another key" in str(error) else "role"
+            check = "pin" if "does not have the key" in str(error) else "role"
             fix = (
-                "somebody else answers there: compare `caps pki show` at the other party with the study by telephone; "
+                "another party answers there: compare `caps pki show` at the other party with the study by telephone; "
                 "a party with a new key needs a new study"
             )
             raise _Failed(check, str(error), fix, Blame.IDENTITY) from None
@@ -366,7 +370,7 @@ class Doctor:
             raise _unverified(error, host) from None
         except OSError as error:
             connection.close()
-            fix = "see that this is a CaPS service with TLS 1.3, and that no proxy opens the connection on the way"
+            fix = "check that this is a CaPS service with TLS 1.3, and that no proxy intercepts the connection"
             raise _Failed("tls", _words(error), fix, Blame.REACH) from None
 
     def _ask(self, other: Subject, connection: HTTPSConnection) -> Iterator[Finding]:
@@ -380,7 +384,7 @@ class Doctor:
                 yield _bad(subject, "health", f"answered with status {status}", "see its log")
                 return
             health = loads(body)
-            # The header counts whole seconds, which have begun: half a second later on average.
+            # The header is rounded down to whole seconds: the true time is half a second later on average.
             told = parsedate_to_datetime(headers["date"]) + timedelta(seconds=0.5)
             skew = told - at - timedelta(seconds=times[-1] / 2)
         yield _good(subject, "health", f"{health.get('service')} {health.get('name')} is alive")
@@ -390,9 +394,9 @@ class Doctor:
         yield self._accepted(other, connection)
         yield self._skew(subject, skew)
         latency = statistics.median(times)
-        detail = f"{1000 * latency:.1f} ms a round trip"
+        detail = f"{1000 * latency:.1f} ms per round trip"
         if latency > SLOW_ROUND:
-            fix = "every round of a run waits as long: bring the servers nearer to each other, or avoid a VPN's detour"
+            fix = "every round of a run takes this long: move the servers closer together, or avoid a VPN's detour"
             yield Finding(subject, "latency", Status.WARNING, detail, fix)
         else:
             yield _good(subject, "latency", detail)
@@ -401,21 +405,21 @@ class Doctor:
     def _ready(self, subject: str, connection: HTTPSConnection) -> Finding:
         status, _, body = _get(connection, "/readyz")
         if status == 200:
-            return _good(subject, "ready", "can do its work")
+            return _good(subject, "ready", "ready to work")
         reasons = "; ".join(map(str, loads(body).get("reasons", []))) or f"status {status}"
-        return Finding(subject, "ready", Status.WARNING, f"not ready: {reasons}"[:500], "mend what it names, there")
+        return Finding(subject, "ready", Status.WARNING, f"not ready: {reasons}"[:500], "fix this at the other party")
 
     def _accepted(self, other: Subject, connection: HTTPSConnection) -> Finding:
-        """Whether the other side knows this party as a machine. Servers do not call each other's REST interfaces."""
+        """Checks that the other party accepts this one's certificate. Servers do not call each other's REST routes."""
         subject, me = str(other), self._me()
         welcome = {"mpc-server": ("coordinator", "holder"), "coordinator": ("mpc-server", "holder")}
         if me is None or me[0] not in welcome[other.role]:
-            return Finding(subject, "accepted", Status.SKIPPED, "a party of this role does not call that one")
+            return Finding(subject, "accepted", Status.SKIPPED, "a party of this role does not call the other")
         status, _, _ = _get(connection, "/v1/studies")
         if status in (401, 403):
             fix = "both must trust the same authority.pem, and this certificate must have one role"
             return _identity(subject, "accepted", f"does not accept this party's certificate ({status})", fix)
-        return _good(subject, "accepted", f"knows this party as {me[0]}/{me[1]}")
+        return _good(subject, "accepted", f"accepts this party as {me[0]}/{me[1]}")
 
     def _skew(self, subject: str, skew: timedelta) -> Finding:
         seconds = skew.total_seconds()
@@ -444,7 +448,7 @@ class Doctor:
         return _good(subject, "bandwidth", detail)
 
     def _mesh(self, mine: str, other: Subject) -> Finding:
-        """Only whether the port is open: a server whose mesh stands accepts nobody, so a handshake would wait."""
+        """Only checks that the port is open: a server with a full mesh accepts nobody, so a handshake would hang."""
         subject = str(other)
         if other.name not in _DIALS.get(mine, ()):
             return Finding(subject, "mesh", Status.SKIPPED, f"{other.name} connects to {mine}, not the reverse")
@@ -464,14 +468,14 @@ class Doctor:
         servers = {v for who, v in {**self.versions, **mine}.items() if who.startswith("mpc-server/")}
         if len(servers) > 1:
             told = ", ".join(f"{who} {v}" for who, v in sorted(self.versions.items()) if who.startswith("mpc-server/"))
-            fix = "upgrade all three: servers of different versions start no run together"
+            fix = "upgrade all three: servers of different versions do not start a run together"
             yield _bad("federation", "versions", f"MPC servers differ: {told}", fix)
         elif set(self.versions.values()) != {__version__}:
             told = ", ".join(f"{who} {v}" for who, v in sorted(self.versions.items()))
             detail = f"this is {__version__}; {told}"
-            yield Finding("federation", "versions", Status.WARNING, detail, "upgrade the older ones when no run is on")
+            yield Finding("federation", "versions", Status.WARNING, detail, "upgrade the older ones between runs")
         else:
-            yield _good("federation", "versions", f"all have {__version__}")
+            yield _good("federation", "versions", f"all run {__version__}")
 
 
 def _get(connection: HTTPSConnection, path: str) -> tuple[int, dict[str, str], bytes]:
@@ -484,14 +488,14 @@ def _get(connection: HTTPSConnection, path: str) -> tuple[int, dict[str, str], b
 def _unverified(error: ssl.SSLCertVerificationError, host: str) -> _Failed:
     match error.verify_code:
         case 10:
-            return _Failed("expiry", "its certificate has expired", "the other party renews it", Blame.IDENTITY)
+            return _Failed("expiry", "its certificate has expired", "the other party must renew it", Blame.IDENTITY)
         case 9:
-            fix = "compare the clocks of both machines, then have the certificate issued anew"
+            fix = "compare the clocks of both machines; if they are right, the other party must renew it"
             return _Failed("expiry", "its certificate is not valid yet", fix, Blame.IDENTITY)
         case 62 | 64:
-            fix = f"the other party has its certificate issued for {host} (`caps pki request --host {host}`)"
+            fix = f"the other party must request a certificate for {host} (`caps pki request --host {host}`)"
             return _Failed("tls", f"its certificate does not name {host}", fix, Blame.IDENTITY)
-    fix = "both parties need the authority.pem of the same authority; compare with `caps pki show`"
+    fix = "both parties must have the same authority.pem; compare with `caps pki show`"
     return _Failed("chain", f"another authority issued its certificate ({error.verify_message})", fix, Blame.IDENTITY)
 
 

@@ -1,7 +1,7 @@
-"""Who asks, and what each route allows.
+"""Who the caller is, and what each route allows.
 
-Machines show a certificate of the study's authority with one role URI; people send a bearer token. Every route states
-whom it serves by an `Allow` among its dependencies; an application with a route that states nothing cannot be built.
+Machines present a certificate from the study's authority with one role URI; people send a bearer token. Every route
+states who may call it with an `Allow` among its dependencies; an application with a route without one cannot be built.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from caps.trust.pki import role_uri, role_uris, spki_pin
 from caps.wire.problems import Kind
 
 CERTIFICATE = "caps.certificate"
-"""Key of the ASGI scope under which `caps.service.serve` puts the client's certificate, DER or None."""
+"""The key in the ASGI scope where `caps.service.serve` puts the client's certificate, DER or None."""
 
 CALLER = "caps.caller"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A service of the federation: its role and name, and the SHA-256 of its key, which a manifest must confirm."""
+    """A service of the federation: its role, its name, and the SHA-256 of its key, which a manifest must confirm."""
 
     role: str
     name: str
@@ -68,14 +68,14 @@ def machine_of(certificate: bytes | None) -> Machine | None:
 
 
 def caller_of(scope: AsgiScope) -> Caller:
-    """Who was found to ask."""
+    """The caller that was identified."""
     caller = scope.get(CALLER, NOBODY)
     assert isinstance(caller, Caller)
     return caller
 
 
 class Allow:
-    """A dependency that lets in machines of some roles and people of some scopes; everybody if `public`."""
+    """A dependency that allows machines with certain roles and people with certain scopes; everybody if `public`."""
 
     def __init__(self, *, machines: Collection[str] = (), scopes: Collection[Scope] = (), public: bool = False) -> None:
         self.machines = frozenset(machines)
@@ -83,7 +83,7 @@ class Allow:
         self.public = public
 
     def __call__(self, request: Request) -> Caller:
-        """The caller. Raises a problem, 401 or 403, if it is not one of those let in."""
+        """The caller. Raises a problem, 401 or 403, if it is not allowed."""
         caller = caller_of(request.scope)
         if self.public:
             return caller
@@ -94,11 +94,11 @@ class Allow:
         if caller == NOBODY:
             raise unauthenticated()
         allowed = sorted([*(f"machines with role {role}" for role in self.machines), *(f"{s}s" for s in self.scopes)])
-        raise Problem(Kind.FORBIDDEN, f"this is for {', '.join(allowed)}, not for {caller}")
+        raise Problem(Kind.FORBIDDEN, f"only {' and '.join(allowed)} may do this, not {caller}")
 
 
 def unauthenticated() -> Problem:
-    """What a caller meets that shows neither a certificate of the federation nor a token known here."""
+    """The problem for a caller that presents neither a certificate of the federation nor a valid token."""
     return Problem(
         Kind.UNAUTHENTICATED,
         "neither a certificate with a role of this federation nor a valid token was presented",
@@ -107,7 +107,7 @@ def unauthenticated() -> Problem:
 
 
 def machine(caller: Caller) -> Machine:
-    """The machine behind a caller that only machines can be. Raises a problem otherwise."""
+    """The machine behind a caller. Raises a problem if the caller is not a machine."""
     if caller.machine is None:
-        raise Problem(Kind.FORBIDDEN, "this is for machines")
+        raise Problem(Kind.FORBIDDEN, "only machines may do this")
     return caller.machine

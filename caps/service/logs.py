@@ -1,10 +1,10 @@
-"""Logs as one JSON object a line, with ids on every line and data on none; and ids that go along to other parties.
+"""Logs with one JSON object per line, ids on every line and data on none; and ids that are passed to other parties.
 
     {"at": "2026-11-16T06:25:24.120Z", "level": "info", "logger": "caps.runs", "service": "mpc-server", "name": "S1",
      "request_id": "...", "run": "...", "study": "...", "step": 4, "event": "answered"}
 
-What is bound by `bound` stands on each line written meanwhile, and `trace` puts the request id into outgoing calls, so
-that one id can be followed through all parties. Text of exceptions is never written: it may quote data.
+Ids that `bound` binds are on each line written inside it, and `trace` puts the request id into outgoing calls, so one
+id can be followed through all parties. The text of exceptions is never logged, because it may quote data.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 HEADER = "X-Request-Id"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _QUIET = ("httpx", "httpcore", "asyncio", "numba", "sqlalchemy")
-"""Loggers whose chatter helps nobody who operates a service."""
+"""Loggers whose details do not help an operator."""
 _OWN = ("caps", "uvicorn")
-"""Loggers whose messages are known to hold no data; of others only the first words are kept, without arguments."""
+"""Loggers whose messages contain no data; messages of others are cut short and lose their arguments."""
 _ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
 _MOST_FRAMES = 12
 _LONGEST = 2000
@@ -44,7 +44,7 @@ _bound: ContextVar[Mapping[str, object]] = ContextVar("caps_log_ids", default=_E
 
 @contextmanager
 def bound(**ids: object) -> Iterator[None]:
-    """Ids for every line and outgoing call within: request_id, run, study, step, party."""
+    """Adds ids to every line and outgoing call inside: request_id, run, study, step, party."""
     before = _bound.set({**_bound.get(), **{key: value for key, value in ids.items() if value is not None}})
     try:
         yield
@@ -53,25 +53,25 @@ def bound(**ids: object) -> Iterator[None]:
 
 
 def request_id() -> str | None:
-    """The id of the request that is being worked on, if there is one."""
+    """The id of the current request, if there is one."""
     found = _bound.get().get("request_id")
     return None if found is None else str(found)
 
 
 def new_id(prefix: str = "") -> str:
-    """A fresh request id; `prefix` says what it belongs to, such as a run."""
+    """A fresh request id; `prefix` names what it belongs to, for example a run."""
     return f"{prefix[:40]}.{secrets.token_hex(4)}" if prefix else secrets.token_hex(8)
 
 
 def trace(request: httpx.Request) -> None:
-    """An event hook of httpx: the call carries the id of the work it is part of."""
+    """An httpx event hook that adds the current request id to a call."""
     if HEADER not in request.headers:
         found = request_id()
         request.headers[HEADER] = found if found is not None and _ID.fullmatch(found) else new_id()
 
 
 def say(log: logging.Logger, event: str, /, *, level: int = logging.INFO, **members: object) -> None:
-    """Log an event with its ids. Pre-conditions: no member is data; reasons are those of CapsErrors."""
+    """Log an event with its ids. Pre-conditions: no member is data; reasons come from CapsErrors."""
     if log.isEnabledFor(level):
         log.log(level, json.dumps({"event": event, **members}, default=str))
 
@@ -94,7 +94,7 @@ class JsonLines(logging.Formatter):
 
 
 def frames(error: BaseException) -> list[str]:
-    """Where an error came from, the innermost places last; file names and lines only."""
+    """The places an error passed through, innermost last; file names and lines only."""
     found = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
     return [f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno}" for frame in found]
 
@@ -114,14 +114,14 @@ def _members(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def level_of(text: str) -> str:
-    """A level by its name, in either case. Raises DomainError for another."""
+    """The level of this name, in either case. Raises DomainError if there is none."""
     if text.upper() not in LEVELS:
-        raise DomainError(f"CAPS_LOG_LEVEL is one of {', '.join(LEVELS)}")
+        raise DomainError(f"CAPS_LOG_LEVEL must be one of {', '.join(LEVELS)}")
     return text.upper()
 
 
 def set_up(service: str, name: str, *, level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Send every line of this process to `stream`, stderr by default, as JSON; uvicorn's lines, too."""
+    """Send every log line of this process, including uvicorn's, to `stream` (stderr by default) as JSON."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(service, name))
     root = logging.getLogger()

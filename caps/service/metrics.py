@@ -1,8 +1,8 @@
-"""Figures about a service for its operator, in Prometheus' text format at /metrics: one table of all there is.
+"""The metrics of a service for its operator, in Prometheus' text format at /metrics, defined in one table.
 
-Only the operator and the auditor of the service may read them, with a token (`authorization` of a scrape
-configuration). Labels hold route templates, ids, names of parties and populations, which are public in a study; never a
-path, a title or a value of a table. A family keeps at most `MOST` sets of labels.
+Only the operator and the auditor of the service may read them, with a token (`authorization` in a scrape
+configuration). Labels contain route templates, ids, and names of parties and populations, which are public in a study;
+never a path, a title or a value from a table. A family keeps at most `MOST` sets of labels.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from caps.service.tokens import Scope
 
 PATH = "/metrics"
 MOST = 200
-"""Sets of labels of one family. What comes later is counted under `other`, or left out if it is read."""
+"""The most sets of labels in one family. Further ones are counted under `other`, or left out if they are read."""
 OTHER = "other"
 _SECONDS = (0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 _SIZES_LAST = 30.0
-"""Seconds for which sizes on disk are not looked up again."""
+"""Seconds for which sizes on disk are cached."""
 
 log = logging.getLogger("caps.metrics")
 
@@ -41,7 +41,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # else a second seri
 
 @dataclass(frozen=True)
 class Family:
-    """Figures of one name. `read` ones are asked for when somebody looks, the others are counted as things happen."""
+    """The metrics of one name. Gauges and read counters are read on each scrape; the others count events."""
 
     name: str
     kind: Literal["counter", "histogram", "gauge", "read counter"]
@@ -50,34 +50,36 @@ class Family:
 
 
 FAMILIES = (
-    Family("caps_build_info", "gauge", "1; what runs here", ("service", "name", "version")),
-    Family("caps_ready", "gauge", "1 if /readyz says so"),
+    Family("caps_build_info", "gauge", "Always 1; labels say what runs here", ("service", "name", "version")),
+    Family("caps_ready", "gauge", "1 if /readyz reports ready"),
     Family("caps_requests", "counter", "Requests answered", ("route", "method", "status")),
     Family("caps_request_seconds", "histogram", "Time to answer a request", ("route",)),
     Family("caps_received_bytes", "counter", "Bytes of requests' bodies: tables, shares, documents", ("route",)),
-    Family("caps_retries", "counter", "Attempts that failed for a party out of reach, and were put off", ("party",)),
-    Family("caps_certificate_expiry_seconds", "gauge", "Seconds a certificate is valid yet", ("certificate",)),
-    Family("caps_certificate_renewals", "read counter", "Renewed certificates taken into service without a restart"),
+    Family("caps_retries", "counter", "Attempts postponed because a party was out of reach", ("party",)),
+    Family("caps_certificate_expiry_seconds", "gauge", "Seconds until a certificate expires", ("certificate",)),
+    Family("caps_certificate_renewals", "read counter", "Certificates renewed without a restart"),
     Family("caps_state_bytes", "gauge", "Bytes on disk below CAPS_STATE", ("part",)),
     Family("caps_disk_free_bytes", "gauge", "Free bytes of the file system of CAPS_STATE"),
     Family("caps_disk_bytes", "gauge", "Size of the file system of CAPS_STATE"),
-    Family("caps_metrics_errors", "counter", "Sources of figures that failed when they were read"),
+    Family("caps_metrics_errors", "counter", "Metric sources that failed when they were read"),
     Family("caps_studies", "gauge", "Studies known here", ("state",)),
     Family("caps_runs", "gauge", "Runs by state", ("state",)),
     Family("caps_run_waiting", "gauge", "1 for a run that waits for a party", ("run", "party")),
-    Family("caps_run_steps", "gauge", "Steps answered, of runs that have not ended", ("run",)),
+    Family("caps_run_steps", "gauge", "Steps answered in runs that have not ended", ("run",)),
     Family("caps_run_rounds", "gauge", "Rounds with the peers since this process began, of such runs", ("run",)),
     Family("caps_run_sent_bytes", "gauge", "Bytes sent to the peers since this process began, of such runs", ("run",)),
     Family("caps_steps", "counter", "Steps answered", ("kind",)),
     Family("caps_step_seconds", "histogram", "Time to answer a step, from its request on", ("kind",)),
     Family("caps_mesh_connected", "gauge", "1 if both peers are connected"),
     Family("caps_mesh_made", "read counter", "Meshes made since this process began"),
-    Family("caps_peer_trouble", "gauge", "1 if the last thing known of a peer is a trouble", ("peer",)),
+    Family("caps_peer_trouble", "gauge", "1 if the latest news of a peer is a failure", ("peer",)),
     Family("caps_ledger_records", "gauge", "Records of the ledger"),
-    Family("caps_ledger_sound", "gauge", "1 if the ledger's chain holds; 0: this server must not go on"),
-    Family("caps_ledger_rho_left", "gauge", "What studies of a population may still spend here", ("population",)),
+    Family("caps_ledger_sound", "gauge", "1 if the ledger's chain is intact; 0: this server must not go on"),
+    Family(
+        "caps_ledger_rho_left", "gauge", "What studies of a population may still spend on this server", ("population",)
+    ),
     Family("caps_contributions", "gauge", "Contributions by goal", ("goal",)),
-    Family("caps_pushed_bytes", "counter", "Bytes of shares that a server has taken", ("party",)),
+    Family("caps_pushed_bytes", "counter", "Bytes of shares that a server has accepted", ("party",)),
 )
 """Every name. Counters are exposed with `_total`, histograms with `_bucket`, `_sum` and `_count`."""
 
@@ -92,7 +94,7 @@ def exposed_names() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Reading:
-    """A figure as it is when somebody looks."""
+    """The current value of a metric."""
 
     name: str
     value: float
@@ -103,7 +105,7 @@ Source = Callable[[], Iterable[Reading]]
 
 
 class Metrics:
-    """The figures of one service."""
+    """The metrics of one service."""
 
     def __init__(self, service: str = "", name: str = "") -> None:
         self._registry = CollectorRegistry()
@@ -133,11 +135,11 @@ class Metrics:
         (histogram.labels(*values) if values else histogram).observe(seconds)
 
     def read(self, source: Source) -> None:
-        """Ask this source whenever somebody looks. One that fails is counted, and the others are shown."""
+        """Read this source on each scrape. If it fails, the failure is counted and other sources are still shown."""
         self._sources.append(source)
 
     def text(self) -> bytes:
-        """Everything, as Prometheus reads it."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _bounded(self, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -150,28 +152,28 @@ class Metrics:
         return values
 
     def readings(self) -> Iterator[Reading]:
-        """What the sources say now."""
+        """The current readings of all sources."""
         for source in list(self._sources):
             try:
                 yield from list(source())
-            except Exception as error:  # noqa: BLE001  says where, never what; figures must not end a service
+            except Exception as error:  # noqa: BLE001  logs where, never what; metrics must not end a service
                 logs.say(log, "a source of figures failed", level=logging.WARNING, error=type(error).__name__,
                          where=logs.frames(error))  # fmt: skip
                 self.count("caps_metrics_errors")
 
 
 class _Reader:
-    """What Prometheus' library asks when somebody looks."""
+    """The collector that Prometheus' library calls on each scrape."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def describe(self) -> list[Metric]:
-        """Nothing, so that sources are not asked before they are ready."""
+        """Nothing, so that sources are not read before they are ready."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The families that sources speak of."""
+        """The families of all readings."""
         found: dict[str, list[Reading]] = {}
         for reading in self._metrics.readings():
             found.setdefault(reading.name, []).append(reading)
@@ -186,19 +188,19 @@ class _Reader:
 
 
 def router(metrics: Metrics) -> APIRouter:
-    """The route, for operators and auditors. It is no part of the /v1 contract, so no OpenAPI document has it."""
+    """The route for operators and auditors. It is not part of the /v1 contract, so it is in no OpenAPI document."""
     routes = APIRouter()
 
     @routes.get(PATH, include_in_schema=False, dependencies=[Depends(Allow(scopes=[Scope.OPERATOR, Scope.AUDITOR]))])
     def show() -> Response:
-        """All figures, as text."""
+        """All metrics as text."""
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     return routes
 
 
 def sizes_of(state: Path, *, monotonic: Callable[[], float] = time.monotonic) -> Source:
-    """A source of what lies below CAPS_STATE and how much room is left. Parts are its first level's names."""
+    """A source of the sizes below CAPS_STATE, by first-level name, and of the free disk space."""
     cached: tuple[float, list[Reading]] | None = None
 
     def source() -> list[Reading]:

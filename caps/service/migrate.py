@@ -17,9 +17,9 @@ _DRAFT = "draft"
 
 
 def main(package: str, metadata: MetaData, arguments: Sequence[str] | None = None) -> int:
-    """Migrate the database of CAPS_DATABASE; with `draft TITLE`, print the revision that changed tables need instead.
+    """Migrate the database of CAPS_DATABASE; with `draft TITLE`, only print the revision that changed tables need.
 
-    2 if that cannot be done; the database is then as it was.
+    Returns 2 on failure, which leaves the database unchanged.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == [_DRAFT] and len(given) == 2:
@@ -43,5 +43,5 @@ def main(package: str, metadata: MetaData, arguments: Sequence[str] | None = Non
         sys.stderr.write(f"{error}\n")
         return 2
     told = f"the database is at revision {head}" + ("" if found == head else f"; it was {found or 'empty'}")
-    sys.stdout.write(told + ("\n" if copy is None else f". As it was before: {copy}\n"))
+    sys.stdout.write(told + ("\n" if copy is None else f". A copy from before is in {copy}\n"))
     return 0

@@ -1,9 +1,9 @@
-"""The revisions of a service's tables: each a file in the service's package `migrations`, applied in order by Alembic.
+"""The revisions of a service's tables: files in the service's package `migrations`, applied in order by Alembic.
 
-A service starts on an empty database, whose tables are made, or on one at the revision it was written for. Any other is
-refused: an older one until its operator has run `python -m services.SERVICE.migrations`, and a newer one for good. A
-migration is one transaction; a SQLite file is copied first, to `FILE.before-REVISION`, and there is no way back but
-that copy. Who forgets keys must remove such copies as well: `discard_backups`.
+A service starts on an empty database, whose tables it creates, or on one at the revision it needs. It refuses any
+other: an older one until the operator has run `python -m services.SERVICE.migrations`, a newer one always. A migration
+is one transaction. A SQLite file is first copied to `FILE.before-REVISION`, and this copy is the only way back. Code
+that forgets keys must also remove such copies: `discard_backups`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 class DatabaseRefused(LocalError):
-    """The database is out of reach, is not durable, or has the tables of another version: the service must not run."""
+    """The database is out of reach, not durable, or has the tables of another version: the service must not run."""
 
 
 def prepare(engine: Engine, package: str) -> None:
-    """Make the tables of an empty database. Raises DatabaseRefused if there are some of another revision."""
+    """Create the tables of an empty database. Raises DatabaseRefused if it has tables of another revision."""
     scripts = _scripts(package)
     with engine.begin() as connection:
         found, head = _found(connection, scripts), _head(scripts)
@@ -58,12 +58,12 @@ def prepare(engine: Engine, package: str) -> None:
         elif found != head:
             raise DatabaseRefused(
                 f"the database is at revision {found} and this software at {head}: "
-                f"stop the service and run `python -m {package}`, which migrates it"
+                f"stop the service and migrate it with `python -m {package}`"
             )
 
 
 def upgrade(engine: Engine, package: str) -> tuple[str | None, str, Path | None]:
-    """Bring a database to this software's revision, in one transaction: the one before, this one, and the copy."""
+    """Migrate a database in one transaction. Returns its previous revision, its new one, and the path of the copy."""
     scripts = _scripts(package)
     with engine.begin() as connection:
         found, head = _found(connection, scripts), _head(scripts)
@@ -76,7 +76,7 @@ def upgrade(engine: Engine, package: str) -> tuple[str | None, str, Path | None]
 
 
 def discard_backups(engine: Engine) -> None:
-    """Unlink the copies that migrations left: they hold keys which have been forgotten since."""
+    """Unlink the copies that migrations left, because they contain keys that have since been forgotten."""
     path = _file(engine)
     if path is not None:
         for copy in path.parent.glob(f"{path.name}.before-*"):
@@ -84,7 +84,7 @@ def discard_backups(engine: Engine) -> None:
 
 
 def draft(package: str, metadata: MetaData, title: str) -> str:
-    """The text of the revision that takes the latest one to `metadata`, for a developer to judge and to keep."""
+    """The text of a revision that changes the latest one to `metadata`, for a developer to review."""
     scripts = _scripts(package)
     engine = create_engine("sqlite://")
     with engine.begin() as connection:
@@ -116,24 +116,24 @@ def _head(scripts: ScriptDirectory) -> str:
 
 
 def _found(connection: Connection, scripts: ScriptDirectory) -> str | None:
-    """The database's revision, which is one of ours; None if it is empty."""
+    """The database's revision, which this software knows; None if it is empty."""
     found = MigrationContext.configure(connection).get_current_revision()
     if found is None:
         if inspect(connection).get_table_names():
             raise DatabaseRefused(
-                "the database has tables but no revision: another program made them, or a version without"
+                "the database has tables but no revision: another program made them, or a version before revisions"
             )
         return None
     if found not in {script.revision for script in scripts.walk_revisions()}:
         raise DatabaseRefused(
             f"the database is at revision {found}, which this software does not know; it is at {_head(scripts)}: "
-            "a newer version has written the database, or another service"
+            "a newer version or another service has written the database"
         )
     return found
 
 
 def _apply(connection: Connection, scripts: ScriptDirectory) -> None:
-    """All revisions that are missing, within the connection's transaction."""
+    """Apply all missing revisions in the connection's transaction."""
     with EnvironmentContext(Config(), scripts, fn=lambda found, _: scripts._upgrade_revs("head", found)) as environment:
         environment.configure(connection=connection, transactional_ddl=True)
         environment.run_migrations()
@@ -145,7 +145,7 @@ def _file(engine: Engine) -> Path | None:
 
 
 def _back_up(engine: Engine, head: str) -> Path | None:
-    """Copy a SQLite file. The caller's transaction has the write lock and has written nothing: the copy is whole."""
+    """Copy a SQLite file. The caller's transaction has the write lock and has written nothing: the copy is complete."""
     path = _file(engine)
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""Run an application over TLS 1.3, with the client's certificate where handlers find it. uvicorn itself hides it."""
+"""Run an application over TLS 1.3 and pass the client's certificate to its handlers, which uvicorn does not do."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from caps.wire import media
 from caps.wire.problems import Kind
 
 HEAD_TIMEOUT = 20.0
-"""Seconds within which a request's first line and headers must have come. uvicorn would wait for ever."""
+"""Seconds within which a request's first line and headers must arrive. uvicorn would wait forever."""
 STOP_TIMEOUT = 10
-"""Seconds that requests may still take when the service is told to stop."""
+"""Seconds that open requests may still take when the service stops."""
 WATCH_EVERY = 60.0
-"""Seconds between two looks at the certificate's files. A handshake looks by itself; this is for the log."""
+"""Seconds between checks of the certificate's files. Handshakes check them too; this is for the log."""
 WARN_EVERY = 86400.0
 
 log = logging.getLogger("caps.trust.tls")
 
 
 class CertificateProtocol(H11Protocol):
-    """HTTP/1.1 as uvicorn speaks it; each request's ASGI scope carries the certificate of its connection."""
+    """uvicorn's HTTP/1.1, with the connection's certificate in the ASGI scope of each request."""
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Remember who connected."""
+        """Store the client's certificate."""
         super().connection_made(transport)
         connection = transport.get_extra_info("ssl_object")
         certificate = connection.getpeercert(True) if isinstance(connection, ssl.SSLObject) else None
@@ -55,18 +55,18 @@ class CertificateProtocol(H11Protocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """As the base class, but whoever sends a request's head drop by drop has no more time than others."""
+        """Does what the base class does; a client that sends a request's head slowly gets no extra time."""
         super().data_received(data)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As the base class."""
+        """Does what the base class does, and cancels the deadline."""
         super().connection_lost(exc)
         if self._deadline is not None:
             self._deadline.cancel()
 
     def shutdown(self) -> None:
-        """As the base class, but nobody waits for the TLS goodbye of a client whose connection is idle."""
+        """Does what the base class does, without waiting for the TLS close of an idle connection."""
         idle = self.cycle is None or self.cycle.response_complete
         super().shutdown()
         if idle:
@@ -87,7 +87,7 @@ class CertificateProtocol(H11Protocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """What is not HTTP gets a problem, too."""
+        """Answers invalid HTTP with a problem."""
         document = Problem(Kind.MALFORMED, msg).document(secrets.token_hex(8))
         body = json.dumps(document).encode()
         headers = [
@@ -95,14 +95,14 @@ class CertificateProtocol(H11Protocol):
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
         ]
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer is under way
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else a response is in progress
             for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event))
         self.transport.close()
 
 
 def _with_certificate(inner: ASGIApp, certificate: bytes | None) -> ASGIApp:
-    """An application that is shown a connection's certificate, for as long as it is valid."""
+    """An application that sees the connection's certificate for as long as it is valid."""
     end = None if certificate is None else x509.load_der_x509_certificate(certificate).not_valid_after_utc
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,7 +138,7 @@ def make_server(app: FastAPI, credentials: Credentials, *, host: str, port: int)
 
 
 def serve(app: FastAPI, credentials: Credentials, *, host: str, port: int) -> None:
-    """Serve until told to stop by SIGINT or SIGTERM. SIGHUP: look at the certificate's files at once."""
+    """Serve until SIGINT or SIGTERM. SIGHUP makes it check the certificate's files at once."""
     server = make_server(app, credentials, host=host, port=port)
     assert isinstance(server.config.ssl, RenewedContext)
     watch = CertificateWatch(server.config.ssl)
@@ -148,7 +148,7 @@ def serve(app: FastAPI, credentials: Credentials, *, host: str, port: int) -> No
 
 
 def begin(service: str, work: Callable[[], None]) -> int:
-    """A service's process: what it writes is its owner's alone, and settings of no use end in one line and 2."""
+    """Run a service, whose files only its owner can read. Returns 2 after a one-line message if settings are bad."""
     os.umask(0o077)
     try:
         work()
@@ -159,7 +159,7 @@ def begin(service: str, work: Callable[[], None]) -> int:
 
 
 class CertificateWatch(threading.Thread):
-    """Looks at the files now and then, and says in the log, once a day, that a certificate ends soon."""
+    """Checks the files regularly, and logs once a day that a certificate expires soon."""
 
     def __init__(self, context: RenewedContext) -> None:
         super().__init__(name="certificate-watch", daemon=True)
@@ -167,11 +167,11 @@ class CertificateWatch(threading.Thread):
         self._nudge = threading.Event()
 
     def look_now(self) -> None:
-        """From a signal's handler, which may not wait for a lock."""
+        """Check now; for a signal handler, which must not wait for a lock."""
         self._nudge.set()
 
     def run(self) -> None:
-        """For ever."""
+        """Check forever."""
         left = 0.0
         while True:
             self._context.renew()
@@ -182,7 +182,7 @@ class CertificateWatch(threading.Thread):
             left -= WATCH_EVERY
 
     def warned(self, now: datetime) -> bool:
-        """Whether there was something to warn of."""
+        """Logs a warning if the certificate expires soon, and returns whether it did."""
         end = self._context.not_after
         if end - now >= RENEW_WITHIN:
             return False

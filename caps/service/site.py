@@ -1,11 +1,11 @@
-"""A party's site: the directory with its keys, who it is, and how it calls others.
+"""A party's site: the directory with its keys, its identity, and how it calls others.
 
-    CAPS_HOME/certificate.pem private-key.pem authority.pem   TLS: who the party is to machines
-    CAPS_HOME/signing-key.pem                                 Ed25519: what it signs
-    CAPS_HOME/tokens.json                                     people who may ask, as digests
+    CAPS_HOME/certificate.pem private-key.pem authority.pem   TLS identity
+    CAPS_HOME/signing-key.pem                                 Ed25519 key for signatures
+    CAPS_HOME/tokens.json                                     digests of people's tokens
     CAPS_HOME/policy.yaml                                     an MPC server's own rules
 
-A party's role and name are those of its certificate, and stand nowhere else.
+A party's role and name come from its certificate and are stored nowhere else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from caps.wire.problems import Kind
 
 @dataclass(frozen=True)
 class Settings:
-    """Where a service finds its things. Only `from_environment` reads the environment."""
+    """A service's directories, address and database. Only `from_environment` reads the environment."""
 
     home: Path
     data: Path
@@ -47,9 +47,9 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """CAPS_HOME; and CAPS_STATE, CAPS_LISTEN (host:port), CAPS_DATABASE (a URL), CAPS_LOG_LEVEL: with defaults."""
+        """Reads CAPS_HOME and the optional CAPS_STATE, CAPS_LISTEN (host:port), CAPS_DATABASE (URL), CAPS_LOG_LEVEL."""
         if "CAPS_HOME" not in environment:
-            raise DomainError("CAPS_HOME must name the directory with this party's keys")
+            raise DomainError("CAPS_HOME is not set; set it to the directory with this party's keys")
         home = Path(environment["CAPS_HOME"]).absolute()
         data = Path(environment.get("CAPS_STATE", home / "state")).absolute()
         host, colon, port = environment.get("CAPS_LISTEN", "127.0.0.1:8443").rpartition(":")
@@ -70,7 +70,7 @@ class Site:
         self.credentials = Credentials.of(home)
         roles = pki.role_uris(pki.read_certificate(self.credentials.certificate))
         if len(roles) != 1 or not roles[0].startswith(f"caps:{role}/"):
-            raise DomainError(f"{self.credentials.certificate}: a certificate with one role, {role}, is needed")
+            raise DomainError(f"{self.credentials.certificate}: the certificate must have one role, {role}")
         self.role = role
         self.name = roles[0].partition("/")[2]
         self.signing_key = signing.read_signing_key(home / SIGNING_KEY)
@@ -91,7 +91,7 @@ class Site:
         return self.clock()
 
     def instant(self) -> str:
-        """The time as documents spell it."""
+        """The time in the format of documents."""
         return instant(self.clock())
 
     def is_me(self, party: Party) -> bool:
@@ -112,20 +112,20 @@ class Site:
         return httpx.Client(base_url=url, verify=context, timeout=timeout, trust_env=False, event_hooks=hooks)
 
     def expiries(self) -> dict[str, datetime]:
-        """Until when the own certificate and the authority's are valid, as the files say now."""
+        """When this party's certificate and the authority's expire, according to the current files."""
         stamp = self.credentials.stamp()
         if self._expiries is None or self._expiries[0] != stamp:
             files = {"own": self.credentials.certificate, "authority": self.credentials.authority}
             try:
                 ends = {name: pki.read_certificate(path).not_valid_after_utc for name, path in files.items()}
-            except (OSError, ValueError):  # being renewed at this moment
+            except (OSError, ValueError):  # perhaps being renewed
                 return {} if self._expiries is None else self._expiries[1]
             self._expiries = stamp, ends
         return self._expiries[1]
 
     def expired(self) -> list[str]:
-        """Reasons not to be ready: certificates that nobody accepts any more."""
-        names = {"own": "the certificate of this party", "authority": "the authority's certificate"}
+        """Reasons not to be ready: expired certificates."""
+        names = {"own": "this party's certificate", "authority": "the authority's certificate"}
         return [
             f"{names[name]} expired on {end:%Y-%m-%d %H:%M} UTC: renew it, see docs/operations.md"
             for name, end in self.expiries().items()
@@ -140,10 +140,10 @@ class Site:
 
 
 def confirm(caller: Caller, party: Server | Coordinator | Holder) -> Machine:
-    """The machine behind a caller, which must be this party of the manifest: role, name and key."""
+    """The machine behind a caller. Raises a problem unless it has this party's role, name and key."""
     found = machine(caller)
     if f"caps:{found.role}/{found.name}" != party.role:
-        raise Problem(Kind.FORBIDDEN, f"this is for {party.role}, not for {caller}")
+        raise Problem(Kind.FORBIDDEN, f"only {party.role} may do this, not {caller}")
     if found.pin != party.pin:
-        raise Problem(Kind.FORBIDDEN, f"{party.role} has another key than the study's")
+        raise Problem(Kind.FORBIDDEN, f"{party.role} does not have the key that the study names")
     return found

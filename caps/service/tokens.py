@@ -1,7 +1,7 @@
-"""Bearer tokens of people: scoped, expiring, stored only as digests.
+"""Bearer tokens for people: scoped, expiring, stored only as digests.
 
 A token is `caps_<id>_<secret>`; the secret has 256 random bits, so its plain SHA-256 is safe to store. The file is read
-again whenever it changes, so that a token can be revoked while a service runs.
+again whenever it changes, so a token can be revoked while a service runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True)
 class Person:
-    """Whom a token stands for."""
+    """The person that a token belongs to."""
 
     name: str
     scopes: frozenset[Scope]
@@ -52,9 +52,9 @@ class Tokens:
         self._records: dict[str, dict[str, object]] = {}
 
     def create(self, name: str, scopes: Collection[Scope], *, expires: datetime) -> str:
-        """A new token, returned this once."""
+        """Creates a token and returns it; it cannot be shown again."""
         if not scopes or not name or expires.tzinfo is None:
-            raise DomainError("a token has a name, scopes and a time with a timezone at which it expires")
+            raise DomainError("a token must have a name, scopes and an expiry time with a timezone")
         identity, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
         record: dict[str, object] = {
             "name": name,
@@ -67,7 +67,7 @@ class Tokens:
         return f"caps_{identity}_{secret}"
 
     def revoke(self, identity: str) -> None:
-        """Forget a token. Raises DomainError if there is none of that id."""
+        """Removes a token. Raises DomainError if there is no token with this id."""
         with self._alone():
             if identity not in self._records:
                 raise DomainError(f"there is no token {identity}")
@@ -82,7 +82,7 @@ class Tokens:
         }
 
     def find(self, token: str, now: datetime) -> Person | None:
-        """Whom a token stands for; None if it is unknown, altered or expired."""
+        """The person that a token belongs to; None if it is unknown, altered or expired."""
         match = _TOKEN.fullmatch(token)
         if match is None:
             return None
@@ -108,12 +108,12 @@ class Tokens:
             try:
                 self._records = json.loads(self._path.read_bytes())
             except ValueError:
-                raise DomainError(f"{self._path}: not JSON") from None
+                raise DomainError(f"{self._path}: not valid JSON") from None
             self._stamp = stamp
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else changes the file meanwhile: the command and a service may do so at once."""
+        """Locks the file, which the command and a service may change at the same time."""
         descriptor = os.open(self._path.with_name(f".{self._path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

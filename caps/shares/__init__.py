@@ -1,1 +1,1 @@
-"""Numbers split among servers: the rings, the randomness servers have in common, dealing and putting together."""
+"""Secret sharing: rings, the servers' common randomness, dealing and reconstruction."""

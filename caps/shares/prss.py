@@ -1,11 +1,11 @@
-"""Pseudorandom secret sharing: randomness that parties share without talking (Cramer, Damgard and Ishai 2005).
+"""Pseudorandom secret sharing: randomness that parties share without communication (Cramer, Damgard and Ishai 2005).
 
 Whoever holds a component of sharings also holds a key of that component. Expanding the same key under the same label
 gives all its holders the same words, so a sharing of a random value costs nothing.
 
 Key schedule: pair secret -> HKDF-SHA256 -> component key -> keyed BLAKE2b of the label -> AES-128-CTR key, counter 0.
 One label therefore yields one stream, and two labels never share an AES key. Draws of up to 64 bytes are BLAKE2b's own
-output, for setting up a cipher costs more than they do.
+output, because setting up a cipher costs more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COUNTER_ZERO = bytes(16)
 def expand(seed: bytes, label: bytes, shape: tuple[int, ...], ring: Ring) -> Words:
     """Uniform ring elements of `shape`, a deterministic function of (seed, label)."""
     if len(seed) != SEED_BYTES:
-        raise DomainError(f"a seed is {SEED_BYTES} bytes, not {len(seed)}")
+        raise DomainError(f"a seed must have {SEED_BYTES} bytes, not {len(seed)}")
     size = ring.itemsize * prod(shape)
     if size <= _SHORT_BYTES:
         stream = hashlib.blake2b(label, key=seed, digest_size=_SHORT_BYTES, person=_SHORT_PERSON).digest()[:size]
@@ -46,7 +46,7 @@ def expand(seed: bytes, label: bytes, shape: tuple[int, ...], ring: Ring) -> Wor
 def component_key(pair_secret: bytes, component: int, scope: bytes) -> bytes:
     """The key of one component, derived from the secret its two holders share; `scope` names the session."""
     if len(pair_secret) != SEED_BYTES:
-        raise DomainError(f"a pair's secret is {SEED_BYTES} bytes, not {len(pair_secret)}")
+        raise DomainError(f"a pair's secret must have {SEED_BYTES} bytes, not {len(pair_secret)}")
     info = _COMPONENT_KEY + bytes([component]) + scope
     return HKDF(algorithm=SHA256(), length=SEED_BYTES, salt=None, info=info).derive(pair_secret)
 
@@ -64,7 +64,7 @@ class Prss:
     def claim(self, label: bytes) -> None:
         """Mark a label as used. Raises LabelReused the second time."""
         if label in self._used:
-            raise LabelReused(f"label {label.decode()} was used before")
+            raise LabelReused(f"label {label.decode()} has already been used")
         self._used.add(label)
 
     def replicated(self, label: bytes, shape: tuple[int, ...], ring: Ring) -> tuple[Words, ...]:
@@ -79,9 +79,9 @@ class Prss:
 
 
 def expand_stream(seed: bytes, label: bytes, size: int) -> Callable[[int], bytes]:
-    """The `size` bytes behind expand()'s words, piece by piece: each call returns as many further ones as asked for."""
+    """The `size` bytes of expand()'s words, piece by piece: each call returns the next bytes, as many as requested."""
     if len(seed) != SEED_BYTES:
-        raise DomainError(f"a seed is {SEED_BYTES} bytes, not {len(seed)}")
+        raise DomainError(f"a seed must have {SEED_BYTES} bytes, not {len(seed)}")
     if size <= _SHORT_BYTES:
         short = hashlib.blake2b(label, key=seed, digest_size=_SHORT_BYTES, person=_SHORT_PERSON).digest()[:size]
         return io.BytesIO(short).read

@@ -1,7 +1,7 @@
-"""The rings Z_2^k that shares live in, as numpy dtypes: arithmetic wraps because the machine's does.
+"""The rings Z_2^k of shares, as numpy dtypes: arithmetic wraps because machine arithmetic does.
 
-Z_2^64 is where protocols compute. The smaller rings carry row-level columns: a count of at most 65,535 rows needs
-no more than 16 bits, so uploads, storage and products are four times smaller; 24 bits are enough for larger tables
+Protocols compute in Z_2^64. The smaller rings are for row-level columns: a count of at most 65,535 rows needs no more
+than 16 bits, so uploads, storage and products are four times smaller; 24 bits are enough for larger tables
 (docs/adr/0003).
 """
 
@@ -27,7 +27,7 @@ PLANE = np.dtype("<u8")
 class Ring:
     """Z_2^bits, held in little-endian unsigned words of at least that width.
 
-    Higher bits of a word mean nothing: sums and products of words are right modulo 2^bits whatever they are.
+    Higher bits of a word have no meaning: sums and products of words are correct modulo 2^bits whatever they are.
     """
 
     bits: int
@@ -40,20 +40,20 @@ class Ring:
 
     @property
     def spare(self) -> int:
-        """Bits of a word that mean nothing."""
+        """The number of bits of a word that have no meaning."""
         return 8 * self.dtype.itemsize - self.bits
 
     def encode(self, values: npt.ArrayLike) -> Words:
-        """Integers, taken modulo 2^bits. Anything but integers is refused: it would be rounded silently."""
+        """Integers modulo 2^bits. Raises ShareError for anything else, which would be rounded silently."""
         array = np.asarray(values)
         if array.dtype == bool:
             return array.astype(self.dtype)
         if array.dtype.kind not in "iu":
-            raise ShareError(f"Z_2^{self.bits} holds integers, not {array.dtype}")
+            raise ShareError(f"elements of Z_2^{self.bits} must be integers, not {array.dtype}")
         return self.reduce(array.astype(self.dtype, copy=False))
 
     def reduce(self, words: Words) -> Words:
-        """The same elements with zeros for bits that mean nothing."""
+        """The same elements with the meaningless bits set to 0."""
         return words & self.dtype.type((1 << self.bits) - 1) if self.spare else words
 
     def signed(self, words: Words) -> npt.NDArray[np.signedinteger[Any]]:
@@ -73,13 +73,13 @@ class Ring:
         return packed.tobytes()
 
     def from_bytes(self, data: bytes) -> Words:
-        """What to_bytes() was given, flat."""
+        """The inverse of to_bytes(), as a flat array."""
         if self.itemsize == self.dtype.itemsize:
             return np.frombuffer(data, self.dtype)
         return self.read((len(data) // self.itemsize,), [data])
 
     def read(self, shape: tuple[int, ...], pieces: Iterable[bytes]) -> Words:
-        """As from_bytes(), of bytes that come in pieces, cut anywhere: only the words are in memory as a whole."""
+        """Like from_bytes(), for bytes in pieces cut anywhere: only the words are in memory as a whole."""
         words = np.zeros(shape, self.dtype)
         octets = self._octets(words)
         expected, read, rest = words.size * self.itemsize, 0, b""
@@ -93,11 +93,11 @@ class Ring:
             arrived = np.frombuffer(data, np.uint8, whole * self.itemsize).reshape(whole, self.itemsize)
             _copy_octets(arrived, octets[start : start + whole])
         if read != expected:
-            raise ShareError(f"{shape} elements of {self!r} are {expected} bytes, not {read}")
+            raise ShareError(f"an array of shape {shape} over {self!r} has {expected} bytes, not {read}")
         return words
 
     def _octets(self, words: Words) -> npt.NDArray[np.uint8]:
-        """One row for each word: the bytes that travel."""
+        """One row for each word: its bytes on the wire."""
         return words.reshape(-1).view(np.uint8).reshape(words.size, self.dtype.itemsize)[:, : self.itemsize]
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class Ring:
 
 
 def _copy_octets(source: npt.NDArray[np.uint8], target: npt.NDArray[np.uint8]) -> None:
-    """target = source. Where words are wider than what travels, by columns: numpy is slow to copy rows of 3 bytes."""
+    """Copies source to target, by columns if words are wider than on the wire: numpy copies rows of 3 bytes slowly."""
     if source.flags.c_contiguous and target.flags.c_contiguous:
         target[...] = source
     else:
@@ -118,22 +118,22 @@ Z16 = Ring(16, np.dtype("<u2"))
 Z32 = Ring(32, np.dtype("<u4"))
 Z64 = Ring(64, np.dtype("<u8"))
 RINGS = {ring.bits: ring for ring in (Z8, Z16, Z32, Z64)}
-"""Rings with machine words of their own, which protocols compute in."""
+"""Rings with their own machine words, in which protocols compute."""
 _BY_DTYPE = {ring.dtype: ring for ring in RINGS.values()}
 
 Z22 = Ring(22, Z32.dtype)
-"""Where columns of large tables are counted: such a word, centred, is one exact factor of a product in doubles."""
+"""The ring in which columns of large tables are counted: a centred word is one exact factor of a product in doubles."""
 Z24 = Ring(24, Z32.dtype)
-"""Where columns of large tables are shared: whole bytes for Z_2^22. Servers compute on them as words of Z_2^32."""
+"""The ring in which columns of large tables are shared: whole bytes for Z_2^22. Servers compute in Z_2^32."""
 SHARED_RINGS = {**RINGS, Z24.bits: Z24}
-"""Rings in which vectors travel and rest."""
+"""Rings in which vectors are sent and stored."""
 
 
 def ring_of(words: Words) -> Ring:
-    """The ring whose words these are."""
+    """The ring of these words."""
     ring = _BY_DTYPE.get(words.dtype)
     if ring is None:
-        raise ShareError(f"no ring is held in {words.dtype}; use one of {sorted(d.name for d in _BY_DTYPE)}")
+        raise ShareError(f"no ring has words of {words.dtype}; use one of {sorted(d.name for d in _BY_DTYPE)}")
     return ring
 
 

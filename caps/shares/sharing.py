@@ -25,7 +25,7 @@ from caps.shares.ring import Ring, Words, ring_of
 
 COMPONENT_LABEL = b"caps/v1/deal/component"
 _PIECE_BYTES = 3 << 19
-"""Whole words of every ring."""
+"""A whole number of words of every ring."""
 
 
 class Algebra(Enum):
@@ -51,7 +51,7 @@ class Seeded:
     component: int
 
     def words(self, shape: tuple[int, ...], ring: Ring) -> Words:
-        """The component's words, expanded piece by piece: nothing else of their size is held."""
+        """The component's words, expanded piece by piece, so nothing else of their size is in memory."""
         size = prod(shape) * ring.itemsize
         stream = expand_stream(self.seed, COMPONENT_LABEL + bytes([self.component]), size)
         starts = range(0, size, _PIECE_BYTES)
@@ -65,7 +65,7 @@ class Explicit:
     vector: Words
 
     def words(self, shape: tuple[int, ...], ring: Ring) -> Words:
-        """The component's words; refused if they are not what the header promised."""
+        """The component's words. Raises ShareError if they do not have this shape and ring."""
         if self.vector.shape != shape or self.vector.dtype != ring.dtype:
             raise ShareError(f"expected {shape} elements of {ring!r}, found {self.vector.shape} of {self.vector.dtype}")
         return self.vector
@@ -102,7 +102,7 @@ def deal(
 ) -> tuple[DealtShare, ...]:
     """Split an array, a share for each server. `entropy(n)` returns n fresh random bytes: `secrets.token_bytes`.
 
-    `ring`, if it is not that of the words' dtype, is a smaller one that they are elements of.
+    `ring` is by default that of the words' dtype; it may be a smaller one that contains them.
     """
     ring = ring_of(values) if ring is None else ring
     seeds = [entropy(SEED_BYTES) for _ in scheme.seeded]

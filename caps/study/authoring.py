@@ -1,4 +1,4 @@
-"""Help for whoever writes a manifest: a commented file to begin with, and every error of a file with its place."""
+"""Help for authors of a manifest: a commented template, and every error in a file with its place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from caps.study.policy import Policy
 from caps.trust.cards import Card
 
 MAX_TEXT = 4 << 20
-"""Characters of a manifest's file."""
+"""The most characters in a manifest's file."""
 Place: TypeAlias = tuple[str | int, ...]
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
@@ -44,7 +44,7 @@ class Remark:
         return self.render(self.source)
 
     def render(self, source: str) -> str:
-        """One line, as compilers write it, and the hint on a second."""
+        """One line in the format of a compiler's messages, and the hint on a second line."""
         where = f"{self.place}: " if self.place else ""
         text = f"{source}:{self.line}:{self.column}: {self.severity}: {where}{self.message}"
         return f"{text}\n    {self.hint}" if self.hint else text
@@ -69,7 +69,7 @@ def load(text: str, source: str = "manifest") -> Manifest:
 def check(text: str, source: str = "manifest") -> list[Remark]:
     """All that is wrong with a YAML or JSON text, in its order; then warnings about what is allowed but doubtful.
 
-    What follows from several parts together is only said of parts that are sound by themselves.
+    Errors that involve several parts are only reported if each of the parts is valid by itself.
     """
     return [replace(remark, source=source) for remark in _examined(text)[0]]
 
@@ -111,12 +111,12 @@ class _NotReadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Where each part of a file stands."""
+    """The position of each part of a file."""
 
     root: yaml.Node | None
 
     def at(self, place: Place) -> tuple[int, int]:
-        """Line and column of a part, or of the nearest that encloses it."""
+        """Line and column of a part, or of the nearest enclosing part."""
         node = self.root
         if node is None:
             return 0, 0
@@ -155,15 +155,15 @@ def _parsed(text: str) -> tuple[_Marks, object]:
         for event in yaml.parse(text, yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
                 mark = event.start_mark
-                raise _NotReadable("anchors (&) and aliases (*) have no place here", mark.line + 1, mark.column + 1)
+                raise _NotReadable("anchors (&) and aliases (*) are not allowed", mark.line + 1, mark.column + 1)
         return _Marks(yaml.compose(text, yaml.SafeLoader)), yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        hint = "indentation is by spaces; a text with ': ' or '#' in it needs quotes"
+        hint = "indent with spaces, and put text that contains ': ' or '#' in quotes"
         raise _NotReadable(f"not YAML: {error.problem or error.context}", line, column, hint) from None
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise _NotReadable("not YAML, nor JSON, in UTF-8") from None
+        raise _NotReadable("neither YAML nor JSON in UTF-8") from None
 
 
 def _parsed_json(text: str) -> tuple[_Marks, object]:
@@ -175,7 +175,7 @@ def _parsed_json(text: str) -> tuple[_Marks, object]:
         raise _NotReadable("not JSON" if found else str(error), line, column) from None
     try:
         return _Marks(yaml.compose(text.replace("\t", " "), yaml.SafeLoader)), value
-    except (yaml.YAMLError, ValueError, RecursionError):  # JSON all the same: only the lines are lost
+    except (yaml.YAMLError, ValueError, RecursionError):  # it is JSON nevertheless; only line numbers are lost
         return _Marks(None), value
 
 
@@ -265,20 +265,23 @@ def _real_place(loc: tuple[int | str, ...], value: Any) -> Place:
 
 
 _PATTERNS: dict[str, tuple[str, str]] = {
-    "pin": ("must be 64 hexadecimal digits", "it stands in the party's card.json, which `caps pki card` writes"),
+    "pin": ("must be 64 hexadecimal digits", "copy it from the party's card.json, which `caps pki card` writes"),
     "signing_key": (
         "must be 64 hexadecimal digits",
-        "it stands in the party's card.json, which `caps pki card` writes",
+        "copy it from the party's card.json, which `caps pki card` writes",
     ),
-    "url": ("must be https:// and a host, with a port if need be, and nothing after it", "https://s1.example.org:8443"),
-    "mesh": ("must be host:port", "s1.example.org:9443"),
+    "url": (
+        "must be https:// and a host, with an optional port and no path",
+        "for example https://s1.example.org:8443",
+    ),
+    "mesh": ("must be host:port", "for example s1.example.org:9443"),
     "name": (
         "must be 1 to 63 letters, digits, dots, dashes or underscores, beginning with a letter or digit",
-        "it is the name in the party's certificate",
+        "use the name in the party's certificate",
     ),
     "population": (
         "must be 1 to 63 letters, digits, dots, dashes or underscores, beginning with a letter or digit",
-        "studies of the same persons must give the same name, for they share one privacy budget",
+        "studies of the same persons must use the same name, because they share one privacy budget",
     ),
 }
 
@@ -291,9 +294,9 @@ def _explained(error: ErrorDetails, place: Place) -> tuple[str, str]:
         case "missing":
             return "is missing", ""
         case "extra_forbidden":
-            return "is not a member known here", f"allowed here: {', '.join(_members(place[:-1]))}"
+            return "is not a known member", f"allowed here: {', '.join(_members(place[:-1]))}"
         case "union_tag_not_found":
-            return f"must say its {context['discriminator']}", ""
+            return f"must have the member {context['discriminator']}", ""
         case "union_tag_invalid":
             return f"its {context['discriminator']} must be one of {context['expected_tags']}", ""
         case "string_pattern_mismatch" if last in _PATTERNS:
@@ -303,13 +306,13 @@ def _explained(error: ErrorDetails, place: Place) -> tuple[str, str]:
         case "string_type":
             return "must be text", "put it in quotes"
         case "int_type" | "int_from_float" | "int_parsing":
-            return "must be a whole number", "without quotes" if isinstance(error["input"], str) else ""
+            return "must be a whole number", "remove the quotes" if isinstance(error["input"], str) else ""
         case "bool_type" | "bool_parsing":
             return "must be true or false", ""
         case "tuple_type" | "list_type":
             return "must be a list", ""
         case "dict_type" | "model_type" | "model_attributes_type":
-            return "must have members, each on a line of its own", ""
+            return "must have members, each on its own line", ""
         case "too_short" | "too_long" if last == "servers":
             return "must be the three servers S1, S2 and S3", ""
         case "value_error":
@@ -324,7 +327,7 @@ def _members(place: Place) -> list[str]:
     node: dict[str, Any] = schema
     for step in place:
         node = node["items"] if isinstance(step, int) else node["properties"][step]
-        if "oneOf" in node:  # kinds of a column: told apart by a member, and what one of them has may be meant
+        if "oneOf" in node:  # kinds of a column: the author may mean a member of any of them
             kinds = [schema["$defs"][option["$ref"].rpartition("/")[2]]["properties"] for option in node["oneOf"]]
             node = {"properties": {name: part for kind in kinds for name, part in kind.items()}}
         options = [option for option in node.get("anyOf", [node]) if option.get("type") != "null"]
@@ -376,32 +379,35 @@ def _warnings(manifest: Manifest, marks: _Marks) -> Iterator[Remark]:
     capacities = sum(holder.capacity or 0 for holder in manifest.holders)
     rows = privacy.rows or manifest.schema_.rows or (alignment.slots if alignment else capacities) or None
     if rows is not None and privacy.exact_delta * rows >= 1:
-        hint = f"choose one far below {float(Fraction(1, rows)):.1g}, such as {float(Fraction(1, 100 * rows)):.0e}"
+        hint = (
+            f"choose a delta far below {float(Fraction(1, rows)):.1g}, for example {float(Fraction(1, 100 * rows)):.0e}"
+        )
         yield warn(("privacy", "delta"), f"{privacy.delta} is not below 1 / {rows} rows", hint)
     elif privacy.exact_delta > Fraction(1, 10_000):
         yield warn(("privacy", "delta"), f"{privacy.delta} is large", "it should be far below 1 / number of rows")
     if not manifest.algorithm.certified:
         hint = "servers refuse it unless their policy says otherwise; `joint` is the default"
-        yield warn(("algorithm", "noise"), "this noise carries no proven guarantee", hint)
+        yield warn(("algorithm", "noise"), "has no proven guarantee", hint)
     if len(manifest.holders) == 1:
-        yield warn(("holders",), "with one holder there is nobody to hide among", "most servers demand two or more")
+        hint = "most servers require two or more"
+        yield warn(("holders",), "a study with one holder does not hide whose data it is", hint)
     if manifest.schema_.rows is not None and privacy.neighbouring == "unbounded":
         hint = "leave `rows` out of the schema unless the number is public"
-        yield warn(("schema", "rows"), "tells a number of rows, which the unbounded relation protects", hint)
+        yield warn(("schema", "rows"), "publishes a number of rows, which the unbounded relation protects", hint)
     if manifest.layout.cells > 1 << 22:
         message = f"{manifest.layout.cells:,} cells have to be counted"
-        hint = "use coarser bins or a smaller workload; servers refuse more than 4,194,304 unless told otherwise"
+        hint = "use coarser bins or a smaller workload; by default servers refuse more than 4,194,304"
         yield warn(("workload",) if manifest.workload != "all-pairs" else ("schema",), message, hint)
     if alignment is not None and alignment.slots in {privacy.rows, manifest.schema_.rows}:
         hint = "round it up, so that empty slots hide how many persons there are"
-        yield warn(("alignment", "slots"), "is the number of rows itself, and hides nothing", hint)
+        yield warn(("alignment", "slots"), "equals the number of rows and so hides nothing", hint)
     if alignment is not None and alignment.column is None:
-        hint = "name a column with the slot's number, if the files are not already in one common order"
-        yield warn(("alignment",), "rows belong together by their order in each file alone", hint)
+        hint = "name a column with the slot's number unless the files are already in one common order"
+        yield warn(("alignment",), "rows are matched only by their order in each file", hint)
     yield from _unit_warnings(manifest, warn)
     yield from _join_warnings(manifest, warn)
     if manifest.publication.rows is None and privacy.rows is None and privacy.neighbouring == "bounded":
-        yield warn(("publication",), "the number of synthetic rows will follow from noisy totals", "give `rows`")
+        yield warn(("publication",), "the number of synthetic rows will be a noisy total", "set `rows` to fix it")
 
 
 def _unit_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Remark]) -> Iterator[Remark]:
@@ -409,15 +415,15 @@ def _unit_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Remark]
     counting = sum(holder.brings == "rows" for holder in manifest.holders)
     spread = counting < len(manifest.holders)
     if manifest.privacy.multiplicity == 1 and counting + spread > 1:
-        message = "is 1, and nothing keeps a person from standing at several holders of whole rows"
+        message = "is 1, but a person may have rows at several holders of whole rows"
         hint = (
-            "with k of them the guarantee is weaker: rho grows by k^2; give the number of holders that one person may "
-            "be at, or be sure that each is at one only"
+            "a person at k holders has a weaker guarantee: rho grows by k^2; set it to the number of holders that may "
+            "have the same person, or make sure that each person is at one holder only"
         )
         yield warn(("privacy", "multiplicity"), message, hint)
     if manifest.shared_columns:
         message = f"column {manifest.shared_columns[0]} comes from several holders, so all noise is wider by sqrt 2"
-        yield warn(("holders",), message, "let one holder bring each column, where that is possible")
+        yield warn(("holders",), message, "let only one holder bring each column where possible")
 
 
 def _join_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Remark]) -> Iterator[Remark]:
@@ -427,20 +433,20 @@ def _join_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Remark]
     for i, holder in enumerate(manifest.holders):
         if holder.capacity is not None and holder.capacity in {privacy.rows, manifest.schema_.rows}:
             hint = "round it up, so that padding hides how many persons there are"
-            yield warn(("holders", i, "capacity"), "is the number of rows itself, and hides nothing", hint)
+            yield warn(("holders", i, "capacity"), "equals the number of rows and so hides nothing", hint)
         elif holder.capacity is not None and holder.capacity < Policy().least_capacity:
-            hint = f"give at least {Policy().least_capacity}, unless the servers' policies allow fewer"
-            yield warn(("holders", i, "capacity"), "servers refuse a table of so few rows", hint)
+            hint = f"set it to at least {Policy().least_capacity} unless the servers' policies allow fewer"
+            yield warn(("holders", i, "capacity"), "servers refuse a table with so few rows", hint)
     if join.protocol == "oprf":
         message = "S1 learns which holders have the same pseudonym, which is not differentially private"
-        hint = "what servers see by the default, shuffle, is; docs/joining.md says which to choose"
+        hint = "what servers see with the default, shuffle, is private; docs/joining.md says which to choose"
         yield warn(("join", "protocol"), message, hint)
     brought = Counter(name for holder in manifest.holders for name in manifest.columns_of(holder).domain().names)
     if privacy.multiplicity == 1 and max(brought.values()) > 1:
         for rule in ("missing", "unparsable"):
             if getattr(join.key, rule) == "alone":
-                message = "who has no full key and is at two holders of the same columns counts twice"
-                hint = "drop such rows, or give privacy.multiplicity the number of holders that one person may be at"
+                message = "a person without a full key at two holders of the same columns counts twice"
+                hint = "drop such rows, or set privacy.multiplicity to the number of holders that may have one person"
                 yield warn(("join", "key", rule), message, hint)
 
 
@@ -453,19 +459,19 @@ def template(
     holders: Sequence[str] = (),
     algorithm: str = "aim",
 ) -> str:
-    """A commented manifest in YAML. Parties come from their cards; `holders` are names of those whose card is to come.
+    """A commented manifest in YAML. Parties come from their cards; `holders` names those whose card is still missing.
 
-    What nobody told is a placeholder in <brackets>, which `check` finds.
+    Whatever is not known is a placeholder in <brackets>, which `check` finds.
     """
     by_role: dict[str, list[Card]] = {}
     for card in cards:
         by_role.setdefault(card.role, []).append(card)
     servers = {card.name: card for card in by_role.get("mpc-server", ())}
     for name in servers.keys() - {"S1", "S2", "S3"}:
-        raise DomainError(f"servers are called S1, S2 and S3, so {name} cannot be one")
+        raise DomainError(f"servers must be called S1, S2 and S3; there is a card of a server called {name}")
     coordinators = by_role.get("coordinator", [])
     if len(coordinators) > 1:
-        raise DomainError("a study has one coordinator, and there are cards of several")
+        raise DomainError(f"a study has one coordinator; there are cards of {len(coordinators)}")
     known = by_role.get("holder", [])
     missing = [name for name in holders if name not in {card.name for card in known}]
     if not known and not missing:
@@ -483,63 +489,63 @@ def template(
         "schema:",
         indent(table.rstrip("\n"), "  "),
         "",
-        "# Who has data. brings: rows, if it has all columns of its persons; columns, if others have the rest of them.",
+        "# The data owners. brings: rows, if it has all columns of its persons; columns, if others have the rest.",
         "holders:",
     ]
     for owner in owners:
         lines += [
             *_item(owner),
             "    brings: rows",
-            "    # columns: [age, smoker]  # where it brings columns: which",
-            "    # capacity: 100000  # where rows are joined by a key: rows it sends, more than it has persons",
+            "    # columns: [age, smoker]  # if it brings columns: which ones",
+            "    # capacity: 100000  # if rows are joined by a key: the rows it sends, more than it has persons",
         ]
     lines += [
         "",
-        "# Only where holders bring columns, one of the two. join: persons are found again by columns that name them;",
-        "# files are in any order, and docs/joining.md says who learns what. alignment: all files number persons",
-        "# alike, in the column named, from 0; slots that nobody fills hide how many persons there are.",
+        "# If holders bring columns, one of these two. join: persons are matched by columns that identify them; files",
+        "# may be in any order, and docs/joining.md says who learns what. alignment: all files number the persons in",
+        "# the same way, from 0, in the named column; slots that nobody fills hide how many persons there are.",
         "# join:",
         '#   key: {columns: [{name: insurance_number, kind: text, remove: "-"}]}',
-        "#   mode: union  # or inner, for persons of whom every column is there",
+        "#   mode: union  # or inner: only persons for whom every column is there",
         "# alignment: {slots: 100000, column: slot}",
         "",
-        "# What should be accurate: all-pairs, or queries such as {attributes: [age, smoker], weight: 2}.",
+        "# What should be accurate: all-pairs, or queries like {attributes: [age, smoker], weight: 2}.",
         "workload: all-pairs",
         "",
-        "# aim (the default choice), mwem, mst or gaussian.",
+        "# aim (the usual choice), mwem, mst or gaussian.",
         "algorithm:",
         f"  name: {algorithm}",
         "",
         "privacy:",
         '  epsilon: "1"  # smaller is more private; above 3 is weak',
         '  delta: "0.000001"  # far below 1 / number of persons',
-        "  neighbouring: unbounded  # the number of rows is secret; bounded, if it is public",
-        "  multiplicity: 1  # rows that one person may have at most, over all holders",
-        f"  population: {_quoted(population or '<who the persons are>')}  # studies of the same persons: the same name",
+        "  neighbouring: unbounded  # the number of rows is secret; bounded if it is public",
+        "  multiplicity: 1  # the most rows that one person may have, over all holders",
+        f"  population: {_quoted(population or '<who the persons are>')}  # the same in all studies of these persons",
         "",
-        "# Three organisations that do not work hand in hand; their keys are those of their card.json.",
+        "# Three organisations that do not collude; their keys are in their card.json.",
         "servers:",
     ]
     for name in ("S1", "S2", "S3"):
         lines += _item(_party(name, servers.get(name), "url", "mesh"))
-    lines += ["", "# Runs the algorithm, and publishes.", "coordinator:"]
+    lines += ["", "# Runs the algorithm and publishes.", "coordinator:"]
     coordinator = coordinators[0] if coordinators else None
     name = coordinator.name if coordinator else "<name of the coordinator>"
     lines += [f"  {line}" for line in _party(name, coordinator, "url")]
     lines += [
         "",
         "publication:",
-        "  # rows: 10000  # of the synthetic table; as many as the noisy total says if not given",
+        "  # rows: 10000  # of the synthetic table; by default the noisy total",
         "  measurements: true  # publish the noisy counts too",
         "  resamples: true  # let analysts draw further synthetic tables",
-        "retention_days: 30  # after which servers erase their shares",
+        "retention_days: 30  # then servers erase their shares",
     ]
     return "\n".join(lines) + "\n"
 
 
 _PLACEHOLDERS = {
-    "pin": "<64 hexadecimal digits of its card.json>",
-    "signing_key": "<64 hexadecimal digits of its card.json>",
+    "pin": "<64 hexadecimal digits from its card.json>",
+    "signing_key": "<64 hexadecimal digits from its card.json>",
     "url": "<https://host:port>",
     "mesh": "<host:port>",
 }

@@ -1,7 +1,7 @@
-"""What a run will ask for at most, before it begins: releases, noise values, and how far the noise may stray.
+"""Bounds, before a run begins, on its releases, its noise values, and the noise's distance from the ideal.
 
-A schedule is known from the manifest. Where the loop has a choice (AIM's annealing), rounds become fewer and dearer, so
-the path without it has the most releases; what is counted here bounds them all.
+The manifest fixes the schedule. Where the loop has a choice (AIM's annealing), rounds become fewer and dearer, so the
+path without annealing has the most releases, and the counts here bound every path.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from caps.dp.programs import Program, Task
 class Spend:
     """All releases of a run that one mechanism makes in one role.
 
-    draws: noise values of all of them together, at most. cells: of the largest marginal measured, or of all candidates
-    together. candidates: of a selection, at most; 0 for measurements. last: the round that takes what is left.
+    draws: the most noise values of all these releases together. cells: those of the largest marginal measured, or of
+    all candidates together. candidates: the most in a selection; 0 for measurements. last: whether this is the round
+    that takes what is left.
     """
 
     role: Role
@@ -45,9 +46,9 @@ class Forecast:
     spends: tuple[Spend, ...]
     neighbouring: Neighbouring
     weight: int
-    """The largest that a candidate has; 0 if nothing is selected."""
+    """The largest weight of a candidate; 0 if nothing is selected."""
     dearest: int = 0
-    """Of AIM, how many rounds may be as dear as annealing can make them."""
+    """How many rounds of AIM may be as dear as annealing can make them."""
 
     @property
     def draws(self) -> int:
@@ -60,9 +61,9 @@ class Forecast:
         return sum(spend.releases for spend in self.spends if spend.role is Role.SELECT)
 
     def eta(self) -> Fraction:
-        """A bound on the statistical distance of all noise together from its ideal law.
+        """A bound on the statistical distance of all noise together from its ideal distribution.
 
-        One draw is within 2^-80. If that is not enough, the tables are built and their own distances taken.
+        Each draw is within 2^-80. If that bound is too coarse, the tables are built and their own distances used.
         """
         simple = self.draws * LIMIT
         return simple if simple <= ETA_MAX else sum((self._strays(spend) for spend in self.spends), Fraction(0))
@@ -87,17 +88,17 @@ class Forecast:
 
 
 def can_be_drawn(program: Program, task: Task) -> bool:
-    """Whether servers have noise for every step that this program may ask for, on every path. Builds no table."""
+    """Whether servers can draw noise for every step that this program may request, on every path. Builds no table."""
     weights = sorted(program.candidates(task).values()) or [1]
     return all(
         drawable(mechanism, weight, task.neighbouring)
         for mechanism in program.schedule(task).extremes()
-        for weight in (weights[0], weights[-1])  # of a selection, the largest that is offered decides
+        for weight in (weights[0], weights[-1])  # the largest weight offered in a selection decides
     )
 
 
 def forecast(program: Program, task: Task) -> Forecast:
-    """What this program may ask in this task. Raises DomainError if the budget cannot be divided so."""
+    """The most that this program may request in this task. Raises DomainError if the budget cannot be divided so."""
     schedule = start = program.schedule(task)
     cells: Callable[..., int] = task.domain.cells
     candidates, initial, pooled = program.candidates(task), program.initial(task), program.draws(task)
@@ -126,7 +127,7 @@ def forecast(program: Program, task: Task) -> Forecast:
 
 
 def _annealed(mechanism: AnyMechanism) -> AnyMechanism:
-    """After AIM halved sigma and doubled epsilon once."""
+    """The mechanism after AIM has halved sigma and doubled epsilon once."""
     if isinstance(mechanism, Gaussian):
         return Gaussian(mechanism.sigma_squared / 4)
     assert isinstance(mechanism, NoisyMax)

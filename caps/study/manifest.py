@@ -1,7 +1,7 @@
 """The study manifest: what all parties agree on before any data moves.
 
-One immutable document, in canonical JSON; `study_id` is its digest. It holds public things only. A manifest that can be
-built is consistent: every reference resolves, the algorithm accepts its parameters, the budget can be spent.
+One immutable document in canonical JSON; `study_id` is its digest. It contains only public information. A manifest that
+can be built is consistent: every reference resolves, the algorithm accepts its parameters, the budget can be spent.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ VERSION: Literal[1] = 1
 SCHEME: Literal["rep3"] = "rep3"
 MAX_SLOTS = 1 << 24
 MAX_DIGITS = 28
-"""Of epsilon and delta."""
+"""The most digits of epsilon and of delta."""
 MAX_DEGREE = 8
-"""Attributes of one marginal that servers count from columns."""
+"""The most attributes of a marginal that servers count from columns."""
 MAX_TABLES = 8
-"""Holders whose rows are joined on shares: 247 sets of them."""
+"""The most holders whose rows are joined on shares: they form 247 sets."""
 OVERLAPS_SHARE = Fraction(1, 20)
 """Of the budget, for what servers see of a join."""
 MISTAKES = "mistakes"
@@ -76,7 +76,7 @@ _PLACED = re.compile(r"[a-z_]+[\[.:]")
 
 
 class Server(Party):
-    """An MPC server: where its REST interface and its MPC peers' port are."""
+    """An MPC server, with the addresses of its REST interface and of its port for MPC peers."""
 
     url: Url
     mesh: Address
@@ -88,7 +88,7 @@ class Server(Party):
 
 
 class Coordinator(Party):
-    """Who runs the algorithm and publishes."""
+    """The party that runs the algorithm and publishes."""
 
     url: Url
 
@@ -102,9 +102,9 @@ class Holder(Party):
     """A data owner's service, and what it brings.
 
     brings: `rows`, whole persons with all columns of the study, counted by the holder itself; or `columns`, some
-    columns of persons whose other columns are elsewhere. columns: which, in the schema's order; all if not given.
-    capacity: where rows are joined by a key, the number of rows that this holder sends, public: its table is padded to
-    it, so that it hides how many persons there are.
+    columns of persons whose other columns are elsewhere. columns: which ones, in the schema's order; by default all.
+    capacity: if rows are joined by a key, the public number of rows that this holder sends. Its table is padded to
+    this number, which hides how many persons there are.
     """
 
     brings: Literal["rows", "columns"]
@@ -118,10 +118,11 @@ class Holder(Party):
 
 
 class Alignment(Document):
-    """How rows that are spread over holders belong together: by their number in the joint table.
+    """How rows that are spread over holders are matched: by their number in the joint table.
 
-    slots: the size of the joint table, public; slots that nobody fills count nowhere, so it can hide how many persons
-    there are. column: the column of each holder's file with the slot's number, from 0; if not given, rows go by order.
+    slots: the public size of the joint table. Slots that nobody fills do not count, so the size can hide how many
+    persons there are. column: the column of each holder's file with the slot's number, from 0; by default a row's
+    place in the file is its slot.
     """
 
     slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)]
@@ -129,12 +130,13 @@ class Alignment(Document):
 
 
 class Join(Document):
-    """How rows that are spread over holders belong together: by a key that names persons (docs/joining.md).
+    """How rows that are spread over holders are matched: by a key that identifies persons (docs/joining.md).
 
-    mode: `union`, everybody whom any holder has, or `inner`, who is in a table for every column. Where several holders
-    bring a column of one person, the first in the order of `holders` that has a value decides. protocol: `shuffle`, in
-    which servers learn, with noise that is charged, how many persons which holders have in common, and nothing else; or
-    `oprf`, which is lighter for them, tells S1 more than the guarantee covers, and is for unions only.
+    mode: `union`, every person that any holder has, or `inner`, only persons for whom every column is in some table.
+    If several holders bring a column of one person, the first in the order of `holders` that has a value decides.
+    protocol: `shuffle`, in which servers learn only how many persons each set of holders has in common, with noise
+    that is charged; or `oprf`, which costs servers less, tells S1 more than the guarantee covers, and only supports
+    unions.
     """
 
     key: JoinKey
@@ -143,12 +145,12 @@ class Join(Document):
 
 
 class Form(NamedTuple):
-    """What a contribution looks like: it follows from the manifest alone, so it tells nothing of a table.
+    """The form of a contribution. It follows from the manifest alone, so it reveals nothing about a table.
 
     `marginals`, the flat counts of the layout in Z_2^32, of which servers take the `counted_bits` lowest; `columns`,
     one-hot columns, slots x width, in Z_2^16, or in Z_2^24 if there are more than 65,535 slots; or `records`, rows of
-    `caps.data.linkage`, capacity x bytes, in XOR shares of bytes. No ring depends on the size of a table: it would tell
-    how many rows there are.
+    `caps.data.linkage`, capacity x bytes, in XOR shares of bytes. No ring depends on the size of a table, because it
+    would reveal how many rows there are.
     """
 
     form: Literal["marginals", "columns", "records"]
@@ -157,7 +159,7 @@ class Form(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Size of a component that is written out."""
+        """Size of a component on the wire."""
         return prod(self.shape) * self.bits // 8
 
     @property
@@ -167,28 +169,28 @@ class Form(NamedTuple):
 
 
 def columns_bits(slots: int) -> Literal[16, 24]:
-    """Bits to a word of one-hot columns: 16 hold every count of up to 65,535 rows (docs/adr/0003)."""
+    """Bits per word of one-hot columns: 16 bits hold every count of up to 65,535 rows (docs/adr/0003)."""
     return 16 if slots < 1 << 16 else 24
 
 
 def held_bytes(bits: int) -> int:
-    """Bytes of a word in memory: a power of two, as machine words have."""
+    """Bytes of a word in memory: a power of two, like machine words."""
     size: int = 1 << (bits // 8 - 1).bit_length()
     return size
 
 
 class Query(Document):
-    """Attributes whose joint distribution should be accurate, and how much it matters."""
+    """Attributes whose joint distribution should be accurate, and the weight of its accuracy."""
 
     attributes: tuple[str, ...]
     weight: int = 1
 
 
 class AlgorithmChoice(Document):
-    """One of `caps.dp.programs`, with parameters; those left out have their defaults.
+    """One of `caps.dp.programs` and its parameters; parameters that are left out have their defaults.
 
-    noise: `joint`, drawn inside the MPC; or one of the paper's samplers, which carry no guarantee and which a careful
-    server refuses.
+    noise: `joint`, drawn inside the MPC; or one of the paper's samplers, which have no proven guarantee and which a
+    careful server refuses.
     """
 
     name: str
@@ -197,16 +199,16 @@ class AlgorithmChoice(Document):
 
     @property
     def certified(self) -> bool:
-        """Whether every sampler has a proven law."""
+        """Whether the distribution of every sampler is proven."""
         return self.noise == "joint"
 
 
 class Privacy(Document):
-    """The guarantee. epsilon and delta are decimals in text, for they are exact.
+    """The guarantee. epsilon and delta are decimals written as text, because they are exact.
 
     accounting: `zcdp`, or `pure` for algorithms that can spend pure epsilon. neighbouring and multiplicity: what one
-    person can change (docs/privacy.md). rows: the number of rows, only where it is public (bounded). population: names
-    the group of persons; all studies of one population draw on one budget, which each server's policy limits.
+    person can change (docs/privacy.md). rows: the number of rows, only if it is public (bounded). population: the name
+    of the group of persons; all studies of one population draw on one budget, which each server's policy limits.
     """
 
     epsilon: str
@@ -220,7 +222,7 @@ class Privacy(Document):
     @field_validator("epsilon", "delta", mode="before")
     @classmethod
     def _decimal(cls, value: object) -> str:
-        """One spelling for each number; a number of JSON or YAML is taken by its shortest decimal form."""
+        """One spelling for each number; a number in JSON or YAML is read in its shortest decimal form."""
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError("must be a decimal number")
         try:
@@ -245,7 +247,7 @@ class Privacy(Document):
 
 
 class Publication(Document):
-    """What becomes public. rows: of the synthetic table; as many as the noisy total says if not given."""
+    """What becomes public. rows: the number of rows of the synthetic table; by default the noisy total."""
 
     rows: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     measurements: bool = True
@@ -284,7 +286,7 @@ class Manifest(Document):
     def mistakes(self, sound: Container[str] | None = None) -> list[str]:
         """Every inconsistency between the parts, each beginning with its place; the parts themselves are sound.
 
-        sound: if only these fields are, then what can be said about them alone.
+        sound: if given, only these fields are valid, and only problems between them are reported.
         """
         found: list[str] = []
         checks: tuple[tuple[tuple[str, ...], Callable[[Manifest], list[str]]], ...] = (
@@ -322,7 +324,7 @@ class Manifest(Document):
 
     @cached_property
     def _outline(self) -> Domain | None:
-        """The names of the columns, as far as they are given: enough to look for names that nobody has."""
+        """The names of the columns, if all are given: enough to find references to unknown columns."""
         columns = self.table.get("columns")
         listed = columns if isinstance(columns, list | tuple) else ()
         try:
@@ -335,7 +337,7 @@ class Manifest(Document):
         if self.privacy.exact_delta >= 1:
             found.append("privacy.delta: must be below 1; it is a probability, usually far below 1 / number of rows")
         if self.privacy.rows is not None and self.privacy.neighbouring == "unbounded":
-            found.append("privacy.rows: the number of rows is not public under the unbounded relation")
+            found.append("privacy.rows: must be left out under the unbounded relation, which keeps the number secret")
         return found
 
     def _workload_problems(self) -> list[str]:
@@ -365,12 +367,12 @@ class Manifest(Document):
         if self.algorithm.certified or self.privacy.accounting == "zcdp":
             return []
         return [
-            f"algorithm.noise: {self.algorithm.noise} is Gaussian, which no pure epsilon is accounted with: choose "
+            f"algorithm.noise: {self.algorithm.noise} is Gaussian, which pure accounting does not cover: choose "
             "joint, or the accounting zcdp"
         ]
 
     def _spending_problems(self) -> list[str]:
-        """Of parts that are sound by themselves and must also go together."""
+        """Problems between parts that are valid by themselves but may not fit together."""
         for place, check in (
             ("privacy.delta", lambda: self.budget),
             ("privacy", lambda: self._asked),
@@ -388,27 +390,27 @@ class Manifest(Document):
         if sum(map(self.shuffled_rows, self.joined)) > MAX_SLOTS:
             found.append(
                 f"holders: capacities, with {self.dummies:,} dummies for each of {self.overlap_sets} sets of holders, "
-                f"add up to more than {MAX_SLOTS} rows: fewer holders or a larger epsilon need fewer"
+                f"add up to more than {MAX_SLOTS} rows: use fewer holders or a larger epsilon"
             )
         if max(self.form_of(holder).bytes for holder in self.holders) > MOST_STREAM:
-            found.append(f"holders: a contribution has more than {MOST_STREAM} bytes, the most that one key may mask")
+            found.append(f"holders: a contribution has more than the {MOST_STREAM} bytes that one key may mask")
         if any(holder.brings == "columns" for holder in self.holders):
             widest = max(self.layout.cliques, key=len)
             if len(widest) > MAX_DEGREE:
                 found.append(
-                    f"workload: {len(widest)} attributes in one query are more than the {MAX_DEGREE} that can be "
-                    "counted where holders bring columns"
+                    f"workload: a query has {len(widest)} attributes; where holders bring columns it may have at most "
+                    f"{MAX_DEGREE}"
                 )
         seen = Fraction(0) if self.overlaps_entry is None else self.overlaps_entry.eta
         if self.forecast.eta() + seen > ETA_MAX:
             found.append(
                 f"algorithm: the run may draw {self.forecast.draws:,} noise values, more than the allowance in delta "
-                "covers, and would be stopped halfway: plan fewer rounds, coarser columns or smaller queries"
+                "covers, so it would be stopped halfway: plan fewer rounds, coarser columns or smaller queries"
             )
         return found
 
     def _check_noise(self) -> None:
-        """Refuse a budget for which servers would lack noise, be it in the last step after much was spent."""
+        """Refuse a budget so small that servers could not draw the noise of some step, perhaps the last one."""
         if can_be_drawn(self.program, self.task):
             return
         rounds, columns = self.forecast.rounds, len(self.domain.names)
@@ -421,9 +423,9 @@ class Manifest(Document):
         )
 
     def _least_epsilon(self) -> Fraction | None:
-        """About the least epsilon above this one whose noise can be drawn; None if none is found.
+        """Roughly the least epsilon above this one whose noise can be drawn; None if none is found.
 
-        None is too large for that: delta could not cover what it must long before noise gets too narrow.
+        No epsilon is too large: long before noise gets too narrow, delta no longer covers what it must.
         """
         task, near = self.task, self.privacy.exact_epsilon
         left = 1 if self.overlaps is None else 1 - OVERLAPS_SHARE
@@ -463,7 +465,7 @@ class Manifest(Document):
             names.add((type(party), party.name))
             for key in (party.pin, party.signing_key):
                 if key in seen:
-                    found.append(f"{place}: has a key of {seen[key]}, and nobody may play two roles")
+                    found.append(f"{place}: has the same key as {seen[key]}; each party must have its own keys")
                 seen[key] = place
         return found
 
@@ -480,22 +482,24 @@ class Manifest(Document):
                 if set(holder.columns) <= set(domain.names) and holder.columns != tuple(
                     name for name in domain.names if name in holder.columns
                 ):
-                    found.append(f"{place}: must be in the schema's order, each column once")
+                    found.append(f"{place}: must list each column once, in the schema's order")
                 if holder.brings == "rows" and set(holder.columns) != set(domain.names):
-                    found.append(f"{place}: a holder of whole rows brings all columns")
+                    found.append(f"{place}: a holder that brings rows must bring all columns")
             if holder.brings == "columns":
                 brought |= set(holder.columns or domain.names)
         if brought:
             if (self.alignment is None) == (self.join is None):
-                found.append("alignment: it or a join, and not both, is needed where holders bring columns")
+                found.append("alignment: a study in which holders bring columns must have either this or a join")
             elif self.alignment is not None and self.alignment.column in domain.names:
                 found.append("alignment.column: must not be a column of the schema")
             elif self.join is not None and self.join.protocol == "oprf" and self.join.mode == "inner":
-                found.append("join.mode: only a union can be joined by oprf; an inner join needs shuffle")
-            found += [f"schema: nobody brings column {name}" for name in domain.names if name not in brought]
+                found.append("join.mode: oprf only supports a union; an inner join needs shuffle")
+            found += [f"schema: no holder brings column {name}" for name in domain.names if name not in brought]
         else:
             found += [
-                f"{what}: no holder brings columns" for what in ("alignment", "join") if getattr(self, what) is not None
+                f"{what}: must be left out because no holder brings columns"
+                for what in ("alignment", "join")
+                if getattr(self, what) is not None
             ]
         return [*found, *self._capacity_problems()]
 
@@ -504,15 +508,15 @@ class Manifest(Document):
         for i, holder in enumerate(self.holders):
             joins = holder.brings == "columns" and self.join is not None
             if joins != (holder.capacity is not None):
-                needed = "is needed where rows are joined" if joins else "is for holders whose rows are joined"
+                needed = "is required where rows are joined" if joins else "is only for holders whose rows are joined"
                 found.append(f"holders[{i}].capacity: {needed}")
             else:
                 total += holder.capacity or 0
         if len(self.joined) > MAX_TABLES:
             found.append(
-                f"holders: rows of at most {MAX_TABLES} can be joined on shares, not of {len(self.joined)}: how many "
-                "persons each set of them has in common is hidden by dummies, and there would be too many sets; "
-                "join.protocol: oprf has no such limit"
+                f"holders: the rows of at most {MAX_TABLES} holders can be joined on shares, not of "
+                f"{len(self.joined)}: dummies hide how many persons each set of holders has in common, and there would "
+                "be too many sets; join.protocol: oprf has no such limit"
             )
         if total > MAX_SLOTS:
             found.append(f"holders: capacities add up to more than {MAX_SLOTS} rows")
@@ -543,23 +547,23 @@ class Manifest(Document):
 
     @cached_property
     def program(self) -> Program:
-        """What the algorithm may ask, and how it spends."""
+        """What the algorithm may ask for, and how it spends the budget."""
         return program(self.algorithm.name, self.algorithm.parameters)
 
     @cached_property
     def allowance(self) -> Allowance:
-        """What delta has to cover besides the conversion from rho."""
+        """What delta must cover besides the conversion from rho."""
         if self.slots is not None:
             return Allowance(soundness=columns_soundness(len(self.holders) - self._counting))
         if self.join is not None:
-            # The most dummies there can be: how many there are follows from the budget, which follows from this.
+            # The most dummies there can be: their number depends on the budget, which depends on this.
             most = 2 * MOST_REACH * sets_with(len(self.joined))
             return Allowance(soundness=join_soundness([(holder.capacity or 0) + most for holder in self.joined]))
         return ALLOWANCE
 
     @cached_property
     def budget(self) -> Fraction:
-        """What a run may spend in all, in rho. Raises DomainError if delta does not cover what it has to."""
+        """What a run may spend in total, in rho. Raises DomainError if delta does not cover what it must."""
         privacy = self.privacy
         rho = calibrate(privacy.exact_epsilon, privacy.exact_delta, self.allowance)
         return pure_rho(privacy.exact_epsilon) if privacy.accounting == "pure" else rho
@@ -572,9 +576,9 @@ class Manifest(Document):
 
     @cached_property
     def overlaps(self) -> Overlaps | None:
-        """The noise in what servers see of a join on shares. None where there is nothing to see.
+        """The noise in what servers see of a join on shares. None if there is nothing to see.
 
-        It takes a twentieth of the budget: noise of the releases is then wider by 2.6 %, and a set of two holders has
+        It takes a twentieth of the budget: the noise of releases is then wider by 2.6 %, and a set of two holders has
         782 dummies in each table at epsilon 1 and delta 1e-9, about ten times as many at a tenth of that epsilon.
         """
         if len(self.joined) < 2:
@@ -585,26 +589,26 @@ class Manifest(Document):
 
     @property
     def overlaps_entry(self) -> Entry | None:
-        """What COMPUTE ANSWERS is charged: nothing, unless servers see numbers of a join."""
+        """The charge for COMPUTE ANSWERS: nothing, unless servers see numbers of a join."""
         return None if self.overlaps is None else overlaps_entry(self.overlaps, self.overlap_sets)
 
     @property
     def overlap_sets(self) -> int:
-        """Sets of two holders and more whose rows are joined on shares: each has a number of dummies."""
+        """The number of sets of two or more holders whose rows are joined on shares; each set has dummies."""
         return (1 << len(self.joined)) - len(self.joined) - 1 if self.joined else 0
 
     @cached_property
     def dummies(self) -> int:
-        """For each set of holders whose rows are joined on shares. Raises DomainError if they would be too many."""
+        """The number of dummies for each set of holders joined on shares. Raises DomainError if it is too large."""
         return 0 if self.overlaps is None else 2 * overlaps_plan(self.overlaps).reach
 
     def shuffled_rows(self, holder: Holder) -> int:
-        """Rows of a holder that servers shuffle: its own, padding, and the dummies of every set that it is in."""
+        """Rows of a holder that servers shuffle: its own, padding, and the dummies of every set it belongs to."""
         return (holder.capacity or 0) + self.dummies * sets_with(len(self.joined))
 
     @property
     def reservation(self) -> Reservation:
-        """What a run takes of its population's budget."""
+        """What a run takes from its population's budget."""
         return Reservation(self.budget, self.neighbouring, self.allowance)
 
     @cached_property
@@ -614,7 +618,7 @@ class Manifest(Document):
 
     @cached_property
     def _asked(self) -> Task:
-        """The task, as far as it does not depend on how much is counted."""
+        """The task without its largest count."""
         privacy = self.privacy
         pure = privacy.accounting == "pure"
         return Task(
@@ -628,7 +632,7 @@ class Manifest(Document):
 
     @property
     def _overlaps_cost(self) -> Fraction:
-        """Of what servers see of a join: in rho, or in epsilon where accounting is pure."""
+        """The cost of what servers see of a join: in rho, or in epsilon if accounting is pure."""
         if self.overlaps is None:
             return Fraction(0)
         if isinstance(self.overlaps, LaplaceOverlaps):
@@ -637,13 +641,13 @@ class Manifest(Document):
 
     @property
     def neighbouring(self) -> Neighbouring:
-        """What one person can change: the relation, and whether a value that goes may uncover another holder's."""
+        """What one person can change: the relation, and whether removing a value may uncover another holder's."""
         privacy = self.privacy
         return Neighbouring(Relation(privacy.neighbouring), privacy.multiplicity, moves=bool(self.shared_columns))
 
     @cached_property
     def brought(self) -> Counter[str]:
-        """By column, how many holders of columns bring it."""
+        """For each column, the number of holders of columns that bring it."""
         lists = (holder.columns or self.domain.names for holder in self.holders if holder.brings == "columns")
         return Counter(name for columns in lists for name in columns)
 
@@ -655,34 +659,34 @@ class Manifest(Document):
 
     @property
     def shared_columns(self) -> tuple[str, ...]:
-        """Columns that more than one holder brings of the same persons, in the schema's order."""
+        """Columns that more than one holder brings for the same persons, in the schema's order."""
         return tuple(name for name in self.domain.names if self.brought[name] > 1)
 
     @property
     def _counting(self) -> int:
-        """How many holders count their rows themselves."""
+        """The number of holders that count their rows themselves."""
         return sum(holder.brings == "rows" for holder in self.holders)
 
     @property
     def joined_rows(self) -> int:
-        """Rows of the joint table that are spread over holders, at most."""
+        """The most rows of the joint table that are spread over holders."""
         return self.slots or sum(holder.capacity or 0 for holder in self.holders)
 
     @cached_property
     def counted_bits(self) -> int:
-        """Bits of a count that a holder of whole rows brings (`caps.dp.bounds`). Raises DomainError if none suffice."""
+        """Bits of a count from a holder of whole rows (`caps.dp.bounds`). Raises DomainError if no number suffices."""
         weights = self.program.candidates(self._asked)
         candidates = {(weight, self.domain.cells(clique)) for clique, weight in weights.items()}
         return counted_bits(self._counting, self.joined_rows, candidates)
 
     @property
     def most_persons(self) -> int:
-        """That a holder of whole rows can bring."""
+        """The most persons that a holder of whole rows can bring."""
         return (1 << self.counted_bits) - 1
 
     @cached_property
     def forecast(self) -> Forecast:
-        """What a run asks for at most. Raises DomainError if the budget cannot be divided."""
+        """The most that a run can ask for. Raises DomainError if the budget cannot be divided."""
         return forecast(self.program, self.task)
 
     @cached_property
@@ -701,9 +705,9 @@ class Manifest(Document):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Manifest:
-        """The manifest of an object parsed from JSON or YAML. Raises pydantic.ValidationError, or DomainError.
+        """The manifest in an object parsed from JSON or YAML. Raises pydantic.ValidationError or DomainError.
 
-        Strict: a number in quotes is text, and no number. Only epsilon and delta may be written either way.
+        Parsing is strict: a number in quotes is text. Only epsilon and delta may be written either way.
         """
         return cls.model_validate_json(canonical.dump(dict(value)), strict=True)
 
@@ -723,7 +727,7 @@ class Manifest(Document):
 
     @property
     def slots(self) -> int | None:
-        """Rows of the joint table at which holders place their columns; None where they do not."""
+        """Rows of the joint table at which holders place their columns; None if they do not."""
         if self.alignment is not None:
             return self.alignment.slots
         if self.join is not None and self.join.protocol == "oprf":
@@ -732,7 +736,7 @@ class Manifest(Document):
 
     @property
     def leaks(self) -> tuple[str, ...]:
-        """What parties learn beyond what the guarantee covers, because of how rows are brought together."""
+        """What parties learn beyond the guarantee, because of how rows are matched."""
         if self.join is None or self.join.protocol == "shuffle":
             return ()
         return (
@@ -744,7 +748,7 @@ class Manifest(Document):
 
     @property
     def views(self) -> tuple[str, ...]:
-        """What the guarantee covers, of what is published and of what each party sees, in sentences."""
+        """Sentences that say what the guarantee covers of what is published and of what each party sees."""
         one = "any one server, with the coordinator and any holders,"
         if self.leaks:
             covered = f"so is what S2 or S3, with the coordinator and any holders, sees; {'; '.join(self.leaks)}"
@@ -771,7 +775,7 @@ class Manifest(Document):
         return (*ASSUMPTIONS, *own)
 
     def statement(self, spent: Filter) -> PrivacyStatement:
-        """What may be said of a run that a filter of this study's budgets has accepted."""
+        """The privacy statement of a run that a filter with this study's budget has accepted."""
         return PrivacyStatement.of(spent, self.privacy.exact_delta, assumptions=self.premises, views=self.views)
 
     def form_of(self, holder: Holder) -> Form:
@@ -790,7 +794,7 @@ class Manifest(Document):
 
 
 def sets_with(tables: int) -> int:
-    """Sets of two tables and more that a given one of them is in."""
+    """The number of sets of two or more tables that contain a given one of these tables."""
     return (1 << (tables - 1)) - 1 if tables else 0
 
 

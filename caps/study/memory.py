@@ -1,4 +1,4 @@
-"""How much memory a study takes at a server: for the plan, and for the limit of the server's policy."""
+"""The memory that a study needs at a server, for the plan and for the limit in the server's policy."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _JOINED_BYTES, _COUNT_BYTES = 2, 8
 _GROUP_ROWS, _WIDE_GROUP_ROWS = 65_535, (1 << 22) - 1
 _BLOCK_ROWS, _BLOCK_WORDS = 1024, 1 << 22
 _JOINED_WORDS = 1 << 22
-_PARTS = 2  # of every share, a server holds two components
-_MULTIPLIED = 4  # times that words are held where they are multiplied: both factors, the product, masks
-_LIFTED = 12  # words to a count while it is lifted, with its bits and what is on its way
+_PARTS = 2  # components of every share that a server holds
+_MULTIPLIED = 4  # copies of each word during a multiplication: both factors, the product, masks
+_LIFTED = 12  # words per count while it is lifted, including its bits and messages in flight
 _DRAW_WORKSPACE = 64 << 20  # one chunk of draws: bit planes of both components
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that a server needs at its peak, about, besides those of the program itself."""
+    """Roughly the bytes that a server needs at its peak, besides those of the program itself."""
 
     inputs: int
     working: int
@@ -28,7 +28,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All together."""
+        """The sum of all four."""
         return self.inputs + self.working + self.counts + self.noise
 
 
@@ -47,12 +47,12 @@ def memory_of(manifest: Manifest) -> Memory:
 def _working(manifest: Manifest) -> int:
     width = manifest.domain.width
     if manifest.slots is not None:
-        # Where several bring an attribute, all rows of it are merged.
+        # If several holders bring an attribute, all its rows are merged.
         word = held_bytes(columns_bits(manifest.slots))
         merged = _MULTIPLIED * _PARTS * word * manifest.slots * _brought_again(manifest)
         return merged + counting_memory(manifest.slots, manifest.layout)
     if manifest.join is not None:
-        # Rows are moved to new places, with masks; only so many joint rows are expanded at once.
+        # Rows are moved to new places, with masks; only a block of joint rows is expanded at once.
         tables = [(manifest.shuffled_rows(holder), manifest.form_of(holder).shape[1]) for holder in manifest.joined]
         rows = sum(count for count, _ in tables)
         records = sum(count * width for count, width in tables)
@@ -78,13 +78,13 @@ def _products(width: int) -> int:
 
 
 def _brought_again(manifest: Manifest) -> int:
-    """Columns of all attributes beyond their first holder."""
+    """One-hot columns that holders bring beyond the first holder of each attribute."""
     sizes = dict(zip(manifest.domain.names, manifest.domain.sizes, strict=True))
     return sum((count - 1) * sizes[name] for name, count in manifest.brought.items())
 
 
 def size_shown(octets: int) -> str:
-    """For a person."""
+    """A number of bytes in readable units."""
     size, units = float(octets), ["bytes", "kB", "MB", "GB", "TB"]
     while size >= 1000 and len(units) > 1:
         size, units = size / 1000, units[1:]

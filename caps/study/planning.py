@@ -1,7 +1,7 @@
-"""What a study will cost, before anything is spent: budget, errors, noise, uploads, traffic, memory.
+"""What a study will cost: budget, errors, noise, uploads, traffic, memory. Nothing is spent to find out.
 
-All of it follows from the manifest. Rounds and bytes between servers are declared by the servers' engine, which is not
-imported here: they come in as `Costs`, and a plan without them is silent about traffic.
+Everything follows from the manifest. The servers' engine declares rounds and bytes between servers. It is not imported
+here: its figures come in as `Costs`, and a plan without them says nothing about traffic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COSTS = "caps.costs"
 COMPUTE_ROLE = "compute"
 """The role of what COMPUTE ANSWERS shows servers of a join."""
 OFFER_BYTES = 2048
-"""Of an `Offer` as JSON, about: the signed contribution, two openings."""
+"""Rough size of an `Offer` as JSON: the signed contribution and two openings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class StepCost:
         return StepCost(self.rounds + other.rounds, (first, second, third))
 
     def times(self, count: int) -> StepCost:
-        """So many steps of this cost, one after another."""
+        """The cost of `count` such steps, one after another."""
         first, second, third = (count * sent for sent in self.sent)
         return StepCost(count * self.rounds, (first, second, third))
 
@@ -62,7 +62,7 @@ class Costs:
 
     @property
     def total(self) -> StepCost:
-        """Of a whole run."""
+        """The cost of a whole run."""
         total = self.compute + self.prepare
         for spend in self.spends:
             total += spend.online + spend.noise
@@ -84,11 +84,11 @@ class PlannedSpend:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMarginal:
-    """The error of a marginal, if it is measured once.
+    """The error of a marginal that is measured once.
 
     deviation: standard deviation of each cell, in persons. error: the expected sum of absolute errors over all cells.
-    measured: `always`, in the first step; or `if selected`, in a round before any annealing, which makes it smaller.
-    Marginals that are never measured are estimated from those that are, with an error nobody can tell beforehand.
+    measured: `always`, in the first step; or `if selected`, in a round before any annealing, which reduces the error.
+    Marginals that are never measured are estimated from the others, with an error that cannot be predicted.
     """
 
     attributes: Clique
@@ -129,10 +129,10 @@ class StudyPlan:
     memory: Memory
     costs: Costs | None
     views: tuple[str, ...] = ()
-    """What the guarantee covers, of what is published and of what each party sees; and what it does not."""
+    """What the guarantee covers, and does not cover, of what is published and of what each party sees."""
 
     def to_json(self) -> dict[str, object]:
-        """As an object of JSON."""
+        """Returns a JSON object."""
         value = asdict(self)
         value["eta"], value["eta_max"] = float(self.eta), float(self.eta_max)
         value["memory"]["total"] = self.memory.total
@@ -165,7 +165,7 @@ class StudyPlan:
                 f"{scale} = {spend.scale:.4g} each."
             )
         if self.rounds and self.algorithm == "aim":
-            yield f"{self.rounds} rounds are planned at most; annealing makes them fewer and their noise smaller."
+            yield f"At most {self.rounds} rounds are planned; annealing makes them fewer and their noise smaller."
 
     def _errors(self) -> Iterator[str]:
         for measured, when in (
@@ -184,7 +184,7 @@ class StudyPlan:
     def _noise(self) -> Iterator[str]:
         share = float(self.eta / self.eta_max)
         yield (
-            f"The servers draw {self.draws:,} noise values at most. Their statistical distance from the ideal is at "
+            f"The servers draw at most {self.draws:,} noise values. Their statistical distance from the ideal is at "
             f"most {shown(self.eta)}, {share:.1%} of what delta allows for it."
         )
 
@@ -200,18 +200,18 @@ class StudyPlan:
         if self.costs is not None:
             total = self.costs.total
             yield (
-                f"Among themselves, the servers need {total.rounds:,} rounds at most, and send "
-                f"{', '.join(f'{size_shown(sent)} (S{i})' for i, sent in enumerate(total.sent, 1))}; of that, "
-                f"{self.costs.compute.rounds} rounds and {size_shown(max(self.costs.compute.sent))} each to count."
+                f"The servers need at most {total.rounds:,} rounds among themselves and send "
+                f"{', '.join(f'{size_shown(sent)} (S{i})' for i, sent in enumerate(total.sent, 1))}; of these, "
+                f"counting takes {self.costs.compute.rounds} and {size_shown(max(self.costs.compute.sent))} each."
             )
         if self.costs is not None and any(upload.form == "records" for upload in self.uploads):
-            yield "That is if all joined tables have the same persons; with fewer in common it is a little more."
+            yield "This assumes that all joined tables have the same persons; with fewer in common it is a little more."
 
 
 def declared_costs(manifest: Manifest) -> Costs | None:
     """Rounds and bytes as the engine of the manifest's scheme declares them; None if it is not installed.
 
-    Engines are found by their entry points, for the shared library knows none.
+    Engines are found by their entry points, because the shared library does not import any.
     """
     found = entry_points(group=COSTS, name=manifest.scheme)
     if not found or not manifest.algorithm.certified:
@@ -295,5 +295,5 @@ def _uploads(manifest: Manifest) -> Iterator[PlannedUpload]:
 
 
 def _sent(vector: int) -> tuple[int, int, int]:
-    """Components 0 and 1 are seeds; S2 and S3 hold component 2, which is not."""
+    """Bytes for S1, S2 and S3. Components 0 and 1 are seeds; S2 and S3 also get component 2, a full vector."""
     return OFFER_BYTES, OFFER_BYTES + vector, OFFER_BYTES + vector

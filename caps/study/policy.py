@@ -1,6 +1,6 @@
-"""A server's own rules, which no study can change: what its operator lets it take part in.
+"""A server's own rules, which no study can change: the studies in which its operator lets it take part.
 
-`policy.yaml` is read at start. A study is judged before it is approved, and again before every run.
+`policy.yaml` is read at start. A study is checked against it before approval and again before every run.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ Positive = Annotated[float, Field(gt=0, lt=1000)]
 class Policy(Document):
     """The limits, with the defaults of a careful operator.
 
-    approval: whether a study within the limits is approved by itself, or waits for the operator. certified_only: refuse
-    samplers without a proven law. populations: who studies may be about, and the largest epsilon over all studies of
-    each, at `population_delta`. default_population_epsilon: of those not named; None to refuse them, since whoever
-    thinks of a new name for the same persons would get a fresh budget. largest_memory: bytes that a study may need at
-    its peak, besides the program's own. coordinators: who may ask; anybody if empty.
+    approval: whether a study within the limits is approved automatically or waits for the operator. certified_only:
+    refuse samplers whose distribution is not proven. populations: the populations that studies may be about, each with
+    the largest epsilon over all its studies at `population_delta`. default_population_epsilon: the same for
+    populations not listed; None refuses them, because a new name for the same persons would get a fresh budget.
+    largest_memory: bytes that a study may need at its peak, besides the program's own. coordinators: those that may
+    propose studies; any if empty.
     """
 
     approval: Literal["automatic", "manual"] = "manual"
@@ -49,7 +50,7 @@ class Policy(Document):
 
     @model_validator(mode="after")
     def _spendable(self) -> Self:
-        """Refuse budgets of populations that have no room for any study, before one meets them."""
+        """Refuse population budgets that have no room for any study."""
         for name in (*self.populations, ""):
             try:
                 self.population_budget(name)
@@ -59,59 +60,62 @@ class Policy(Document):
         return self
 
     def judge(self, manifest: Manifest) -> list[str]:
-        """Every objection to a study, as sentences with the figures of both sides; none if it is acceptable."""
+        """Every objection to a study, as text with both sides' figures; an empty list if it is acceptable."""
         privacy = manifest.privacy
         objections = []
         if privacy.exact_epsilon > _exact(self.largest_epsilon):
-            objections.append(f"epsilon {privacy.epsilon} exceeds this server's largest, {self.largest_epsilon:g}")
+            objections.append(f"epsilon {privacy.epsilon} exceeds this server's limit of {self.largest_epsilon:g}")
         if privacy.exact_delta > _exact(self.largest_delta):
-            objections.append(f"delta {privacy.delta} exceeds this server's largest, {self.largest_delta:g}")
+            objections.append(f"delta {privacy.delta} exceeds this server's limit of {self.largest_delta:g}")
         population = self.population_budget(privacy.population)
         if population is None:
             objections.append(
-                f"privacy.population: {privacy.population} is not registered on this server; if its persons are not "
-                "those of a population that is, the operator can add it to `populations` in policy.yaml, with the "
-                "largest epsilon over all studies of them"
+                f"privacy.population: {privacy.population} is not registered on this server; if its persons are in no "
+                "registered population, the operator can add it to `populations` in policy.yaml, with the largest "
+                "epsilon over all its studies"
             )
         elif not population.admits([manifest.reservation]):
             objections.append(f"the study alone exceeds the budget of population {privacy.population}")
         if len(manifest.holders) < self.least_holders:
-            objections.append(f"{len(manifest.holders)} holders are fewer than the {self.least_holders} demanded here")
+            objections.append(
+                f"the study has {len(manifest.holders)} holders; this server requires at least {self.least_holders}"
+            )
         if manifest.layout.cells > self.largest_domain:
-            objections.append(f"{manifest.layout.cells} cells exceed this server's largest, {self.largest_domain}")
+            objections.append(f"{manifest.layout.cells} cells exceed this server's limit of {self.largest_domain}")
         slots = manifest.joined_rows
         if slots > self.largest_slots:
             what = "rows" if manifest.alignment is None else "slots"
-            objections.append(f"{slots} {what} exceed this server's largest, {self.largest_slots}")
+            objections.append(f"{slots} {what} exceed this server's limit of {self.largest_slots}")
         needed = memory_of(manifest).total
         if needed > self.largest_memory:
             limit = size_shown(self.largest_memory)
-            objections.append(f"about {size_shown(needed)} of memory exceed this server's largest, {limit}")
+            objections.append(f"about {size_shown(needed)} of memory exceed this server's limit of {limit}")
         for holder in manifest.holders:
             if holder.capacity is not None and holder.capacity < self.least_capacity:
                 objections.append(
-                    f"{holder.capacity} rows of {holder.name} are fewer than the {self.least_capacity} here"
+                    f"{holder.name} has a capacity of {holder.capacity} rows; this server requires at least "
+                    f"{self.least_capacity}"
                 )
         if manifest.join is not None and manifest.join.protocol not in self.joins:
-            objections.append(f"joining by {manifest.join.protocol} is not allowed here")
+            objections.append(f"this server does not allow joining by {manifest.join.protocol}")
         if manifest.algorithm.name not in self.algorithms:
-            objections.append(f"the algorithm {manifest.algorithm.name} is not allowed here")
+            objections.append(f"this server does not allow the algorithm {manifest.algorithm.name}")
         if self.certified_only and not manifest.algorithm.certified:
             objections.append(
-                f"the noise of {manifest.algorithm.noise} carries no guarantee, and this server wants one"
+                f"the noise {manifest.algorithm.noise} has no proven guarantee, which this server requires"
             )
         if self.coordinators and manifest.coordinator.name not in self.coordinators:
-            objections.append(f"the coordinator {manifest.coordinator.name} is not one this server works with")
+            objections.append(f"this server does not work with the coordinator {manifest.coordinator.name}")
         return objections
 
     def population_budget(self, population: str) -> PopulationBudget | None:
-        """What all studies of a population together may cost; None if studies of it are refused."""
+        """What all studies of a population together may cost; None if its studies are refused."""
         epsilon = self.populations.get(population, self.default_population_epsilon)
         return None if epsilon is None else PopulationBudget(_exact(epsilon), _exact(self.population_delta))
 
     @classmethod
     def read(cls, path: Path) -> Policy:
-        """The policy of a YAML file; one that is empty has the defaults. Raises DomainError with all errors' places."""
+        """The policy in a YAML file; an empty file has the defaults. Raises DomainError with each error's place."""
         try:
             value = yaml.safe_load(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -122,7 +126,7 @@ class Policy(Document):
         except (yaml.YAMLError, UnicodeDecodeError):
             raise DomainError(f"{path}: not YAML in UTF-8") from None
         if not isinstance(value, dict | None):
-            raise DomainError(f"{path}: a policy has members, such as `approval: manual`")
+            raise DomainError(f"{path}: a policy must be a list of members like `approval: manual`")
         try:
             return cls.model_validate({} if value is None else value)
         except ValidationError as error:
@@ -135,5 +139,5 @@ def _plain(message: str) -> str:
 
 
 def _exact(value: float) -> Fraction:
-    """A float of a file as the decimal that was written."""
+    """A float from a file as the decimal that was written."""
     return Fraction(repr(value))

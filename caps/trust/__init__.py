@@ -1,1 +1,1 @@
-"""Who is who: certificates, signatures, TLS, keys of studies, cards, and the home of a party's keys."""
+"""Identities and keys: certificates, signatures, TLS, the keys of studies, cards, and the home of a party's keys."""

@@ -1,4 +1,4 @@
-"""Party cards: what an organisation gives to whoever writes a manifest. `card.json` holds public things only."""
+"""Party cards, which organisations give to the author of a manifest. `card.json` contains only public information."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Party(Document):
 
 
 class Card(Document):
-    """One party: its role and name, its keys, and where it is reached.
+    """One party: its role, name, keys and addresses.
 
-    url: of its REST interface; a holder has none, for it only calls others. mesh: where an MPC server's peers connect.
+    url: of its REST interface; a holder has none, because it only calls others. mesh: where an MPC server's peers
+    connect.
     """
 
     role: Role
@@ -40,20 +41,21 @@ class Card(Document):
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:
-        """Servers are called, holders are not."""
+        """Servers and the coordinator have addresses; holders do not."""
         for member, roles in (("url", ("mpc-server", "coordinator")), ("mesh", ("mpc-server",))):
             if (getattr(self, member) is None) == (self.role in roles):
-                raise ValueError(f"{member}: {'is needed' if self.role in roles else 'is not'} for a {self.role}")
+                rule = "is required" if self.role in roles else "must be left out"
+                raise ValueError(f"{member}: {rule} for role {self.role}")
         return self
 
     @classmethod
     def of_site(cls, home: Path, *, url: str | None = None, mesh: str | None = None) -> Card:
-        """The card of the party whose directory this is. Role and name are its certificate's. Raises DomainError."""
+        """The card of the party with this home. Role and name come from its certificate. Raises DomainError."""
         certificate = pki.read_certificate(home / "certificate.pem")
         roles = pki.role_uris(certificate)
         role, _, name = roles[0].removeprefix("caps:").partition("/") if len(roles) == 1 else ("", "", "")
         if role not in ROLES:
-            raise DomainError(f"{home / 'certificate.pem'}: a certificate with one role is needed")
+            raise DomainError(f"{home / 'certificate.pem'}: the certificate must have exactly one role")
         key = signing.read_signing_key(home / "signing-key.pem")
         card = {
             "role": role,
@@ -67,7 +69,7 @@ class Card(Document):
 
     @classmethod
     def read(cls, path: Path) -> Card:
-        """The card of a file. Raises DomainError with the place of the error."""
+        """The card in a file. Raises DomainError with the place of the error."""
         try:
             return cls._of(canonical.parse(path.read_bytes()), str(path))
         except OSError as error:
@@ -89,17 +91,17 @@ class Card(Document):
 
 
 def read_bundle(folder: Path) -> list[Card]:
-    """All cards of a folder: `*.json` in it, and `card.json` one level below. Raises DomainError.
+    """All cards in a folder: its `*.json` files, and `card.json` one level below. Raises DomainError.
 
-    Servers come by name, then coordinators, then holders by name.
+    Servers come first, then coordinators, then holders, each sorted by name.
     """
     paths: Iterable[Path] = sorted([*folder.glob("*.json"), *folder.glob("*/card.json")])
     cards = [Card.read(path) for path in paths]
     if not cards:
-        raise DomainError(f"{folder}: has no party cards; each party makes one with `caps pki card`")
+        raise DomainError(f"{folder}: there are no party cards here; each party makes one with `caps pki card`")
     seen: set[tuple[str, str]] = set()
     for card in cards:
         if (card.role, card.name) in seen:
-            raise DomainError(f"{folder}: two cards are of {card.role} {card.name}")
+            raise DomainError(f"{folder}: there are two cards for {card.role} {card.name}")
         seen.add((card.role, card.name))
     return sorted(cards, key=lambda card: (ROLES.index(card.role), card.name))

@@ -1,9 +1,9 @@
-"""Keys that a server makes for one study, and the secret that two servers derive from theirs and from what they draw.
+"""Keys that a server makes for one study, and the secret that two servers derive from their keys and random draws.
 
-A key is a pair, X25519 and ML-KEM-768 (FIPS 203), and so is what it agrees on: the secret of two servers stays secret
-if either holds. Each also draws a secret for the other, encapsulated to its ML-KEM key, so that nobody can derive what
-they share from keys alone. Public keys and ciphertexts travel between the two and nowhere else; what others sign and
-publish is a digest of the public keys.
+A key is a pair of an X25519 and an ML-KEM-768 (FIPS 203) key, and the agreement uses both: the two servers' secret
+stays secret if either scheme is secure. Each server also draws a secret for the other, encapsulated to its ML-KEM key,
+so that the shared secret cannot be derived from the keys alone. Public keys and ciphertexts only travel between these
+two servers; what others sign and publish is a digest of the public keys.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ExchangeKey:
 
     @classmethod
     def generate(cls) -> ExchangeKey:
-        """Fresh ones."""
+        """A fresh pair of keys."""
         return cls(X25519PrivateKey.generate(), MLKEM768PrivateKey.generate())
 
     @classmethod
@@ -60,9 +60,9 @@ class ExchangeKey:
 
 @dataclass(frozen=True, repr=False)
 class Drawn:
-    """What a server draws for a peer: a secret, and the ciphertext by which the peer learns it, CIPHERTEXT_BYTES.
+    """What a server draws for a peer: a secret, and the ciphertext of CIPHERTEXT_BYTES from which the peer learns it.
 
-    An altered ciphertext of ML-KEM gives another secret and no error, so one is followed by a check of its secret.
+    An altered ML-KEM ciphertext decapsulates to another secret without an error, so a check of the secret follows it.
     """
 
     secret: bytes
@@ -70,13 +70,13 @@ class Drawn:
 
     @classmethod
     def of(cls, secret: bytes, encapsulated: bytes) -> Drawn:
-        """A secret and its ciphertext of ML-KEM."""
+        """The draw with this secret and its ML-KEM ciphertext."""
         return cls(secret, encapsulated + _check(secret))
 
 
 @dataclass(frozen=True, repr=False)
 class Received:
-    """What it gets of that peer: its public keys, and the ciphertext of what the peer drew."""
+    """What a server receives from a peer: its public keys, and the ciphertext of what the peer drew."""
 
     public: bytes
     ciphertext: bytes
@@ -88,7 +88,7 @@ def public_digest(public: bytes) -> str:
 
 
 def draw(public: bytes) -> Drawn:
-    """Draw a secret for the owner of these public keys. Raises DomainError if they are none."""
+    """Draw a secret for the owner of these public keys. Raises DomainError if they are not valid."""
     try:
         return Drawn.of(*MLKEM768PublicKey.from_public_bytes(public[_CURVE_BYTES:]).encapsulate())
     except ValueError:
@@ -96,14 +96,14 @@ def draw(public: bytes) -> Drawn:
 
 
 def pair_secret(key: ExchangeKey, drawn: Drawn, received: Received, *, first: bool, scope: bytes) -> bytes:
-    """The 32 bytes that a server shares with a peer, for what `scope` names; `first` is whether it precedes the peer.
+    """The 32 bytes that a server shares with a peer for the purpose `scope`; `first`: whether it precedes the peer.
 
-    They follow from what both keep, so a server that restarts has them again. Raises DomainError for a public key that
-    is none, and for a ciphertext that was altered or is for another key.
+    They follow from what both servers store, so a server can derive them again after a restart. Raises DomainError if
+    the public key is not valid, or the ciphertext was altered or is for another key.
     """
     try:
         curve = key.curve.exchange(X25519PublicKey.from_public_bytes(received.public[:_CURVE_BYTES]))
-    except ValueError:  # of a wrong size; or a point of small order, with which everybody agrees on zero
+    except ValueError:  # the wrong size, or a point of small order, with which every key agrees on zero
         raise DomainError("not an exchange key") from None
     theirs = _opened(key, received.ciphertext)
     sides = [(drawn.secret, key.public, drawn.ciphertext), (theirs, received.public, received.ciphertext)]
@@ -118,7 +118,7 @@ def _opened(key: ExchangeKey, ciphertext: bytes) -> bytes:
     except ValueError:
         raise DomainError("not a ciphertext") from None
     if not hmac.compare_digest(_check(secret), ciphertext[-_CHECK_BYTES:]):
-        raise DomainError("a ciphertext that was altered, or is for another")
+        raise DomainError("a ciphertext that was altered or is for another key")
     return secret
 
 

@@ -1,7 +1,7 @@
-"""A party's keys from birth to service: request at the owner, approval at the authority, installation, card and kit.
+"""The life of a party's keys: request by the owner, approval by the authority, installation, card and kit.
 
 Private keys are made in the party's home and never leave it. What leaves is a request, which the authority answers with
-a certificate, and a card, which studies quote. The home's layout is that of `caps.service.site`.
+a certificate, and a card, which studies quote. `caps.service.site` describes the layout of the home.
 
 Time is an argument throughout, as timezone-aware datetimes.
 """
@@ -36,58 +36,58 @@ ROLES = ("mpc-server", "holder", "coordinator")
 AUTHORITY_DAYS = 3650
 PARTY_DAYS = 365
 SKEW = timedelta(minutes=5)
-"""Certificates begin this much earlier, for clocks that are slow."""
+"""Certificates are valid from this much earlier, to tolerate slow clocks."""
 
 CERTIFICATE, PRIVATE_KEY, AUTHORITY = "certificate.pem", "private-key.pem", "authority.pem"
 SIGNING_KEY, REQUEST, TOKENS, POLICY, CARD = "signing-key.pem", "request.csr", "tokens.json", "policy.yaml", "card.json"
 AUTHORITY_KEY = "authority-key.pem"
 STORAGE_KEY = "storage-key"
-"""Of an MPC server: wraps the keys of the shares it stores."""
+"""An MPC server's key that wraps the keys of the shares it stores."""
 SECRETS = (PRIVATE_KEY, SIGNING_KEY, TOKENS, STORAGE_KEY)
 _INSTALLED = Path(__file__).parents[1] / "kits"
 _KITS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "deploy" / "party"
-"""deploy/party, which a wheel carries as caps/kits."""
+"""deploy/party, which a wheel contains as caps/kits."""
 
 POLICY_TEMPLATE = """\
-# What this MPC server takes part in, whatever a study says. Read at start.
-approval: manual                  # or automatic: approve whatever stays within the limits below
+# The studies in which this MPC server takes part. No study can change these rules. Read at start.
+approval: manual                  # or automatic: approve every study within the limits below
 largest_epsilon: 1.0              # of one study
 largest_delta: 1.0e-6
-populations: {}                   # whom studies may be about, and epsilon of all of them: {county-patients: 3.0}
+populations: {}                   # who studies may be about, with epsilon over all studies: {county-patients: 3.0}
 population_delta: 1.0e-6
-default_population_epsilon: null  # a number here gives every name that is not registered a fresh budget
-certified_only: true              # refuse samplers without a proven law
+default_population_epsilon: null  # a number gives every unregistered name a fresh budget
+certified_only: true              # refuse samplers whose distribution is not proven
 least_holders: 2
-least_capacity: 100               # rows of a table that is joined by a key
+least_capacity: 100               # rows of a table joined by a key
 joins: [shuffle, oprf]            # oprf tells S1 more: docs/joining.md
 largest_domain: 4194304           # cells that are counted
 largest_slots: 2000000            # rows of a joint table
-largest_memory: 8000000000        # bytes that a study may need at its peak, besides the program's own
+largest_memory: 8000000000        # bytes that a study may need at its peak, without the program's own
 algorithms: [aim, mwem, mst, gaussian]
-coordinators: []                  # names; anybody if empty
+coordinators: []                  # names; any if empty
 """
 
 _README = """\
 # {role} {name}
 
-A home of CaPS: point CAPS_HOME at this directory.
+A CaPS home: point CAPS_HOME at this directory.
 
 | file | what |
 |---|---|
-| certificate.pem, authority.pem | who this party is, and the authority that says so |
+| certificate.pem, authority.pem | this party's certificate and its issuer's |
 | card.json | the public card that studies quote: key pin, signing key, address |
 {policy}| private-key.pem, signing-key.pem | the keys, made here; they never leave this party |
-| tokens.json | people who may ask, as digests: `caps token create` |
+| tokens.json | digests of people's tokens: `caps token create` |
 
 {keys}
 """
-_WITH_KEYS = "**This kit holds private keys.** Move it only between machines of this party, then erase the copy."
-_WITHOUT_KEYS = "This kit holds no private key: add the two of this party, which were made by `caps pki request`."
+_WITH_KEYS = "**This kit contains private keys.** Move it only between machines of this party, then erase the copy."
+_WITHOUT_KEYS = "This kit contains no private keys: add this party's two, which `caps pki request` made."
 
 
 @dataclass(frozen=True)
 class Names:
-    """Who a certificate or a request speaks of: subject, roles, hosts, and the SHA-256 of the public key."""
+    """What a certificate or a request names: subject, roles, hosts, and the SHA-256 of the public key."""
 
     subject: str
     roles: tuple[str, ...]
@@ -95,12 +95,12 @@ class Names:
     pin: str
 
     def to_json(self) -> dict[str, Any]:
-        """As an object of JSON."""
+        """Returns a JSON object."""
         return {"subject": self.subject, "roles": list(self.roles), "hosts": list(self.hosts), "pin": self.pin}
 
 
 def create_authority(directory: Path, name: str, *, now: datetime, days: int = AUTHORITY_DAYS) -> pki.Authority:
-    """A new authority in `directory`; its key is readable by its owner only. An existing one is never replaced."""
+    """Create an authority in `directory`; only its owner can read its key. An existing one is never replaced."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     _refuse_existing(directory / AUTHORITY_KEY)
     authority = pki.Authority.create(name, not_before=now - SKEW, not_after=_end(now, days))
@@ -110,16 +110,16 @@ def create_authority(directory: Path, name: str, *, now: datetime, days: int = A
 
 
 def read_authority(directory: Path) -> pki.Authority:
-    """The authority of a directory."""
+    """The authority in a directory."""
     certificate = read_certificate(directory / AUTHORITY)
     return pki.Authority(certificate, pki.read_key(_existing(directory / AUTHORITY_KEY)))
 
 
 def request_party(home: Path, role: str, name: str, hosts: Sequence[str]) -> Names:
-    """Make a party's keys in its home, and a request for a certificate. Keys that are there already stay: a renewal."""
+    """Make a party's keys in its home, and a request for a certificate. Existing keys are kept: a renewal."""
     _known(role)
     if not hosts:
-        raise DomainError("a party needs at least one host name or address under which it is reached")
+        raise DomainError("a party must have at least one host name or address")
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (home / PRIVATE_KEY).exists():
         pki.write_key(home / PRIVATE_KEY, pki.generate_key())
@@ -150,7 +150,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def names_of(document: x509.Certificate | x509.CertificateSigningRequest) -> Names:
-    """Whom a certificate or a request names. The names of a request are only what it asks for."""
+    """The names in a certificate or a request. A request's names are only what it asks for."""
     subject = document.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     try:
         names = list(document.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
@@ -176,30 +176,30 @@ def approve_request(
 ) -> x509.Certificate:
     """Certify a request for exactly this role, name and hosts. Raises DomainError if it asks for anything else.
 
-    Pre-conditions: the operator has compared the request's pin with its owner's, by a way nobody else controls.
+    Pre-conditions: the operator has compared the request's pin with its owner's over a channel nobody else controls.
     """
     _known(role)
     end = _end(now, days)
     if end > authority.certificate.not_valid_after_utc:
         until = authority.certificate.not_valid_after_utc.date()
-        raise DomainError(f"{days} days outlast the authority, which ends on {until}")
+        raise DomainError(f"a certificate of {days} days would outlast the authority, which expires on {until}")
     uris = [pki.role_uri(role, name)]
     return authority.approve(asked, subject=name, uris=uris, hosts=hosts, not_before=now - SKEW, not_after=end)
 
 
 def write_certificate(path: Path, certificate: x509.Certificate) -> None:
-    """Write a certificate as PEM. A renewal takes the place of what was there."""
+    """Write a certificate as PEM. A renewal replaces the existing file."""
     pki.write_pem(path, certificate)
 
 
 def install(home: Path, certificate: Path, authority: Path, *, now: datetime) -> Names:
-    """Take a certificate into service. Raises DomainError unless it is valid, for the key here, and as asked for."""
+    """Install a certificate. Raises DomainError unless it is valid, fits the home's key, and matches the request."""
     issued, root = read_certificate(certificate), read_certificate(authority)
     names = names_of(issued)
     if names.pin != _pin(pki.read_key(_existing(home / PRIVATE_KEY)).public_key()):
-        raise DomainError("the certificate is for another key than the one in this home")
+        raise DomainError("the certificate is not for the key in this home")
     if names_of(read_request(home / REQUEST)) != names:
-        raise DomainError("the certificate names somebody or something else than this home's request")
+        raise DomainError("the certificate's names differ from those in this home's request")
     if len(pki.role_uris(issued)) != 1:
         raise DomainError("the certificate must have exactly one role")
     try:
@@ -207,19 +207,20 @@ def install(home: Path, certificate: Path, authority: Path, *, now: datetime) ->
     except (ValueError, TypeError, InvalidSignature):
         raise DomainError("the certificate was not issued by this authority") from None
     if not issued.not_valid_before_utc <= now < issued.not_valid_after_utc:
-        raise DomainError(f"the certificate is valid until {issued.not_valid_after_utc:%Y-%m-%d}, not now")
+        start, end = issued.not_valid_before_utc, issued.not_valid_after_utc
+        raise DomainError(f"the certificate is only valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}")
     pki.write_pem(home / AUTHORITY, root)
     pki.write_pem(home / CERTIFICATE, issued)
     return names
 
 
 def party_of(home: Path) -> tuple[str, str]:
-    """Role and name of a home's party: its certificate's, or its request's while there is no certificate."""
+    """Role and name of a home's party, from its certificate, or from its request if there is no certificate yet."""
     installed = (home / CERTIFICATE).exists()
     document = read_certificate(home / CERTIFICATE) if installed else read_request(home / REQUEST)
     roles = [uri for uri in names_of(document).roles if uri.startswith("caps:")]
     if len(roles) != 1:
-        raise DomainError(f"{home}: exactly one role is needed")
+        raise DomainError(f"{home}: the certificate or request must have exactly one role")
     role, _, name = roles[0].removeprefix("caps:").partition("/")
     return role, name
 
@@ -234,19 +235,19 @@ def card(home: Path, *, url: str | None = None, mesh: str | None = None) -> Card
 
 
 def kit(home: Path, *, with_keys: bool = False) -> dict[str, bytes]:
-    """The files of a party's kit by name: its home, and how to run it with docker compose, of the servers and holders.
+    """The files of a party's kit by name: its home and, for servers and holders, how to run it with docker compose.
 
-    Private files only where the owner asks for them. Raises DomainError unless the home is installed and has a card.
+    Private files are only included on request. Raises DomainError unless the home is installed and has a card.
     """
     if not (home / CARD).exists():
-        raise DomainError(f"{home / CARD}: there is no card yet; `caps pki card` writes it")
+        raise DomainError(f"{home / CARD}: there is no card yet; write it with `caps pki card`")
     role, name = party_of(home)
     files = {file: _existing(home / file).read_bytes() for file in (CERTIFICATE, AUTHORITY, CARD)}
     policy = ""
     if role == "mpc-server":
         own = home / POLICY
         files[POLICY] = own.read_bytes() if own.exists() else POLICY_TEMPLATE.encode()
-        policy = "| policy.yaml | what this server takes part in |\n"
+        policy = "| policy.yaml | the studies in which this server takes part |\n"
     if with_keys:
         files |= {file: _existing(home / file).read_bytes() for file in (PRIVATE_KEY, SIGNING_KEY)}
         files |= {file: (home / file).read_bytes() for file in (TOKENS, STORAGE_KEY) if (home / file).exists()}
@@ -256,13 +257,13 @@ def kit(home: Path, *, with_keys: bool = False) -> dict[str, bytes]:
 
 
 def _template(role: str) -> dict[str, bytes]:
-    """How to run the party with docker compose; nothing for a coordinator, which runs where the federation agrees."""
+    """The files that run the party with docker compose; none for a coordinator, which the federation runs together."""
     folder = _KITS / {"mpc-server": "server", "holder": "holder"}.get(role, "")
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 def package(home: Path, out: Path, *, now: datetime, with_keys: bool = False) -> list[str]:
-    """Write a party's kit: a compressed tar if `out` ends so, else a directory. Returns the names of its files."""
+    """Write a party's kit: a compressed tar if `out` has its suffix, else a directory. Returns its file names."""
     files = kit(home, with_keys=with_keys)
     _refuse_existing(out)
     if not out.name.endswith((".tar.gz", ".tgz")):
@@ -286,7 +287,7 @@ def _mode(name: str) -> int:
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """What a certificate, a request or a card says: who, until when, which key."""
+    """The contents of a certificate, a request or a card: its party, expiry and key."""
     content = _existing(path).read_bytes()
     if b"BEGIN CERTIFICATE REQUEST" in content:
         return {"kind": "request", **names_of(read_request(path)).to_json()}
@@ -312,12 +313,12 @@ def _pin(key: object) -> str:
 
 def _known(role: str) -> None:
     if role not in ROLES:
-        raise DomainError(f"a role is one of {', '.join(ROLES)}")
+        raise DomainError(f"{role!r} is not a role; the roles are {', '.join(ROLES)}")
 
 
 def _end(now: datetime, days: int) -> datetime:
     if days < 1:
-        raise DomainError("a certificate is valid for at least one day")
+        raise DomainError("a certificate must be valid for at least one day")
     return now + timedelta(days=days)
 
 
@@ -329,7 +330,7 @@ def _existing(path: Path) -> Path:
 
 def _refuse_existing(path: Path) -> None:
     if path.exists():
-        raise DomainError(f"{path}: exists already, and is not replaced")
+        raise DomainError(f"{path}: already exists and is not replaced; move it away first")
 
 
 def _create(path: Path, mode: int) -> io.BufferedWriter:

@@ -1,8 +1,8 @@
-"""Certificates by which the machines of CaPS know each other.
+"""The certificates by which the machines of CaPS authenticate each other.
 
-A role is a SAN URI such as `caps:mpc-server/S1`. Keys are born at their owner, who sends a request; the authority
-approves what it was told to approve, never what the request merely asks for. Because an authority could certify
-anybody, peers also compare `spki_pin`, which stands in the signed study. Keys are P-256: every browser copes with it.
+A role is a SAN URI like `caps:mpc-server/S1`. A party makes its own keys and sends a request; the authority approves
+what its operator states, never what the request merely asks for. Because an authority could certify anybody, peers also
+compare `spki_pin`, which is in the signed study. Keys are P-256, which every browser supports.
 
 Time is an argument throughout, as timezone-aware datetimes.
 """
@@ -42,14 +42,14 @@ PublicKey = ec.EllipticCurvePublicKey
 
 
 def role_uri(role: str, name: str) -> str:
-    """The SAN URI that says who a certificate's owner is, such as `caps:mpc-server/S1`."""
+    """The SAN URI that identifies a certificate's owner, for example `caps:mpc-server/S1`."""
     if not _ROLE.fullmatch(role) or not _NAME.fullmatch(name):
-        raise DomainError(f"not a role and a name: {role!r}, {name!r}")
+        raise DomainError(f"{role!r} and {name!r} are not a valid role and name")
     return f"caps:{role}/{name}"
 
 
 def role_uris(certificate: x509.Certificate) -> list[str]:
-    """Every CaPS role a certificate carries. Whoever checks an identity must insist on exactly one."""
+    """Every CaPS role in a certificate. To check an identity, require exactly one."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -58,7 +58,7 @@ def role_uris(certificate: x509.Certificate) -> list[str]:
 
 
 def spki_pin(certificate: x509.Certificate) -> bytes:
-    """SHA-256 of the DER SubjectPublicKeyInfo: names the key, so that it survives renewal of the certificate."""
+    """SHA-256 of the DER SubjectPublicKeyInfo. It identifies the key, so it survives a certificate's renewal."""
     return sha256(certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
 
@@ -147,13 +147,13 @@ class Authority:
         except InvalidSignature:
             raise DomainError("the request is not signed by the key it carries") from None
         if asked.subject != _common_name(subject):
-            raise DomainError(f"the request asks for another subject than {subject!r}")
+            raise DomainError(f"the request's subject is not {subject!r}")
         try:
             names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except x509.ExtensionNotFound:
-            raise DomainError("the request asks for no names") from None
+            raise DomainError("the request contains no names") from None
         if set(names) != set(_alternative_names(uris, hosts)):
-            raise DomainError("the request asks for other names than those approved")
+            raise DomainError("the request's names differ from those approved")
         return self.issue(key, subject=subject, uris=uris, hosts=hosts, not_before=not_before, not_after=not_after)
 
 
@@ -187,7 +187,7 @@ def _common_name(name: str) -> x509.Name:
 
 def _alternative_names(uris: Sequence[str], hosts: Sequence[str]) -> x509.SubjectAlternativeName:
     if not uris and not hosts:
-        raise DomainError("a certificate needs at least one URI or host")
+        raise DomainError("a certificate must have at least one URI or host")
     return x509.SubjectAlternativeName([*map(x509.UniformResourceIdentifier, uris), *map(_host, hosts)])
 
 
@@ -202,7 +202,7 @@ def _builder(
     subject: x509.Name, issuer: x509.Name, key: PublicKey, not_before: datetime, not_after: datetime
 ) -> x509.CertificateBuilder:
     if not_before.tzinfo is None or not_after.tzinfo is None:
-        raise DomainError("certificate times need a timezone")
+        raise DomainError("certificate times must have a timezone")
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -1,7 +1,7 @@
 """Signatures on documents.
 
-A document is signed as canonical JSON together with its type, so a signature on one kind of document is worth nothing
-on another. Keys are Ed25519.
+A document is signed as canonical JSON together with its type, so a signature on one kind of document is not valid for
+another. Keys are Ed25519.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SigningKey = Ed25519PrivateKey
 
 
 class SignatureRefused(LocalError):
-    """A document that was not signed by whom it should be."""
+    """A document's signature is not that of its expected signer."""
 
 
 def generate_signing_key() -> SigningKey:
@@ -29,7 +29,7 @@ def generate_signing_key() -> SigningKey:
 
 
 def public_hex(key: SigningKey) -> str:
-    """The public half, as manifests spell it: 64 hexadecimal digits."""
+    """The public key as manifests write it: 64 hexadecimal digits."""
     return key.public_key().public_bytes_raw().hex()
 
 
@@ -40,10 +40,10 @@ def write_signing_key(path: Path, key: SigningKey) -> None:
 
 
 def read_signing_key(path: Path) -> SigningKey:
-    """Read a signing key that `write_signing_key` wrote. Raises DomainError if it is none."""
+    """Read a signing key that `write_signing_key` wrote. Raises DomainError if the file is not one."""
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # the second for a key under a password
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: the key has a password
         raise DomainError(f"{path}: not a private key in PEM") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise DomainError(f"{path}: not an Ed25519 key")
@@ -56,7 +56,7 @@ def sign(key: SigningKey, kind: str, document: object) -> str:
 
 
 def verify(public_key: str, kind: str, document: object, signature: str) -> None:
-    """Raises SignatureRefused unless the owner of this key signed this document as one of this kind."""
+    """Raises SignatureRefused unless the owner of this key signed this document as this kind."""
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
         key.verify(bytes.fromhex(signature), _signed_bytes(kind, document))

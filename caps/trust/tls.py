@@ -1,7 +1,7 @@
-"""TLS of the REST interfaces: 1.3 only, one authority, and a peer that is who the caller means.
+"""TLS of the REST interfaces: version 1.3 only, one authority, and a check that the peer is the intended party.
 
-A client that knows a peer's role and pin checks both right after the handshake, before a byte of a request is sent.
-Certificates may be renewed while a service runs: handshakes use what the files hold, connections that stand go on.
+A client that knows a peer's role and pin checks both right after the handshake, before it sends a byte of a request.
+Certificates may be renewed while a service runs: new handshakes use the current files, open connections continue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from caps.trust.home import AUTHORITY, CERTIFICATE, PRIVATE_KEY
 from caps.trust.pki import read_certificate, role_uris, spki_pin
 
 RENEW_WITHIN = timedelta(days=30)
-"""Certificates that end sooner are complained of."""
+"""A certificate that expires sooner causes a warning."""
 
 Context = TypeVar("Context", bound=ssl.SSLContext)
 
@@ -29,7 +29,7 @@ log = logging.getLogger("caps.trust.tls")
 
 
 class NotTheParty(LocalError, ssl.SSLError):
-    """The other end's certificate is the authority's, yet not that of the party meant."""
+    """The authority issued the peer's certificate, but not to the intended party."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -37,7 +37,7 @@ class NotTheParty(LocalError, ssl.SSLError):
 
 @dataclass(frozen=True)
 class Credentials:
-    """Paths of PEM files: a party's certificate and key, and the authority all parties trust."""
+    """Paths of PEM files: a party's certificate and key, and the authority that all parties trust."""
 
     certificate: Path
     private_key: Path
@@ -49,7 +49,7 @@ class Credentials:
         return cls(home / CERTIFICATE, home / PRIVATE_KEY, home / AUTHORITY)
 
     def stamp(self) -> tuple[object, ...]:
-        """Changes whenever a file does; a file that is missing for a moment counts as a change."""
+        """A value that changes whenever a file does; a file that is briefly missing counts as a change."""
         return tuple(_stamp(path) for path in (self.certificate, self.private_key, self.authority))
 
 
@@ -82,10 +82,10 @@ _UNREADABLE = (OSError, ValueError, LocalError, x509.DuplicateExtension, x509.Un
 
 
 class RenewedContext(ssl.SSLContext):
-    """A service's context that follows its files: each handshake uses what they hold, as soon as that is sound.
+    """A service's context that follows its files: each handshake uses their contents as soon as these are valid.
 
-    A certificate that is not valid now, names another role or has another key than the one this service began with is
-    not taken, and the log says why: studies name the key, so another one is a new party, and takes a restart.
+    A certificate that is not currently valid, or whose role or key differs from what this service started with, is not
+    used, and the log says why. Studies name the key, so another key is another party, which needs a restart.
     """
 
     _credentials: Credentials
@@ -95,13 +95,13 @@ class RenewedContext(ssl.SSLContext):
     _complaint: str | None
     _lock: Lock
     not_after: datetime
-    """When the certificate in service ends."""
+    """When the certificate in use expires."""
     renewals: int
-    """How often a renewed certificate was taken into service."""
+    """How often a renewed certificate has come into use."""
 
     @classmethod
     def of(cls, credentials: Credentials) -> RenewedContext:
-        """Raises OSError if the files are of no use."""
+        """A context for these files. Raises OSError if they cannot be used."""
         context = cls(ssl.PROTOCOL_TLS_SERVER)
         context._credentials = credentials
         context._seen = credentials.stamp()
@@ -114,7 +114,7 @@ class RenewedContext(ssl.SSLContext):
         return context
 
     def renew(self) -> None:
-        """Look at the files now. Handshakes do so by themselves."""
+        """Check the files now. Every handshake does this itself."""
         with self._lock:
             stamp = self._credentials.stamp()
             if stamp == self._seen:
@@ -123,7 +123,7 @@ class RenewedContext(ssl.SSLContext):
                 current = server_context(self._credentials)
                 certificate = read_certificate(self._credentials.certificate)
                 self._accept(certificate)
-            except _UNREADABLE as error:  # perhaps half written: looked at again
+            except _UNREADABLE as error:  # perhaps half written: checked again later
                 self._complain(str(error) if isinstance(error, LocalError) else "the files do not fit together")
                 return
             self._current, self._seen, self._complaint = current, stamp, None
@@ -132,7 +132,7 @@ class RenewedContext(ssl.SSLContext):
             log.info('{"event": "certificate renewed", "until": "%s"}', self.not_after.isoformat())
 
     def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
-        """A connection that shakes hands with the newest certificate."""
+        """A connection whose handshake uses the newest certificate."""
         self.renew()
         return self._current.wrap_bio(*args, **kwargs)
 
@@ -144,11 +144,11 @@ class RenewedContext(ssl.SSLContext):
     def _accept(self, certificate: x509.Certificate) -> None:
         roles, pin = _identity(certificate)
         if roles != self._identity[0]:
-            raise LocalError("the new certificate names another role")
+            raise LocalError("the new certificate has a different role")
         if pin != self._identity[1]:
-            raise LocalError("the new certificate has another key, which studies under way do not name: restart")
+            raise LocalError("the new certificate has a different key, which current studies do not name: restart")
         if not certificate.not_valid_before_utc <= datetime.now(UTC) < certificate.not_valid_after_utc:
-            raise LocalError("the new certificate is not valid now")
+            raise LocalError("the new certificate is not currently valid")
 
     def _complain(self, why: str) -> None:
         if why != self._complaint:
@@ -181,7 +181,7 @@ class _ClientContext(ssl.SSLContext):
     expected: tuple[str | None, str | None] = (None, None)
 
     def wrap_socket(self, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
-        """As the base class, which has shaken hands on return, then look who answered."""
+        """Connect as the base class does, which completes the handshake, then check who answered."""
         connection = super().wrap_socket(*args, **kwargs)
         try:
             self._check(connection.getpeercert(True))
@@ -191,9 +191,9 @@ class _ClientContext(ssl.SSLContext):
         return connection
 
     def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
-        """Refused where a role or pin is expected: an event loop shakes hands later, unseen."""
+        """Refused if a role or pin is expected: an event loop completes the handshake later, out of sight."""
         if self.expected != (None, None):
-            raise LocalError("a peer's role and pin are checked on sockets only")
+            raise LocalError("a peer's role and pin can only be checked on sockets")
         return super().wrap_bio(*args, **kwargs)
 
     def _check(self, certificate: bytes | None) -> None:
@@ -204,8 +204,8 @@ class _ClientContext(ssl.SSLContext):
             found = x509.load_der_x509_certificate(certificate or b"")
             roles = role_uris(found)
         except (ValueError, x509.DuplicateExtension):
-            raise NotTheParty("the other end has a certificate that cannot be read") from None
+            raise NotTheParty("the peer's certificate cannot be read") from None
         if role is not None and roles != [role]:
-            raise NotTheParty(f"the other end is not {role}")
+            raise NotTheParty(f"the peer is not {role}")
         if pin is not None and spki_pin(found).hex() != pin:
-            raise NotTheParty(f"{role or 'the other end'} has another key than the study's")
+            raise NotTheParty(f"{role or 'the peer'} does not have the key that the study names")

@@ -1,8 +1,8 @@
-"""The one-shot of docker-compose.yml that gives every party its keys: an authority, seven homes, tokens for people.
+"""The one-shot service of docker-compose.yml that makes every party's keys: an authority, seven homes, people's tokens.
 
 Each home is a volume that only its party mounts, read-only; the authority's key stays in a volume that no service
-mounts. What people need (authority.pem, tokens, the cards that studies quote) goes to the volume `people`. Homes that
-are complete stay as they are. One process sees all keys here, which is why this is for trying out only.
+mounts. What people need (authority.pem, tokens, the cards that studies quote) goes to the volume `people`. Complete
+homes are not changed. One process sees all keys here, so this is only for trying things out.
 """
 
 from __future__ import annotations

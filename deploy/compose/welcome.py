@@ -1,4 +1,4 @@
-"""The last word of `docker compose up`: where to go, and what this is not."""
+"""The last message of `docker compose up`: where to go next, and a warning."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _TEXT = """\
 
     +------------------------------------------------------------------------------------+
     |  ALL PARTIES RUN ON ONE HOST: NON-COLLUSION IS NOT MET.                            |
-    |  Whoever administers this machine can read everything. Use invented data only.     |
-    |  Real parties run one service each, on machines of their own: deploy/party/.       |
+    |  This machine's administrator can read everything. Use invented data only.         |
+    |  Real parties run one service each, on their own machines: deploy/party/.          |
     +------------------------------------------------------------------------------------+
 
     The federation is up: S1, S2, S3, a coordinator, and three holders.
@@ -20,18 +20,18 @@ _TEXT = """\
       south-hospital   https://localhost:{south}
       insurer          https://localhost:{insurer}
 
-    Fetch the authority's certificate and everybody's tokens, then ask:
+    Fetch the authority's certificate and everybody's tokens, then call the coordinator:
 
       mkdir -p people && docker-compose run --rm -T people | tar -x -C people
       curl --cacert people/authority.pem -H "Authorization: Bearer $(cat people/coordinator/operator.token)" \\
           https://localhost:{coordinator}/v1/studies
 
-    What to do next is in deploy/compose/README.md.
+    deploy/compose/README.md says what to do next.
 """
 
 
 def main() -> int:
-    """Print it."""
+    """Print the message."""
     ports = {name: os.environ[f"{name.upper()}_PORT"] for name in ("coordinator", "north", "south", "insurer")}
     print(_TEXT.format(**ports), flush=True)
     return 0

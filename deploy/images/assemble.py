@@ -1,6 +1,6 @@
-"""Puts parts of images together, in the builder stage. Needs nothing but Python.
+"""Assembles parts of images in the builder stage. It only needs Python.
 
-python3 assemble.py trim LIBRARY MODULE...          take from what pip installed all that no service reads
+python3 assemble.py trim LIBRARY MODULE...          remove from what pip installed all that no service reads
 python3 assemble.py install TARGET SERVICE SOURCE   the shared library, one service, and the metadata of both
 """
 
@@ -16,7 +16,7 @@ import tomllib
 from pathlib import Path
 
 EPOCH = 1_577_836_800
-"""The time of every file: layers are reproducible, and compiled code, known by its source's time, stays valid."""
+"""The time of every file: layers are reproducible, and compiled code, which stores its source's time, stays valid."""
 _TESTS = frozenset({"tests", "test", "testing", "__pycache__"})
 _KEPT = frozenset({"numpy/testing", "numba/testing", "starlette/testing"})  # imported by the package itself
 _SUFFIXES = (".pyc", ".pyi", ".pxd", ".pyx", ".h", ".hpp", ".c", ".a")
@@ -68,7 +68,9 @@ def settle(target: Path) -> None:
 
 
 def main(verb: str, *arguments: str) -> None:
-    """One of the two. Bytecode is kept of what is imported only, for start-up: all of it would be a tenth more."""
+    """Run one of the two commands. Only bytecode of imported modules is kept, for start-up: all of it would be a tenth
+    more.
+    """
     target = Path(arguments[0])
     if verb == "trim":
         trim(target)

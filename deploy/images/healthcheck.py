@@ -1,4 +1,4 @@
-"""Whether the service in this container is ready: asks /readyz as CAPS_LISTEN and CAPS_HOME say. Exit status 0 or 1."""
+"""Checks /readyz of the service in this container, using CAPS_LISTEN and CAPS_HOME. Exit status 0 if ready, else 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ANYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104
 
 
 def main() -> int:
-    """One request. Whoever answers must have this very party's certificate."""
+    """Send one request. The answer must come with this party's certificate."""
     host, _, port = os.environ.get("CAPS_LISTEN", "127.0.0.1:8443").rpartition(":")
     host = host.strip("[]")
     home = Path(os.environ["CAPS_HOME"])

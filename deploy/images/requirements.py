@@ -3,9 +3,9 @@
     python -m deploy.images.requirements           write deploy/images/requirements/*.txt
     python -m deploy.images.requirements --check   fail if they are not what the lock says
 
-`common.txt` is in every image: the dependencies of pyproject.toml without those of one service only. What such a
-service adds stands in a file of its name, so that a holder or an MPC server holds no compiler. Runs in the project's
-.venv, whose metadata tell which distribution needs which.
+`common.txt` is in every image: the dependencies in pyproject.toml without those of a single service. What such a
+service adds is in a file with its name, so the images of a holder and an MPC server contain no compiler. It runs in the
+project's .venv, whose metadata say which distribution needs which.
 """
 
 from __future__ import annotations

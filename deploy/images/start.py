@@ -1,7 +1,7 @@
-"""What a container runs: `start.py MODULE` becomes `python3 -m MODULE`, with the compiled code of the image at hand.
+"""What a container runs: `start.py MODULE` becomes `python3 -m MODULE`, with the image's compiled code available.
 
-Numba uses a cache only where it can write, and the root file system is read-only: so the cache that the image brings
-goes to /tmp first. On another processor than the image's builder, code is compiled there anew, in some ten seconds.
+Numba only uses a cache that it can write to, and the root file system is read-only, so the image's cache is first
+copied to /tmp. On a different processor than the image's builder, code is compiled there again, in about ten seconds.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class ClearServers:
         assert Manifest.from_json(body).study_id == study
         if name in self.faults.refuses:
             return problem(
-                403, "policy-refused", "too much", objections=["epsilon 1 exceeds this server's largest, 0.1"]
+                403, "policy-refused", "too much", objections=["epsilon 1 exceeds this server's limit of 0.1"]
             )
         if name in self.faults.manual:
             return 202, {}, None

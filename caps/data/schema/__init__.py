@@ -1,11 +1,11 @@
-"""The public description of a table's columns, and the way between an owner's rows and category numbers.
+"""The public description of a table's columns, and the conversion between an owner's rows and category numbers.
 
-A schema is agreed by all parties and never inferred from data. `encode` turns a table into codes and counts what it
-met; `decode` turns codes, synthetic ones as a rule, into a table that looks like those the owners sent. For each schema
-and all codes of its domain, encode(decode(codes)) == codes. The format for data owners is in docs/schema.md.
+All parties agree on a schema; it is never inferred from data. `encode` turns a table into codes and counts what it
+found; `decode` turns codes, usually synthetic ones, into a table that looks like the owners' tables. For each schema
+and all codes of its domain, encode(decode(codes)) == codes. docs/schema.md describes the format for data owners.
 
-Messages and reports name columns of the schema and give counts; never a value, nor a header the schema does not know,
-for the first line of a file without a header is data.
+Messages and reports name columns of the schema and give counts. They never quote a value, nor a header that the schema
+does not have, because the first line of a file without a header is data.
 """
 
 from caps.data.schema.columns import Boolean, Categorical, Column, Draws, Numeric

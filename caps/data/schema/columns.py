@@ -1,6 +1,6 @@
-"""The kinds of columns. Each knows its fields, how a value becomes a code, and how a code becomes a value.
+"""The kinds of columns. Each knows its fields, how to turn a value into a code, and how to turn a code into a value.
 
-Errors about a declaration begin with the place inside it, such as `bin_edges[2]`.
+An error in a declaration begins with its place, for example `bin_edges[2]`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from caps.data.domain import MAX_SIZE, MISSING, Attribute, Codes
 from caps.errors import DomainError
 
 Draws: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
-"""n independent draws, uniform on [0, 1)."""
+"""Returns n independent draws, uniform on [0, 1)."""
 
 MAX_TEXT = 1024
-"""Characters of a category or token."""
+"""The most characters in a category or token."""
 _EXACT = (1 << 53) - 1
 """Integers up to here are exact as float64, and so are their neighbours."""
 
@@ -44,11 +44,11 @@ class Fault(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Column(ABC):
-    """What all kinds have in common: a name, and what becomes of missing values.
+    """What all kinds have in common: a name, and a rule for missing values.
 
-    None, NaN, the empty field (unless it is a category) and `missing_values` are missing. They are a category of their
-    own, the last ("category": the default where missing_values are given), have the code -1 ("null"), or are refused
-    ("refuse": the default otherwise).
+    None, NaN, the empty field (unless it is a category) and `missing_values` count as missing. Missing values form an
+    extra, last category ("category": the default if missing_values are given), have the code -1 ("null"), or are
+    refused ("refuse": the default otherwise).
     """
 
     kind: ClassVar[str]
@@ -75,40 +75,40 @@ class Column(ABC):
         _refuse_repeats("missing_values", [str(token) for token in self.missing_values])
         self._check()
         if not 1 <= self.size <= MAX_SIZE:
-            fail(self._extent, f"must make 1 to {MAX_SIZE} categories, not {self.size}")
+            fail(self._extent, f"must give 1 to {MAX_SIZE} categories, not {self.size}")
         for place, token in _places("missing_values", self.missing_values):
             if token in self.texts:
                 fail(place, "is also a value of the column")
         if self.missing != "refuse" and not self.missing_values and "" in self.texts:
-            fail("missing_values", "must say how a missing value is written, for the empty field is a value")
+            fail("missing_values", "must say how a missing value is written, because the empty field is a value")
 
     _extent: ClassVar[str]
 
     @property
     @abstractmethod
     def cells(self) -> int:
-        """Categories, that for missing values not counted."""
+        """The number of categories, without the one for missing values."""
 
     @property
     def texts(self) -> Sequence[str]:
-        """Texts that are values of the column; text i has code i."""
+        """The texts that are values of the column; text i has code i."""
         return ()
 
     @abstractmethod
     def _check(self) -> None:
-        """Raise DomainError unless the fields of this kind are right; set them to their normal form."""
+        """Check the fields of this kind and bring them to their normal form. Raises DomainError if one is wrong."""
 
     @abstractmethod
     def prepare(self, given: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-        """Given text, numbers or booleans as classify() wants them."""
+        """Turns the table's text, numbers or booleans into what classify() expects."""
 
     @abstractmethod
     def classify(self, prepared: pl.Series) -> Codes:
-        """A category or a Fault for each row."""
+        """Returns a category or a Fault for each row."""
 
     @abstractmethod
     def _values(self, codes: Codes, uniform: Draws | None) -> pl.Series:
-        """A value for each code below `cells`."""
+        """Returns a value for each code; all codes are below `cells`."""
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
@@ -118,22 +118,22 @@ class Column(ABC):
 
     @property
     def size(self) -> int:
-        """Categories, that for missing values counted."""
+        """The number of categories, including the one for missing values."""
         return self.cells + (self.missing == "category")
 
     @property
     def attribute(self) -> Attribute:
-        """The column in a Domain."""
+        """The column as an attribute of a Domain."""
         return Attribute(self.name, self.size, nullable=self.missing == "null")
 
     @property
     def missing_code(self) -> int | None:
-        """The code of a missing value, if there may be one."""
+        """The code of a missing value; None if missing values are refused."""
         return {"category": self.cells, "null": MISSING, "refuse": None}[self.missing]
 
     @property
     def token(self) -> str | int | float | None:
-        """How decode() writes a missing value; None where nothing was declared: an empty field of a CSV."""
+        """How decode() writes a missing value; None, an empty field in a CSV, if none was declared."""
         return self.missing_values[0] if self.missing_values else None
 
     @cached_property
@@ -143,7 +143,7 @@ class Column(ABC):
 
     @property
     def remedies(self) -> dict[Fault, int]:
-        """The code that stands for a fault; a table with any other fault is refused."""
+        """The code that replaces each tolerated fault; a table with any other fault is refused."""
         return {} if self.missing_code is None else {Fault.MISSING: self.missing_code}
 
     def spell(self, value: bool) -> str:
@@ -151,7 +151,7 @@ class Column(ABC):
         return "true" if value else "false"
 
     def restore(self, codes: Codes, uniform: Draws | None) -> pl.Series:
-        """Values in the column's own type; missing ones are null, or the number declared for them."""
+        """Returns values in the column's own type; missing ones are null, or the number declared for them."""
         if self.missing_code is None:
             return self._values(codes, uniform).alias(self.name)
         gone = pl.Series(codes == self.missing_code)
@@ -160,13 +160,13 @@ class Column(ABC):
         return values.zip_with(~gone, pl.Series([number]).cast(values.dtype)).alias(self.name)
 
     def written(self, values: pl.Series) -> pl.Series:
-        """What restore() returned as text fit for a CSV."""
+        """Turns what restore() returned into text for a CSV."""
         if self.missing_code is None:
             return values
         return values.cast(pl.String).fill_null("" if self.token is None else str(self.token))
 
     def to_json(self) -> dict[str, object]:
-        """As an object of JSON, without fields that have their default."""
+        """Returns a JSON object without the fields that have their default."""
         given: dict[str, object] = {"name": self.name, "kind": self.kind}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -178,7 +178,7 @@ class Column(ABC):
 
     @staticmethod
     def from_json(value: object) -> Column:
-        """The column an object of JSON describes. Raises DomainError that begins with the place of the error."""
+        """Returns the column that a JSON object describes. Raises DomainError; its message begins with the place."""
         if not isinstance(value, Mapping):
             fail("", "must be an object")
         given = dict(value)
@@ -187,7 +187,7 @@ class Column(ABC):
             fail("kind", f"must be one of {', '.join(KINDS)}")
         if "missing_value" in given:
             if "missing_values" in given:
-                fail("missing_value", "must not stand beside missing_values")
+                fail("missing_value", "must not be given together with missing_values")
             given["missing_values"] = [given.pop("missing_value")]
         check_fields(kind, given)
         return kind(**given)
@@ -195,7 +195,7 @@ class Column(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Categorical(Column):
-    """One of the texts `categories`; `other`, if given, is the one that stands for every text not listed."""
+    """One of the texts in `categories`; `other`, if given, is the category for every text not listed."""
 
     kind = "categorical"
     _extent = "categories"
@@ -285,9 +285,9 @@ class Boolean(Column):
 class Numeric(Column):
     """A number, coded by the bin it falls in.
 
-    Bin i is [edge_i, edge_{i+1}) if `side` is "right", (edge_i, edge_{i+1}] if it is "left". What lies outside counts
-    in the first or last bin, or is refused: `outside`. Decoded values are integers if `integer`, multiples of
-    10**-decimals if `decimals` is given, and any float64 otherwise.
+    Bin i is [edge_i, edge_{i+1}) if `side` is "right", (edge_i, edge_{i+1}] if it is "left". Values outside all bins
+    count in the first or last bin (`outside` is "clamp") or are refused ("refuse"). Decoded values are integers if
+    `integer` is set, multiples of 10**-decimals if `decimals` is given, and any float64 otherwise.
     """
 
     kind = "numeric"
@@ -302,13 +302,13 @@ class Numeric(Column):
     def _check(self) -> None:
         edges = _listed("bin_edges", self.bin_edges)
         if len(edges) < 2:
-            fail("bin_edges", "must be at least two")
+            fail("bin_edges", "must have at least two edges")
         for place, edge in _places("bin_edges", edges):
             _check_number(place, edge)
         self._set("bin_edges", tuple(float(edge) + 0.0 for edge in edges))  # -0.0 + 0.0 is 0.0
         for index, (low, high) in enumerate(pairwise(self.bin_edges)):
             if not low < high:
-                fail(f"bin_edges[{index + 1}]", "must be greater than the edge before")
+                fail(f"bin_edges[{index + 1}]", "must be greater than the previous edge")
         _check_bool("integer", self.integer)
         if self.side not in ("left", "right"):
             fail("side", 'must be "right" or "left"')
@@ -316,16 +316,16 @@ class Numeric(Column):
             fail("outside", 'must be "clamp" or "refuse"')
         if self.decimals is not None:
             if self.integer:
-                fail("decimals", "must not be given for integers")
+                fail("decimals", "must not be given for an integer column")
             if isinstance(self.decimals, bool) or not isinstance(self.decimals, int) or not 0 <= self.decimals <= 15:
                 fail("decimals", "must be an integer from 0 to 15")
             if max(map(abs, self.bin_edges)) * 10**self.decimals > _EXACT:
-                fail("decimals", "are more than a float64 can tell apart at these edges")
+                fail("decimals", "must be fewer: a float64 cannot tell such values apart at these edges")
         if self._scale is not None:
             firsts = self._firsts(self._scale)
             for index, (first, after) in enumerate(pairwise(firsts)):
                 if first == after:
-                    fail(f"bin_edges[{index + 1}]", "ends a bin that holds no value the column can have")
+                    fail(f"bin_edges[{index + 1}]", "ends a bin that contains no possible value of the column")
         for place, number in _places("missing_values", self._numeric_tokens):
             if number is not None and self._bin(np.array([number]))[0] >= 0:
                 fail(place, "lies in a bin")
@@ -336,7 +336,7 @@ class Numeric(Column):
         else:
             _check_number(place, token)
             if self.integer and token != int(token):  # type: ignore[call-overload]
-                fail(place, "must be an integer, as the column is")
+                fail(place, "must be an integer, like the column's values")
 
     @property
     def cells(self) -> int:
@@ -353,13 +353,13 @@ class Numeric(Column):
 
     @cached_property
     def _numeric_tokens(self) -> list[float | None]:
-        """What missing_values are as numbers, read as those of a table are."""
+        """The missing_values as numbers, parsed as a table's values are; None for those that are not numbers."""
         texts = pl.Series([str(token) for token in self.missing_values], dtype=pl.String)
         numbers = texts.cast(pl.Float64, strict=False)
         return [None if number is None or not math.isfinite(number) else number for number in numbers]
 
     def _firsts(self, scale: int) -> list[int]:
-        """For each edge the least k such that k / scale lies above it, or on it if a bin includes its low edge."""
+        """Returns for each edge the least k with k / scale above it, or on it if a bin includes its low edge."""
 
         def first(edge: float) -> int:
             k = math.floor(Fraction(edge) * scale) - 1
@@ -416,34 +416,34 @@ KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Categorical, Nume
 
 
 def fail(place: str, what: str) -> NoReturn:
-    """Raise DomainError about a place of a declaration."""
+    """Raise DomainError about a place in a declaration."""
     raise DomainError(f"{place}: {what}" if place else what)
 
 
 def check_fields(cls: type[Any], given: Mapping[Any, object]) -> None:
-    """Raise DomainError unless these can be fields of the dataclass, and none that it needs is absent."""
+    """Raise DomainError if a field is unknown to the dataclass, or one that it requires is missing."""
     known = {field.name: field.default is NO_DEFAULT for field in fields(cls)}
     for name in given:
         if name not in known:
-            fail(str(name), "is not a field known here")
+            fail(str(name), "is not a known field")
     for name, needed in known.items():
         if needed and name not in given:
-            fail(name, "is needed")
+            fail(name, "is required")
 
 
 def check_text(place: str, value: object) -> None:
-    """Raise DomainError unless this is a short text of Unicode scalar values."""
+    """Raise DomainError unless the value is a short text of Unicode scalar values."""
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         fail(place, f"must be text of at most {MAX_TEXT} characters")
     if any("\ud800" <= letter <= "\udfff" for letter in value):
-        fail(place, "must be text that UTF-8 can write")
+        fail(place, "must be text that UTF-8 can encode")
     if value.startswith("\ufeff"):
-        fail(place, "must not begin with a byte order mark, which readers of CSV drop")
+        fail(place, "must not begin with a byte order mark, because CSV readers drop it")
 
 
 def _check_number(place: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _EXACT:
-        fail(place, "must be a finite number of a size below 2^53")
+        fail(place, "must be a finite number between -2^53 and 2^53")
 
 
 def _check_bool(place: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Schema: columns in order, JSON both ways, tables to codes and back."""
+"""A schema: its columns in order, conversion to and from JSON, and tables to codes and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """How many values of a column were unusual, and how many of them are the reason to refuse the table."""
+    """How many values of a column were unusual, and how many of these make the table refused."""
 
     name: str
     missing: int
@@ -37,36 +37,36 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What encode() met: counts only. They are exact, hence for the owner of the table alone."""
+    """What encode() found, as counts. They are exact, so only the table's owner may see them."""
 
     rows: int
     columns: tuple[ColumnReport, ...]
 
     @property
     def refused(self) -> int:
-        """Values that stand in the way of coding the table."""
+        """The number of values that prevent the table from being encoded."""
         return sum(column.refused for column in self.columns)
 
     def to_json(self) -> dict[str, object]:
-        """As an object of JSON."""
+        """Returns a JSON object."""
         return asdict(self)
 
 
 class TableRefused(DomainError):
-    """Values of a table that its schema does not admit; `report` counts them."""
+    """The table has values that its schema does not allow; `report` counts them."""
 
     def __init__(self, report: Report) -> None:
         parts = [f"{column.refused} in column {column.name}" for column in report.columns if column.refused]
-        super().__init__(f"values that the schema does not admit: {', '.join(parts)}")
+        super().__init__(f"the table has values that the schema does not allow: {', '.join(parts)}")
         self.report = report
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns of a table, in the order of the domain. The other fields are remarks for people, checked if they can be.
+    """The columns of a table, in the order of the domain. The other fields inform people and are checked if possible.
 
-    `label` names the column a classifier is to predict and `positive` the value of interest in it; `rows` is the size
-    of the table the schema was written for.
+    `label` names the column that a classifier should predict, and `positive` the value of interest in it; `rows` is
+    the size of the table the schema was written for.
     """
 
     columns: tuple[Column, ...]
@@ -80,7 +80,7 @@ class Schema:
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
         if not self.columns or not all(isinstance(column, Column) for column in self.columns):
-            fail("columns", "must be one column or more")
+            fail("columns", "must have at least one column")
         by_name: dict[str, Column] = {}
         for index, column in enumerate(self.columns):
             if column.name in by_name:
@@ -90,14 +90,14 @@ class Schema:
             if not isinstance(getattr(self, remark), str | None):
                 fail(remark, "must be text")
         if self.rows is not None and (isinstance(self.rows, bool) or not isinstance(self.rows, int) or self.rows < 0):
-            fail("rows", "must be a count")
+            fail("rows", "must be an integer of at least 0")
         if self.label is not None and self.label not in by_name:
-            fail("label", "must name a column")
+            fail("label", "must be the name of a column")
         if self.positive is not None:
             if self.label is None:
                 fail("positive", "needs a label")
             if (texts := by_name[self.label].texts) and self.positive not in texts:
-                fail("positive", "must be a value of the label")
+                fail("positive", "must be a value of the label column")
         self.domain()
 
     @cached_property
@@ -105,16 +105,16 @@ class Schema:
         return Domain(tuple(column.attribute for column in self.columns))
 
     def domain(self) -> Domain:
-        """The attributes that the columns become."""
+        """Returns the columns as the attributes of a domain."""
         return self._domain
 
     def select(self, names: Iterable[str]) -> Schema:
-        """The schema of only these columns, such as those one holder brings, in this schema's order."""
+        """Returns a schema of only these columns, for example one holder's, in this schema's order."""
         kept = set(self._domain.project(names).names)
         return Schema(tuple(column for column in self.columns if column.name in kept), name=self.name, note=self.note)
 
     def to_json(self) -> dict[str, object]:
-        """As an object of JSON; fields that have their default are left out."""
+        """Returns a JSON object without the fields that have their default."""
         given: dict[str, object] = {"version": VERSION}
         given |= {field.name: getattr(self, field.name) for field in fields(self)}
         given["columns"] = [column.to_json() for column in self.columns]
@@ -122,13 +122,13 @@ class Schema:
 
     @classmethod
     def from_json(cls, value: str | bytes | Mapping[str, object]) -> Schema:
-        """The schema of a JSON text, or of an object parsed from one. Raises DomainError with the place of the error.
+        """Returns the schema in a JSON text, or in an object parsed from one. Raises DomainError that names the place.
 
-        A `version` not given is 1. `domain_sizes`, if given, must be the sizes of the domain.
+        `version` is 1 by default. `domain_sizes`, if given, must agree with the columns.
         """
         document = _parsed(value) if isinstance(value, str | bytes) else value
         if not isinstance(document, Mapping):
-            fail("", "a schema must be an object")
+            fail("", "a schema must be a JSON object")
         given: dict[str, Any] = dict(document)
         version, sizes = given.pop("version", VERSION), given.pop("domain_sizes", None)
         if version != VERSION or isinstance(version, bool):
@@ -152,9 +152,10 @@ class Schema:
     def encode(
         self, table: Table, *, extra: str = "refuse", separator: str = ",", limits: Limits | None = None
     ) -> tuple[Codes, Report]:
-        """The codes of the table's rows and a report. Raises TableRefused if the schema does not admit a value.
+        """Returns the codes of the table's rows and a report. Raises TableRefused if the schema forbids a value.
 
-        The columns of the table may stand in any order; those the schema does not know are to "ignore" or "refuse".
+        The table's columns may be in any order. `extra` says what to do with columns that the schema does not have:
+        "ignore" or "refuse".
         """
         codes, report, _ = self.encode_with(table, (), extra=extra, separator=separator, limits=limits)
         if report.refused:
@@ -207,15 +208,15 @@ class Schema:
         return codes, Report(len(codes), tuple(reports)), kept
 
     def frame(self, codes: npt.ArrayLike, *, uniform: Draws | None = None) -> pl.DataFrame:
-        """Rows of codes as a typed frame, fit for Parquet or Arrow; missing values are null, or the number declared.
+        """Returns rows of codes as a typed frame for Parquet or Arrow; missing values are null, or the number declared.
 
-        Numbers are drawn uniformly from their bins, one draw per row and numeric column in the order of columns, or are
-        the middles of the bins if there is no `uniform`.
+        Numbers are drawn uniformly from their bins, one draw per row and numeric column in the order of columns.
+        Without `uniform` they are the middles of the bins.
         """
         array = self._domain.check_codes(codes)
         for column, values in zip(self.columns, array.T, strict=True):
             if column.missing != "null" and (values == MISSING).any():
-                raise DomainError(f"codes of column {column.name} must not be missing")
+                raise DomainError(f"column {column.name} must have no missing codes")
         return pl.DataFrame(
             [
                 column.restore(np.ascontiguousarray(values), uniform)
@@ -224,9 +225,9 @@ class Schema:
         )
 
     def decode(self, codes: npt.ArrayLike, *, uniform: Draws | None = None) -> dict[str, npt.NDArray[Any]]:
-        """Rows of codes as arrays like those owners send: what frame() holds, with tokens where that has null.
+        """Returns rows of codes as arrays like the owners' own: the values of frame(), with tokens in place of nulls.
 
-        Arrays are int64, float64 or bool, and of objects for text and wherever a token of text (or None) may stand.
+        Arrays are int64, float64 or bool; they are object arrays for text and where a token may be text or None.
         """
         frame = self.frame(codes, uniform=uniform)
         return {column.name: _array(column, frame[column.name]) for column in self.columns}
@@ -239,7 +240,7 @@ class Schema:
         uniform: Draws | None = None,
         separator: str = ",",
     ) -> None:
-        """Rows of codes as a CSV with a header, in UTF-8, quoted where need be: what encode() reads."""
+        """Writes rows of codes as a CSV that encode() can read: with a header, in UTF-8, quoted where needed."""
         frame = self.frame(codes, uniform=uniform)
         texts = pl.DataFrame([column.written(frame[column.name]).alias(column.name) for column in self.columns])
         texts.write_csv(Path(target) if isinstance(target, str | PathLike) else target, separator=separator)

@@ -1,8 +1,8 @@
-"""Tables as owners send them, checked for shape and brought to one form: a lazy frame of text, numbers and booleans.
+"""Checks the shape of an owner's table and turns it into a lazy frame of text, numbers and booleans.
 
-polars reads CSV fast and forgivingly: short rows, stray quotes and repeated headers pass. So the bytes are checked
-first, by arrays, and polars only sees files on which all readers agree. Of Parquet, which may unfold to any size, the
-headers of all pages are read first. Messages of polars may quote data: none is passed on.
+polars reads CSV fast but accepts short rows, stray quotes and repeated headers. So array operations check the bytes
+first, and polars only sees files on which all readers agree. A Parquet file can decompress to any size, so all its
+page headers are read first. Error messages of polars may quote data, so none is passed on.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from caps.data.schema.columns import Column
 from caps.errors import DomainError
 
 Table: TypeAlias = Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | bytes | BinaryIO
-"""Arrays by column name, a frame, or a CSV or Parquet file: its path, its bytes, or a binary stream of them."""
+"""Arrays by column name, a frame, or a CSV or Parquet file given as path, bytes or binary stream."""
 
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""What polars raises over a file: its messages may quote data. It panics over some that are damaged."""
+"""What polars raises when it reads a file: the messages may quote data. Some damaged files make it panic."""
 
 PARQUET_MAGIC = b"PAR1"
 """What a Parquet file begins and ends with."""
@@ -35,19 +35,20 @@ _CHUNK = 1 << 22
 _MAX_HEADER = 1 << 20
 _MAX_FOOTER = 1 << 26
 _MAX_PAGE_HEADER = 1 << 20
-_NOT_PARQUET = "the file is not sound Parquet"
-_STRAY = "a carriage return stands outside quotes and not before a newline"
+_NOT_PARQUET = "the file is not valid Parquet"
+_STRAY = "the file has a carriage return that is neither quoted nor followed by a newline"
+_BAD_ROW = "a row does not have the header's {} fields"
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest table read; of Parquet, `bytes` bounds the file and what it unfolds to."""
+    """The largest table that is read; `bytes` bounds the file and, for Parquet, its decompressed size."""
 
     rows: int = 100_000_000
     bytes: int = 16 << 30
     field: int = 1 << 16
-    """Bytes of one field of a CSV."""
+    """The most bytes in one field of a CSV."""
 
 
 def lazy_frame(
@@ -59,10 +60,10 @@ def lazy_frame(
     limits: Limits,
     days: Collection[str] = (),
 ) -> tuple[pl.LazyFrame, int]:
-    """The columns asked for, in their order, and the number of rows. Raises DomainError unless each is there once.
+    """Returns the requested columns, in order, and the number of rows. Raises DomainError unless each is there once.
 
-    They are named by their positions, for polars takes some names, such as "*", for patterns. Those named in `days` may
-    be days, or times, of Parquet.
+    The columns are named by position, because polars reads some names, "*" for one, as patterns. In Parquet, columns
+    named in `days` may be dates or times.
     """
     if isinstance(table, pl.DataFrame):
         table = {name: table[name] for name in table.columns}
@@ -74,14 +75,14 @@ def lazy_frame(
     _check_header(list(table), columns, extra)
     series = [_series(table[column.name], column) for column in columns]
     if len({len(one) for one in series}) > 1:
-        raise DomainError("columns of a table must be of the same length")
+        raise DomainError("the table's columns differ in length")
     if len(series[0]) > limits.rows:
         raise DomainError(f"the table has more than {limits.rows} rows")
     return pl.LazyFrame([one.alias(str(position)) for position, one in enumerate(series)]), len(series[0])
 
 
 def collected(lazy: pl.LazyFrame, rows: int) -> pl.DataFrame:
-    """The rows of a lazy frame. Raises DomainError unless they can be read and are as many as they should be."""
+    """Returns the rows of a lazy frame. Raises DomainError if they cannot be read or their number is wrong."""
     with suppress(*_POLARS_ERRORS):
         frame = lazy.collect(engine="streaming")
         if frame.height == rows:
@@ -91,13 +92,16 @@ def collected(lazy: pl.LazyFrame, rows: int) -> pl.DataFrame:
 
 def _check_header(header: Sequence[object], columns: Sequence[Column], extra: str) -> None:
     if extra not in ("ignore", "refuse"):
-        raise DomainError('extra columns are to "ignore" or to "refuse"')
+        raise DomainError('extra must be "ignore" or "refuse"')
     names = [column.name for column in columns]
+    if missing := [name for name in names if name not in header]:
+        found = len(names) - len(missing)
+        raise DomainError(f"the table has {found} of the {len(names)} required columns; missing: {', '.join(missing)}")
     for name in names:
-        if (times := header.count(name)) != 1:
-            raise DomainError(f"the table has no column {name}" if not times else f"the table has two columns {name}")
-    if extra == "refuse" and len(header) > len(names):
-        raise DomainError(f"the table has {len(header) - len(names)} columns that the schema does not know")
+        if header.count(name) > 1:
+            raise DomainError(f"the table has more than one column {name}")
+    if extra == "refuse" and (more := len(header) - len(names)):
+        raise DomainError(f"the table has {more} column{'s' * (more > 1)} that the schema does not have")
 
 
 def _series(values: object, column: Column) -> pl.Series:
@@ -105,7 +109,7 @@ def _series(values: object, column: Column) -> pl.Series:
         dtype = getattr(values, "dtype", None)
         array = np.asarray(values, dtype if isinstance(dtype, np.dtype) else object)
         if array.ndim != 1 or array.dtype.kind not in "biufUO":
-            raise DomainError(f"column {column.name} must be one list of text, numbers or booleans")
+            raise DomainError(f"column {column.name} must be a flat list of text, numbers or booleans")
         if array.dtype.kind in "biuf":
             return pl.Series(array)
         return _texts(array.tolist(), column)
@@ -114,7 +118,7 @@ def _series(values: object, column: Column) -> pl.Series:
     if values.dtype == pl.Object:
         return _texts(values.to_list(), column)
     if not (values.dtype.is_numeric() or values.dtype in (pl.String, pl.Boolean)):
-        raise DomainError(f"column {column.name} must be of text, numbers or booleans")
+        raise DomainError(f"column {column.name} must contain text, numbers or booleans")
     return values
 
 
@@ -130,11 +134,11 @@ def _texts(values: list[object], column: Column) -> pl.Series:
             return None if value != value else repr(float(value))  # noqa: PLR0124  NaN alone differs from itself
         if isinstance(value, int | np.integer):
             return str(int(value))
-        raise DomainError(f"column {column.name} must consist of text, numbers, booleans and None")
+        raise DomainError(f"column {column.name} must contain only text, numbers, booleans and None")
 
-    with suppress(UnicodeError):  # holds the text
+    with suppress(UnicodeError):  # the error quotes the text
         return pl.Series([text(value) for value in values], dtype=pl.String)
-    raise DomainError(f"column {column.name} has text that UTF-8 cannot write")
+    raise DomainError(f"column {column.name} has text that UTF-8 cannot encode")
 
 
 def is_parquet(data: npt.NDArray[np.uint8]) -> bool:
@@ -151,7 +155,7 @@ def _csv(
     limits: Limits,
 ) -> tuple[pl.LazyFrame, int]:
     if len(separator) != 1 or separator not in ",;|\t":
-        raise DomainError("a separator is a comma, semicolon, bar or tab")
+        raise DomainError("the separator must be a comma, semicolon, bar or tab")
     line = bytes(data[:_MAX_HEADER]).split(b"\n", 1)[0]
     if len(line) == _MAX_HEADER:
         raise DomainError("the first line is too long for a header")
@@ -187,9 +191,9 @@ def _bytes(source: Any, limits: Limits) -> tuple[Path | bytes, npt.NDArray[np.ui
 
 def _read(stream: BinaryIO, limits: Limits) -> bytes:
     parts, size = [], 0
-    while size <= limits.bytes and (part := stream.read(_CHUNK)):  # may return less than it was asked for
+    while size <= limits.bytes and (part := stream.read(_CHUNK)):  # may return less than requested
         if not isinstance(part, bytes):
-            raise DomainError("a table is read from a binary stream")
+            raise DomainError("a table must be read from a binary stream, not a text stream")
         parts.append(part)
         size += len(part)
     return b"".join(parts)
@@ -200,11 +204,13 @@ def _header(line: bytes, separator: str) -> list[str]:
         raise DomainError("the file is not in UTF-8")
     with suppress(csv.Error, StopIteration):
         return next(csv.reader([line.decode("utf-8-sig").removesuffix("\r")], delimiter=separator, strict=True))
-    raise DomainError("the first line is not a header")
+    raise DomainError("the first line is not a valid CSV header")
 
 
 def _check_body(data: npt.NDArray[np.uint8], start: int, fields: int, separator: int, limits: Limits) -> int:
-    """The number of rows from `start` on. Raises DomainError unless all have these fields, quoted as they should be."""
+    """Returns the number of rows from `start` on. Raises DomainError if one is badly quoted or has too many fields or
+    too few.
+    """
     end = len(data)
     if fields > 1:  # with one field an empty line is a row
         tail = bytes(data[max(start, end - _CHUNK) :])
@@ -233,7 +239,7 @@ def _check_body(data: npt.NDArray[np.uint8], start: int, fields: int, separator:
                 np.isin(before, (separator, _NEWLINE, _QUOTE)).all()
                 and np.isin(after, (separator, _NEWLINE, _QUOTE, _RETURN)).all()
             ):
-                raise DomainError("a quote stands inside a field that is not quoted")
+                raise DomainError("the file has a quote inside a field that is not quoted")
             quoted = bool(inside[-1])
         following = np.flatnonzero(returns) + at + 1
         if (data[following[following < len(data)]] != _NEWLINE).any() or len(data) in following[-1:]:
@@ -243,7 +249,7 @@ def _check_body(data: npt.NDArray[np.uint8], start: int, fields: int, separator:
             raise DomainError(f"a field has more than {limits.field} bytes")
         lines = np.flatnonzero(data[ends] == _NEWLINE)
         if (np.diff(lines, prepend=-1 - pending) != fields).any():
-            raise DomainError(f"a row has not the {fields} fields of the header")
+            raise DomainError(_BAD_ROW.format(fields))
         pending = len(ends) - 1 - int(lines[-1]) if len(lines) else pending + len(ends)
         last = int(ends[-1]) if len(ends) else last
         rows += len(lines)
@@ -254,14 +260,14 @@ def _check_body(data: npt.NDArray[np.uint8], start: int, fields: int, separator:
     if last < end - 1 or pending:
         rows += 1
         if pending + 1 != fields:
-            raise DomainError(f"a row has not the {fields} fields of the header")
+            raise DomainError(_BAD_ROW.format(fields))
     if rows > limits.rows:
         raise DomainError(f"the table has more than {limits.rows} rows")
     return rows
 
 
 def _is_utf8(decoder: codecs.IncrementalDecoder, part: bytes, final: bool) -> bool:
-    with suppress(UnicodeDecodeError):  # holds the data
+    with suppress(UnicodeDecodeError):  # the error quotes the data
         decoder.decode(part, final)
         return True
     return False
@@ -275,7 +281,7 @@ def _parquet(
     limits: Limits,
     days: Collection[str],
 ) -> tuple[pl.LazyFrame, int]:
-    """Checked by its own figures first: what a compressed file unfolds to is known before a page of it is unpacked."""
+    """Reads the file's own size figures first, so that its decompressed size is known before a page is decompressed."""
     rows = _check_parquet(data, limits)
     lazy = pl.scan_parquet(source, glob=False)
     with suppress(*_POLARS_ERRORS):
@@ -295,15 +301,15 @@ def _plain_values(values: pl.Expr, dtype: pl.DataType, column: Column, days: Col
     if dtype in (pl.Categorical, pl.Enum, pl.Null):
         return values.cast(pl.String)
     if not (dtype.is_numeric() or dtype in (pl.String, pl.Boolean)):
-        raise DomainError(f"column {column.name} must be of text, numbers or booleans")
+        raise DomainError(f"column {column.name} must contain text, numbers or booleans")
     return values
 
 
 def _check_parquet(data: npt.NDArray[np.uint8], limits: Limits) -> int:
-    """The number of rows. Raises DomainError unless every page is where it should be and all together keep the limits.
+    """Returns the number of rows. Raises DomainError if a page is not where it should be, or the limits are exceeded.
 
-    Pages are walked by their headers, for a footer can promise less than they hold. Field numbers are those of
-    parquet.thrift (https://github.com/apache/parquet-format).
+    The walk follows the page headers, because a footer can claim less than the pages contain. Field numbers are those
+    of parquet.thrift (https://github.com/apache/parquet-format).
     """
     try:
         return _walk_parquet(data, limits)
@@ -324,7 +330,7 @@ def _walk_parquet(data: npt.NDArray[np.uint8], limits: Limits) -> int:
         for chunk in group[1]:
             about = chunk[3]
             if len(about[3]) != 1:
-                raise DomainError("a Parquet table must be flat: a column of it has parts")
+                raise DomainError("the Parquet table has a nested column; only flat tables can be read")
             values, size = _walk_pages(data, min(about[9], about.get(11, about[9])), about[7])
             if values != group[3]:
                 raise DomainError(_NOT_PARQUET)
@@ -333,14 +339,14 @@ def _walk_parquet(data: npt.NDArray[np.uint8], limits: Limits) -> int:
         raise DomainError(_NOT_PARQUET)
     if rows > limits.rows:
         raise DomainError(f"the table has more than {limits.rows} rows")
-    # A repeated value takes no space in a page, yet a word in memory.
+    # A repeated value takes no space in a page but a word in memory.
     if max(unpacked, 8 * rows * leaves) > limits.bytes:
-        raise DomainError(f"the table unfolds to more than {limits.bytes} bytes")
+        raise DomainError(f"the table decompresses to more than {limits.bytes} bytes")
     return rows
 
 
 def _walk_pages(data: npt.NDArray[np.uint8], at: int, length: int) -> tuple[int, int]:
-    """Values and unpacked bytes of a column chunk."""
+    """Returns the number of values and of decompressed bytes in a column chunk."""
     end = at + length
     values = size = 0
     if at < len(PARQUET_MAGIC) or end > len(data):
@@ -359,7 +365,7 @@ def _walk_pages(data: npt.NDArray[np.uint8], at: int, length: int) -> tuple[int,
 
 
 class _Thrift:
-    """Reads structs of Thrift's compact protocol as dictionaries by field number. Raises IndexError where data ends."""
+    """Reads structs of Thrift's compact protocol as dictionaries by field number. Raises IndexError if data ends."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -411,7 +417,7 @@ class _Thrift:
         return [self._value(head & 15) for _ in range(count)]
 
     def _map(self) -> dict[int, Any]:
-        raise TypeError  # parquet.thrift has none
+        raise TypeError  # parquet.thrift has no maps
 
     _READERS: ClassVar[dict[int, Callable[[_Thrift], Any]]] = {
         1: _byte,

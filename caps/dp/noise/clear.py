@@ -1,9 +1,8 @@
 """The samplers in the clear: the same random bits give the same noise as `services.mpc_server.engine.sampling`.
 
-A source of bits is asked by label. The label of a draw is the path of the step that makes it on shares, so a test that
-knows the servers' keys can feed this module the very bits they used. Bits come as planes (caps.shares.ring): plane j
-holds bit j of every element. Every sampler takes (source, label, plan, shape) and returns 64-bit integers of that
-shape.
+A source returns bits by label. The label of a draw is the path of the step that makes it on shares, so a test that
+knows the servers' keys can give this module the same bits. Bits come as planes (caps.shares.ring): plane j holds bit j
+of every element. Every sampler takes (source, label, plan, shape) and returns 64-bit integers of that shape.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ WORD = 64
 
 
 class BitSource(Protocol):
-    """Where random bits come from."""
+    """A source of random bits."""
 
     def bits(self, label: bytes, width: int, shape: Shape) -> Words:
-        """`width` uniform bits for each element, as planes of shape (width, plane_words(size)). A label serves once."""
+        """`width` uniform bits for each element, as planes of shape (width, plane_words(size)). Use a label once."""
         ...
 
 
 @dataclass(slots=True, repr=False)
 class FreshBits:
-    """Bits from the operating system: every label has a seed of its own. Tests pass another `entropy`."""
+    """Bits from the operating system, with a separate seed for every label. Tests pass another `entropy`."""
 
     entropy: Callable[[int], bytes] = secrets.token_bytes
     _used: set[bytes] = field(default_factory=set)
 
     def bits(self, label: bytes, width: int, shape: Shape) -> Words:
-        """As BitSource.bits."""
+        """See BitSource.bits."""
         if label in self._used:
-            raise LabelReused(f"label {label.decode()} was used before")
+            raise LabelReused(f"label {label.decode()} has already been used")
         self._used.add(label)
         return expand(self.entropy(SEED_BYTES), label, (width, plane_words(prod(shape))), Z64)
 
@@ -56,14 +55,14 @@ def alias_codes(table: AliasTable, index: Words, digits: Words, count: int) -> W
     """Codes from the planes of `count` indices and of their 80 digits."""
     bucket = planes_to_words(index, count).astype(np.intp)
     position = _first_zero(digits, count)
-    # All digits are 1 with probability 2^-80; the coin then shows 0, as an inner product with no position would.
+    # All digits are 1 with probability 2^-80; the coin then shows 0, like an inner product without a position.
     found = position < DIGITS
     keep = found & (table.thresholds[np.where(found, position, 0), bucket] != 0)
     return np.where(keep, table.codes[bucket], table.aliases[bucket])
 
 
 def _first_zero(digits: Words, count: int) -> npt.NDArray[np.intp]:
-    """The number of digits, lowest plane first, before the first that is 0."""
+    """The number of digits, lowest plane first, before the first 0."""
     position = np.zeros(count, np.intp)
     for start in range(0, DIGITS, WORD):
         ones = planes_to_words(digits[start : start + WORD], count)

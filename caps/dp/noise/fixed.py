@@ -1,6 +1,6 @@
-"""Fixed-point numbers: integers in units of 2^-240, and exp(-t) of them.
+"""Fixed-point numbers, which are integers in units of 2^-240, and their exp(-t).
 
-Integer arithmetic gives the same bits on every machine, as floating point and its libraries do not, and Python's is
+Integer arithmetic gives the same bits on every machine, unlike floating point and its libraries, and Python's is
 several times faster than `decimal` at this width.
 """
 
@@ -37,10 +37,11 @@ Tables: TypeAlias = tuple[list[int], list[int], list[int], list[int]]
 def exp_doublings(exponent: Fraction, count: int) -> list[int]:
     """exp(exponent 2^i) for i = 0, 1, .., count - 1: each off by at most one unit, or by that times itself if above 1.
 
-    One is the square of the other. That doubles the error at most, and adds a rounding, for which there are guard bits.
+    Each value is the square of the one before. This at most doubles the error and adds a rounding, which the guard bits
+    absorb.
     """
     guard = count + 16
-    # The digits of 240 bits and of the guard, those before the point, and what rounding the exponent costs.
+    # Digits for 240 bits and the guard, for the integer part, and for the rounding of the exponent.
     with localcontext(Context(prec=100 + count + max(0, ceil(exponent)))):
         value = int((Decimal(exponent.numerator) / exponent.denominator).exp() * (ONE << guard))
     values = []
@@ -70,10 +71,10 @@ def exp_tables() -> Tables:
 
 
 def exp_minus(t: int, tables: Tables) -> int:
-    """exp(-t) for t >= 0, off by less than EXP_ERROR units. `tables` are exp_tables(), which a loop looks up once.
+    """exp(-t) for t >= 0, off by less than EXP_ERROR units. `tables` is exp_tables(), which a loop looks up once.
 
-    t is cut into multiples of 2^-2, 2^-13, 2^-24 and 2^-35 and a rest r; of exp(-r) seven terms are enough, as
-    r^7 / 7! < 2^-257. What is multiplied by r^3 < 2^-105 needs only 150 bits.
+    t is cut into multiples of 2^-2, 2^-13, 2^-24 and 2^-35 and a rest r; seven terms of exp(-r) are enough because
+    r^7 / 7! < 2^-257. A factor of r^3 < 2^-105 needs only 150 bits.
     """
     if t >= _CUTOFF:
         return 0

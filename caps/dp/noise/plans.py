@@ -1,8 +1,8 @@
-"""Which tables, coefficients and cells yield a given noise for the fewest ANDs, and the guarantee that comes with them.
+"""The tables, coefficients and cells that yield a given noise with the fewest ANDs, and their guarantee.
 
 Parameters are exact fractions. Every plan states the total variation distance of one sample from the law it is named
-after, and is refused if that exceeds 2^-80. Which plans there are is known without building any: `gaussian_exists`,
-`geometric_exists` and `gumbel_exists`, each true on an interval.
+after, and is refused if that exceeds 2^-80. `gaussian_exists`, `geometric_exists` and `gumbel_exists`, each true on an
+interval, say which plans exist without building them.
 
 Convolution. Let X_1, X_2 be discrete Gaussians of parameters v_1, v_2 (about their variances), and Y = X_1 + k X_2.
 Completing the square, P(Y = y) is proportional to exp(-y^2 / 2(v_1 + k^2 v_2)) times the sum of exp(-(z - c)^2 / 2s^2)
@@ -48,23 +48,23 @@ from caps.dp.noise.tables import (
 from caps.errors import DomainError
 
 MAX_INDEX_BITS = 10
-"""Larger one-hot vectors cost more than a further coefficient or digit."""
+"""Larger one-hot vectors cost more than another coefficient or digit."""
 
 FINEST = Fraction(1, 10**5)
-"""Least error of Gumbel noise in units of beta: cells so fine are at most 14,693, wherever they are cut, so 2^14 do.
+"""The least error of Gumbel noise in units of beta: it needs at most 14,693 cells, however they are cut, so 2^14 do.
 
-Coarser ones are fewer. How many there are depends on beta only through where powers of two lie in units of it, so it
-was enough to count for beta over a factor of two.
+Coarser cells are fewer. Their number depends on beta only through the position of powers of two in units of beta, so
+counting over a factor of two of beta was enough.
 """
 
 NARROWEST, WIDEST = Fraction(1, 100), Fraction(10**7)
-"""Of a scale, sigma^2 being at least 1/100 too: narrower noise would be next to none, wider has no tables."""
+"""The limits of a scale; sigma^2 is at least 1/100 too. Narrower noise is almost none, wider noise has no tables."""
 
 MOST_REACH = (1 << 15) - 1
-"""Of dummies: their numbers have 16 bits on shares."""
+"""The largest reach of a number of dummies: these numbers have 16 bits on shares."""
 
 SMOOTH2 = Fraction(361, 100)
-"""Least s^2 of a convolution: s >= 1.9 keeps its error below 2^-100."""
+"""The least s^2 of a convolution: s >= 1.9 keeps its error below 2^-100."""
 
 _LN2 = Decimal("0.693147180559945309417232121458176568075500134360255254120680")
 _PI2_BELOW = Decimal("9.8696044010893586188344909998761511353136994072407")
@@ -75,7 +75,7 @@ _TAIL = ONE >> (DIGITS + 6)
 class GaussianPlan:
     """X = sum of a_j X_j, the X_j independent discrete Gaussians of parameter exactly sigma2 / sum of a_j^2.
 
-    A draw of `table` is |X_j|; `distance` is that of one X from its law, the error of the convolution included.
+    A draw from `table` is |X_j|; `distance` is that of one X from its law, including the error of the convolution.
     """
 
     sigma2: Fraction
@@ -85,17 +85,17 @@ class GaussianPlan:
 
     @property
     def ands(self) -> int:
-        """ANDs of one sample on shares, apart from the conversion to a ring."""
+        """ANDs of one sample on shares, without the conversion to a ring."""
         return len(self.coefficients) * self.table.ands
 
     @property
     def bound(self) -> int:
-        """No sample is larger in size."""
+        """The largest absolute value of a sample."""
         return sum(self.coefficients) * ((1 << self.table.width) - 1)
 
     @property
     def digest(self) -> str:
-        """What parties compare before use."""
+        """The digest that parties compare before use."""
         return digest(f"{VERSION}/gaussian {self.sigma2} {self.coefficients} {self.table.digest}")
 
 
@@ -123,14 +123,14 @@ def gaussian_plan(sigma2: Fraction) -> GaussianPlan:
 
 
 def _coefficients(sigma2: Fraction) -> Iterator[tuple[int, ...]]:
-    """Of each form the candidates whose base is narrowest: for every first factor, the largest second one allowed."""
+    """The candidates of each form with the narrowest base: for every first factor, the largest second one allowed."""
     forms: list[Callable[[int, int], tuple[int, ...]]] = [
         lambda _, k: (1, k),
         lambda j, k: (1, j, j * k),
         lambda j, k: (1, j, k, j * k),
     ]
     yield (1,)
-    needed = SMOOTH2 / sigma2  # s^2 is proportional to sigma2, and fractions about 1 are short
+    needed = SMOOTH2 / sigma2  # s^2 is proportional to sigma2, and fractions near 1 are short
     for form, first in product(forms, range(2, 1 << (MAX_INDEX_BITS // 2 + 1))):
         low, high = 1, max(isqrt(int(sigma2)), 1)
         while low < high:
@@ -177,7 +177,7 @@ def _reach(sigma2: Fraction) -> int:
 def _exponentials(values: Iterable[int], scale: Fraction) -> list[int]:
     """exp(-value / scale), off by at most EXP_ERROR + 1 units of 2^-240.
 
-    n of them, divided by their sum, which is at least 1, are off by less than 2^8 n units: far less than ERROR.
+    n such values divided by their sum, which is at least 1, are off by less than 2^8 n units: far less than ERROR.
     """
     tables, unit = exp_tables(), scale.denominator << PRECISION
     return [exp_minus(value * unit // scale.numerator, tables) for value in values]
@@ -218,7 +218,7 @@ class GeometricPlan:
 
     @property
     def digest(self) -> str:
-        """What parties compare before use."""
+        """The digest that parties compare before use."""
         return digest(f"{VERSION}/geometric {self.scale} {[table.digest for table in self.tables]}")
 
 
@@ -230,7 +230,7 @@ class LaplacePlan:
 
     @property
     def scale(self) -> Fraction:
-        """b of the discrete Laplace law."""
+        """The scale b of the discrete Laplace law."""
         return self.geometric.scale
 
     @property
@@ -240,17 +240,17 @@ class LaplacePlan:
 
     @property
     def ands(self) -> int:
-        """ANDs of one sample on shares, apart from the conversion to a ring."""
+        """ANDs of one sample on shares, without the conversion to a ring."""
         return 2 * self.geometric.ands
 
     @property
     def bound(self) -> int:
-        """No sample is larger in size."""
+        """The largest absolute value of a sample."""
         return (1 << self.geometric.width) - 1
 
     @property
     def digest(self) -> str:
-        """What parties compare before use."""
+        """The digest that parties compare before use."""
         return digest(f"{VERSION}/laplace {self.geometric.digest}")
 
 
@@ -275,12 +275,12 @@ def laplace_plan(scale: Fraction) -> LaplacePlan:
 
 def _geometric_plan(scale: Fraction, limit: Fraction) -> GeometricPlan:
     if not isinstance(scale, Fraction | int) or not geometric_exists(Fraction(scale)):
-        raise DomainError(f"a scale must be an exact fraction between 1/100 and 10^7, not {scale!r}")
+        raise DomainError(f"the scale must be an exact fraction between 1/100 and 10^7, not {scale!r}")
     scale = Fraction(scale)
     with localcontext(CONTEXT):
         top = int((decimal(scale) * _LN2 * (DIGITS + 6)).to_integral_value(ROUND_CEILING))
     width = max(1, (top - 1).bit_length())
-    # A table is about 2^-83 from its law, so `limit` allows only so many of them.
+    # A table is about 2^-83 from its law, which bounds the number of tables that `limit` allows.
     most = int(limit * 2 ** (DIGITS + 3) * Fraction(9, 10))
     splits = [[(width + i) // count for i in range(count)] for count in range(1, min(width, most) + 1)]
     allowed = [split for split in splits if max(split) <= MAX_INDEX_BITS]  # three tables reach beyond WIDEST
@@ -304,9 +304,9 @@ def _geometric_digit(scale: Fraction, position: int, bits: int) -> AliasTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DummyPlan:
-    """A number of dummies for each set of tables of a join: noise + reach, from 0 to 2 reach (`engine.join`).
+    """The number of dummies for each set of tables in a join: noise + reach, from 0 to 2 reach (`engine.join`).
 
-    distance: of one number from the law that is not cut off, the tail beyond `reach` included.
+    distance: that of one number from the law without a cut-off, including the tail beyond `reach`.
     """
 
     noise: GaussianPlan | LaplacePlan
@@ -315,19 +315,19 @@ class DummyPlan:
 
     @property
     def digest(self) -> str:
-        """What parties compare before use."""
+        """The digest that parties compare before use."""
         return digest(f"{VERSION}/dummies {self.reach} {self.noise.digest}")
 
 
 def dummy_plan(noise: GaussianPlan | LaplacePlan) -> DummyPlan:
-    """So many dummies that their noise is cut off with a probability below 2^-82. Refused if they are too many."""
+    """Enough dummies that their noise is cut off with probability below 2^-82. Raises DomainError if too many."""
     if isinstance(noise, GaussianPlan):
         reach = _reach(noise.sigma2)
     else:
         with localcontext(CONTEXT):  # P(|X| > t) < 2 exp(-t / b)
             reach = int((decimal(noise.scale) * _LN2 * (DIGITS + 3)).to_integral_value(ROUND_CEILING)) + 1
     if reach > MOST_REACH:
-        raise DomainError(f"{2 * reach:,} dummies are more than the {2 * MOST_REACH:,} that a set of tables can have")
+        raise DomainError(f"a set of tables would need {2 * reach:,} dummies; it can have at most {2 * MOST_REACH:,}")
     return DummyPlan(noise, reach, noise.distance + Fraction(1, 1 << (DIGITS + 2)))
 
 
@@ -335,13 +335,13 @@ def dummy_plan(noise: GaussianPlan | LaplacePlan) -> DummyPlan:
 class GumbelPlan:
     """Integers that follow beta * Gumbel so closely that a noisy maximum picks like the exponential mechanism.
 
-    Score units are cut into cells [a, a + 2^w), a a multiple of 2^w. A draw of `table` names a cell: bits 0 .. width -
-    least - 1 of the code are a / 2^least in two's complement, the rest are the mask of the free bits above `least`. The
-    sample is a, with the free bits, and the `least` lowest, random.
+    Score units are cut into cells [a, a + 2^w), where a is a multiple of 2^w. A draw from `table` names a cell: bits
+    0 .. width - least - 1 of the code are a / 2^least in two's complement, the rest are the mask of the free bits above
+    `least`. The sample is a with random free bits and random `least` lowest bits.
 
-    Adding this noise to integer scores and taking the maximum, ties to whomever, selects each candidate with a
-    probability within a factor exp(+-kappa) of softmax(scores / beta), up to `distance` per candidate: every sample can
-    be coupled with a true beta * Gumbel so that they are, but for one common shift, at most kappa * beta / 2 apart.
+    Adding this noise to integer scores and taking the maximum, with ties broken in any way, selects each candidate with
+    a probability within a factor exp(+-kappa) of softmax(scores / beta), up to `distance` per candidate: every sample
+    can be coupled with a true beta * Gumbel so that, up to one common shift, they are at most kappa * beta / 2 apart.
     """
 
     beta: Fraction
@@ -352,12 +352,12 @@ class GumbelPlan:
 
     @property
     def distance(self) -> Fraction:
-        """Total variation distance of one draw of a cell."""
+        """Total variation distance of one draw of a cell from its law."""
         return self.table.distance
 
     @property
     def free(self) -> int:
-        """Masked random bits of a sample, above the `least` that are never masked."""
+        """The number of masked random bits of a sample, above the `least` bits that are never masked."""
         return self.table.width - (self.width - self.least)
 
     @property
@@ -367,7 +367,7 @@ class GumbelPlan:
 
     @property
     def digest(self) -> str:
-        """What parties compare before use."""
+        """The digest that parties compare before use."""
         return digest(f"{VERSION}/gumbel {self.beta} {self.kappa} {self.width} {self.least} {self.table.digest}")
 
 
@@ -378,7 +378,7 @@ def selection_plan(delta_u: Fraction, eps: Fraction, *, ratio: Fraction = Fracti
     is (eps + 4 kappa)^2 / 8 zCDP (Cesar and Rogers 2021), and it is (eps + 2 kappa)-DP.
     """
     if not eps > 0 or not delta_u > 0:
-        raise DomainError("a selection needs a positive sensitivity and a positive eps")
+        raise DomainError("a selection must have a positive sensitivity and a positive eps")
     return gumbel_plan(2 * Fraction(delta_u) / Fraction(eps), Fraction(eps) * ratio)
 
 
@@ -389,9 +389,9 @@ def gumbel_exists(beta: Fraction, kappa: Fraction) -> bool:
 
 @lru_cache(maxsize=64, typed=True)
 def gumbel_plan(beta: Fraction, kappa: Fraction) -> GumbelPlan:
-    """The smallest table with the precision asked for; what room it has then goes into more precision."""
+    """The smallest table with the requested precision; any room left in it is used for more precision."""
     if not all(isinstance(value, Fraction | int) and value > 0 for value in (beta, kappa)):
-        raise DomainError("beta and kappa are exact positive fractions")
+        raise DomainError("beta and kappa must be exact positive fractions")
     if not gumbel_exists(beta, kappa):
         raise DomainError(
             f"kappa = {float(kappa):.2g} at beta = {float(beta):.4g} needs finer units, or more than 2^14 cells"
@@ -405,7 +405,7 @@ def gumbel_plan(beta: Fraction, kappa: Fraction) -> GumbelPlan:
 def _uneven(beta: Fraction, kappa: Fraction) -> Fraction:
     """How far samples in a cell may be from the law's quantiles: e = kappa beta / 2 less half a unit.
 
-    That half is lost because samples are whole; counted from the middle of a unit, it is no more.
+    Half a unit is lost because samples are whole numbers; measured from the middle of a unit, it is no more.
     """
     return Fraction(kappa) * beta / 2 - Fraction(1, 2)
 
@@ -433,7 +433,7 @@ class _Cells:
         self._error = 2 * size + EXP_ERROR
         down, up = (exp_doublings(sign / (2 * beta), size + 2) for sign in (-1, 1))
         widths = [(beta.denominator << PRECISION + bits) // beta.numerator for bits in range(size + 1)]
-        # What the tangent's numerator may be off: 4 errors of F, 2 of the mass, that of t F, and roundings.
+        # The error of the tangent's numerator: 4 errors of F, 2 of the mass, that of t F, and roundings.
         slacks = [self._error * (6 + 168 * ((width >> PRECISION) + 1)) + 3 for width in widths]
         self._levels = [list(zip(factors, widths, slacks, strict=False)) for factors in (down, up)]
         self._cells: list[_Cell] = []
@@ -443,7 +443,7 @@ class _Cells:
         self._add(0, size, middle, exp_minus(down[-1], self._tables), ONE)
 
     def _add(self, a: int, bits: int, below: int, above: int, near: int) -> None:
-        """Keep the cell [a, a + 2^bits), unless the law hardly ever comes there."""
+        """Keep the cell [a, a + 2^bits) unless its probability is negligible."""
         if above <= _TAIL or below >= ONE - _TAIL:
             return
         if not bits:
@@ -465,7 +465,7 @@ class _Cells:
         self._add(a + (1 << (bits - 1)), bits - 1, middle, above, right)
 
     def refine(self, limit: int) -> None:
-        """Halve all cells that are worse than the limit, in grains."""
+        """Halve all cells whose error exceeds the limit, in grains."""
         fine: list[_Cell] = []
         while self._cells:
             cell = self._cells.pop()
@@ -488,8 +488,8 @@ class _Cells:
     def _kappa(self) -> Fraction:
         """2 e / beta, where e bounds the distance of a sample from a quantile of the law.
 
-        The proven bound is `worst`. It is raised to what 60 decimal digits give, with 10^-20 to spare, because kappa is
-        part of a plan's digest, which should not depend on how precisely cells are searched.
+        The proven bound is `worst`. It is raised to the value at 60 decimal digits plus 10^-20, because kappa is part
+        of a plan's digest, which should not depend on the precision of the search for cells.
         """
         worst, a, bits, *_ = min(self._cells)
         tangent = Decimal(0)

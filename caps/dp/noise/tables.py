@@ -1,12 +1,13 @@
-"""Finite laws as Walker alias tables with integer weights (Walker 1977; Vose 1991), and how far they are off.
+"""Finite laws as Walker alias tables with integer weights (Walker 1977; Vose 1991), and their exact errors.
 
-A table of 2^p buckets is drawn from with p uniform index bits and one biased coin. Bucket b yields its code with
-probability T / 2^80, T its threshold, and its alias otherwise. The coin takes fair digits d_1, d_2, .. up to the first
-0, at position J, and shows digit J of T / 2^80 = 0.t_1 t_2 .. t_80; as J = j has probability 2^-j, that is exact.
+A draw from a table of 2^p buckets takes p uniform index bits and one biased coin. Bucket b yields its code with
+probability T / 2^80, where T is its threshold, and its alias otherwise. The coin takes fair digits d_1, d_2, .. up to
+the first 0, at position J, and shows digit J of T / 2^80 = 0.t_1 t_2 .. t_80. This is exact, because J = j has
+probability 2^-j.
 
-Probabilities are integers in units of 2^-240, and what else is needed is computed with 60 decimal digits. Decimal
-arithmetic, `exp` included, is correctly rounded by its specification, so every party computes the same table whatever
-its hardware.
+Probabilities are integers in units of 2^-240, and everything else is computed with 60 decimal digits. Decimal
+arithmetic, including `exp`, is correctly rounded by its specification, so every party computes the same table on any
+hardware.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from caps.errors import DomainError
 VERSION = "caps/v1/noise"
 
 DIGITS = 80
-"""Fair digits behind a biased coin, and so the bits of a threshold."""
+"""The number of fair digits behind a biased coin, and so the number of bits of a threshold."""
 
 COIN = (4, 4, 5)
 """How a circuit groups the digits: the first 0 is sought in blocks of 4, blocks of 4 blocks, and 5 of those.
 
-Of the groupings tried, this has the least product of ANDs and rounds: 130 and 7, against 152 and 12 for a Brent-Kung
-prefix over all digits.
+Among the groupings tried, this one has the least product of ANDs and rounds: 130 and 7, against 152 and 12 for a
+Brent-Kung prefix over all digits.
 """
 
 COIN_ANDS = 130
 """ANDs of one coin: 104 to find the first 0, 26 to pick the threshold's bit there."""
 
 LIMIT = Fraction(1, 2**80)
-"""No sample may be farther than this from its law, in total variation."""
+"""The largest total variation distance of a sample from its law."""
 
 CONTEXT = Context(prec=60)
 ERROR = Fraction(1, 10**50)
-"""Bounds the absolute error of a probability: it is more than 2^73 units of 2^-240, and 10^9 of the last of CONTEXT."""
+"""A bound on the absolute error of a probability: more than 2^73 units of 2^-240, and 10^9 last units of CONTEXT."""
 
 GRAIN_BITS = 160
 GRAINS = 1 << GRAIN_BITS
@@ -71,8 +72,8 @@ def draw_ands(index_bits: int, width: int) -> int:
 class AliasTable:
     """A law on `width`-bit codes, known to all parties. Make one with `alias_table`.
 
-    `thresholds[j, b]` is digit t_(j+1) of bucket b's threshold, `codes` and `aliases` are what it yields.
-    `distance` is an upper bound of the total variation distance to the law that was asked for.
+    `thresholds[j, b]` is digit t_(j+1) of bucket b's threshold; `codes` and `aliases` are what the bucket yields.
+    `distance` is an upper bound on the total variation distance to the requested law.
     """
 
     law: str
@@ -96,7 +97,7 @@ class AliasTable:
         return draw_ands(self.index_bits, self.width)
 
     def masses(self) -> dict[int, int]:
-        """The law of a draw, as it is: the weight of every code out of 2^(80 + index_bits)."""
+        """The actual law of a draw: the weight of every code out of 2^(80 + index_bits)."""
         return _masses(self.codes.tolist(), self.aliases.tolist(), _integers(self.thresholds))
 
 
@@ -109,11 +110,11 @@ def digest(head: str, *arrays: npt.NDArray[np.unsignedinteger]) -> str:
 
 
 def alias_table(law: str, codes: Sequence[int], probabilities: Sequence[int]) -> AliasTable:
-    """The table of a law on distinct codes. What the probabilities lack of 1 lies outside and is given to codes[0].
+    """The table of a law on distinct codes. If the probabilities sum to less than 1, codes[0] gets the rest.
 
     Probabilities are in units of 2^-240, each off by at most ERROR. Weights are multiples of 2^-(80 + p), rounded so
     that they sum to 1 and none is off by a whole unit. The distance is then computed from the finished table, exactly
-    but for what the probabilities may be off, and a table above LIMIT is refused.
+    up to the errors of the probabilities, and a table above LIMIT is refused.
     """
     index_bits = max(1, (len(codes) - 1).bit_length())
     buckets, total = 1 << index_bits, 1 << (DIGITS + index_bits)

@@ -1,4 +1,4 @@
-"""What delta has to cover besides the conversion from zCDP, each a number."""
+"""The terms that delta must cover besides the conversion from zCDP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from caps.errors import DomainError
 
 ETA_MAX = Fraction(1, 2**60)
 NU_MAX = Fraction(1, 2**60)
-"""Of the pseudorandom functions of one run: docs/privacy.md says what this covers."""
+"""The allowance for the pseudorandom functions of one run: docs/privacy.md says what this covers."""
 _MEMBERS = ("eta", "nu", "soundness")
 
 
@@ -18,9 +18,9 @@ _MEMBERS = ("eta", "nu", "soundness")
 class Allowance:
     """What delta covers besides the conversion from rho: (1 + e**epsilon) (eta + nu) + soundness.
 
-    eta: statistical distance of all noise from its ideal law. nu: of what the pseudorandom functions make from what
-    random functions would. soundness: the probability that a check of somebody's input, or a match of identifiers,
-    goes wrong. Those of several runs add up.
+    eta: statistical distance of all noise from its ideal law. nu: distance of the pseudorandom functions' outputs from
+    those of random functions. soundness: the probability that a check of somebody's input, or a match of identifiers,
+    goes wrong. The allowances of several runs add up.
     """
 
     eta: Fraction = ETA_MAX
@@ -29,17 +29,17 @@ class Allowance:
 
     def __post_init__(self) -> None:
         if not all(0 <= exact(getattr(self, name)) <= 1 for name in _MEMBERS):
-            raise DomainError("distances and probabilities are from 0 to 1")
+            raise DomainError("distances and probabilities must be from 0 to 1")
 
     def __add__(self, other: Allowance) -> Allowance:
         return Allowance(self.eta + other.eta, self.nu + other.nu, self.soundness + other.soundness)
 
     def of_delta(self, epsilon: int | Fraction) -> Fraction:
-        """The part of delta that it takes, rounded up."""
+        """The part of delta that this allowance takes, rounded up."""
         return (1 + exp_up(exact(epsilon))) * (self.eta + self.nu) + self.soundness
 
     def to_json(self) -> dict[str, object]:
-        """As an object of canonical JSON."""
+        """Returns an object for canonical JSON."""
         return {name: encode_ratio(getattr(self, name)) for name in _MEMBERS}
 
     @classmethod
@@ -50,5 +50,5 @@ class Allowance:
 
 
 ALLOWANCE = Allowance()
-"""Of one run in which no input is checked."""
+"""The allowance of one run in which no input is checked."""
 NOTHING = Allowance(Fraction(0), Fraction(0))

@@ -1,9 +1,9 @@
-"""The privacy filter: a budget fixed beforehand, and charges that may depend on everything seen so far.
+"""The privacy filter: a budget fixed in advance, and charges that may depend on everything seen so far.
 
 Mechanisms may be chosen adaptively, with adaptively chosen parameters, as long as their charges add up to at most rho
-on every path; the whole is then rho-zCDP (Feldman and Zrnic 2021; Whitehouse et al. 2023). What has been spent when
-the run stops is itself a function of the data's noisy answers, so it is no privacy parameter: the guarantee is the
-budget. See docs/privacy.md.
+on every path; the whole is then rho-zCDP (Feldman and Zrnic 2021; Whitehouse et al. 2023). The amount spent when the
+run stops depends on the noisy answers, so it is not a privacy parameter: the guarantee is the budget. See
+docs/privacy.md.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ PAPER_SAMPLERS = "paper:"
 
 
 class BudgetExceeded(LocalError):
-    """A charge that does not fit into what is left. Nothing was charged."""
+    """A charge exceeds what is left of a budget. Nothing was charged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One step as the ledger keeps it.
+    """One step as the ledger records it.
 
     step: the step's path. mechanism: the ideal law of each of its `count` releases. sampler: the code that drew the
-    noise. draws: how many noise values. distance: a bound on the statistical distance of one draw from its ideal law,
-    table and convolution together; kept rounded up to the grid. certified: whether that bound is proven; the paper's
-    samplers have none.
+    noise. draws: the number of noise values. distance: a bound on the statistical distance of one draw from its ideal
+    law, table and convolution together; rounded up to the grid. certified: whether that bound is proven; the paper's
+    samplers have no proven bound.
     """
 
     step: str
@@ -57,9 +57,9 @@ class Entry:
 
     def __post_init__(self) -> None:
         if read_count(self.count) < 1 or read_count(self.draws) < 1:
-            raise DomainError("an entry stands for at least one release and one draw")
+            raise DomainError("an entry must have at least one release and one draw")
         if exact(self.distance) < 0:
-            raise DomainError("a statistical distance is not negative")
+            raise DomainError("a statistical distance must not be negative")
         if read_flag(self.certified) and self.sampler.startswith(PAPER_SAMPLERS):
             raise DomainError("the paper's samplers cannot be certified")
         object.__setattr__(self, "distance", grid_up(self.distance))
@@ -79,7 +79,7 @@ class Entry:
         return None if each is None else self.count * each
 
     def to_json(self, neighbouring: Neighbouring) -> dict[str, object]:
-        """As an object of canonical JSON; the charge is written out for whoever audits."""
+        """Returns an object for canonical JSON; the charge is included for auditors."""
         return {
             "certified": self.certified,
             "count": self.count,
@@ -93,7 +93,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, value: object, neighbouring: Neighbouring) -> Entry:
-        """The inverse of `to_json`. Raises DomainError if the charge written is not the one computed."""
+        """The inverse of `to_json`. Raises DomainError if the written charge differs from the computed one."""
         names = ("certified", "count", "distance", "draws", "mechanism", "rho", "sampler", "step")
         members = read_object(value, names)
         entry = cls(
@@ -106,14 +106,14 @@ class Entry:
             read_flag(members["certified"]),
         )
         if entry.to_json(neighbouring) != value:
-            raise DomainError(f"entry {entry.step} was charged otherwise than it says")
+            raise DomainError(f"entry {entry.step} does not state the charge that follows from its mechanism")
         return entry
 
 
 class Filter:
-    """Accepts charges while rho, the statistical distance and, if asked for, pure epsilon stay within their budgets.
+    """Accepts charges while rho, the statistical distance and, if set, pure epsilon stay within their budgets.
 
-    No I/O, no clock, no chance: a ledger replays its entries into a new filter and gets an equal one.
+    It uses no I/O, clock or randomness: replaying a ledger's entries into a new filter gives an equal filter.
     """
 
     __slots__ = ("_entries", "_epsilon", "_eta", "_rho", "allowance", "budget", "neighbouring", "pure_epsilon")
@@ -178,7 +178,7 @@ class Filter:
         if self.pure_epsilon is not None:
             pure = entry.epsilon(self.neighbouring)
             if pure is None:
-                raise BudgetExceeded(f"step {entry.step}: {entry.mechanism.kind} is not pure, and this budget is")
+                raise BudgetExceeded(f"step {entry.step}: {entry.mechanism.kind} is not pure DP, but the budget is")
             epsilon += pure
             if epsilon > self.pure_epsilon:
                 raise BudgetExceeded(f"step {entry.step}: epsilon would exceed the budget")

@@ -1,6 +1,6 @@
 """What one release costs. Each mechanism knows its charge in rho and, if it is pure, its epsilon.
 
-A mechanism here is the ideal law; how far a sampler strays from it is the business of `Entry.distance`.
+A mechanism here is the ideal law; `Entry.distance` bounds a sampler's distance from it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Mechanism(Protocol):
 class Gaussian:
     """A marginal plus discrete Gaussian noise of parameter sigma^2 in every cell: rho = D^2 / (2 sigma^2).
 
-    D is the L2 sensitivity (Canonne, Kamath and Steinke 2020, Theorem 14: the discrete law costs what the continuous
-    one does).
+    D is the L2 sensitivity (Canonne, Kamath and Steinke 2020, Theorem 14: the discrete law costs as much as the
+    continuous one).
     """
 
     kind: ClassVar[str] = "gaussian"
@@ -100,7 +100,7 @@ class Laplace:
     def deviation(self) -> float:
         """Standard deviation of the noise in a cell, sqrt(2 p) / (1 - p) with p = e^(-1 / scale).
 
-        The same float on every machine, which `math.exp` does not promise: auditors compute it again.
+        The float is the same on every machine, which `math.exp` does not promise: auditors recompute it.
         """
         p = exp_up(-1 / self.scale)
         return sqrt(2 * p / (1 - p) ** 2)
@@ -108,10 +108,10 @@ class Laplace:
 
 @dataclass(frozen=True, slots=True)
 class GaussianOverlaps:
-    """For every set of holders how many persons exactly these have, plus discrete Gaussian noise of parameter sigma^2.
+    """For every set of holders, the number of persons that exactly these have, plus discrete Gaussian noise of sigma^2.
 
-    A person who goes is one less for the set of all holders that had the person, and one more for the set of those
-    that have the person still: corrupt ones, whose tables are what they are.
+    Removing a person subtracts one for the set of all holders that had the person, and adds one for the set of those
+    that still have it: corrupt holders, whose tables do not change.
     """
 
     kind: ClassVar[str] = "gaussian-overlaps"
@@ -183,7 +183,7 @@ class NoisyMax:
 
     @classmethod
     def of_star(cls, epsilon_star: Fraction, *, slack: Fraction = SLACK) -> NoisyMax:
-        """Error allowance kappa = slack * epsilon_star, which is an error of slack * Delta in each noisy score."""
+        """With the error allowance kappa = slack * epsilon_star: an error of slack * Delta in each noisy score."""
         return cls(epsilon_star, slack * epsilon_star)
 
     def rho(self, neighbouring: Neighbouring) -> Fraction:
@@ -222,7 +222,7 @@ class PermuteAndFlip:
 
 
 AnyMechanism = Gaussian | Laplace | NoisyMax | PermuteAndFlip
-"""What a step may be asked to release."""
+"""What a step may release."""
 Charged = AnyMechanism | Overlaps
 """What a ledger may be charged for."""
 KINDS: dict[str, type[Charged]] = {
@@ -231,7 +231,7 @@ KINDS: dict[str, type[Charged]] = {
 
 
 def mechanism_to_json(mechanism: Charged) -> dict[str, object]:
-    """As an object of canonical JSON: the kind and the parameters."""
+    """Returns an object for canonical JSON: the kind and the parameters."""
     parameters = {field.name: encode_ratio(getattr(mechanism, field.name)) for field in fields(mechanism)}
     return {"kind": mechanism.kind, **parameters}
 
@@ -240,7 +240,7 @@ def mechanism_from_json(value: object) -> Charged:
     """The inverse of `mechanism_to_json`."""
     kind = read_text(value.get("kind")) if isinstance(value, dict) else ""
     if kind not in KINDS:
-        raise DomainError("not a mechanism known here")
+        raise DomainError("not a known mechanism")
     names = [field.name for field in fields(KINDS[kind])]
     members = read_object(value, ["kind", *names])
     return KINDS[kind](*(decode_ratio(members[name]) for name in names))

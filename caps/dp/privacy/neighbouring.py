@@ -1,4 +1,4 @@
-"""Who counts as a neighbour: what one person can change, and by how much."""
+"""The neighbouring relation: what one person can change, and by how much."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Neighbouring:
-    """A neighbouring relation on the joined table, in which one person may stand in up to `multiplicity` rows.
+    """A neighbouring relation on the joined table, in which one person may have up to `multiplicity` rows.
 
     The factors bound the change of one marginal. Unbounded: up to k rows appear, at worst all in one cell, so the
     change has L2 and L1 norm at most k. Bounded: k rows leave and k others come; the two parts are non-negative
     vectors of opposite sign, so the squared L2 norm is at most k^2 + k^2 and the L1 norm at most 2k. A score
     w * (||x - y||_1 - c) changes by at most |w| times the L1 norm (triangle inequality).
 
-    moves: whether two holders may bring one value. The first one's counts, and once that person has gone, the second
-    one's, which may be any other: k rows then move from one cell to another, and the change has L1 norm 2k and squared
-    L2 norm 2k^2. Bounded, it happens twice, and both moves may be between the same two cells: 4k and 8k^2.
+    moves: whether two holders may bring the same value. The first holder's value counts; once the person is removed
+    there, the second holder's counts, which may differ. Then k rows move from one cell to another, and the change has
+    L1 norm 2k and squared L2 norm 2k^2. In the bounded case this happens twice, and both moves may be between the same
+    two cells: 4k and 8k^2.
     """
 
     relation: Relation
@@ -36,14 +37,14 @@ class Neighbouring:
 
     def __post_init__(self) -> None:
         if not isinstance(self.relation, Relation):
-            raise DomainError("a relation is unbounded or bounded")
+            raise DomainError("a relation must be unbounded or bounded")
         if read_count(self.multiplicity) < 1:
-            raise DomainError("a person stands in at least one row")
+            raise DomainError("the multiplicity must be at least 1")
         read_flag(self.moves)
 
     @property
     def moved(self) -> Neighbouring:
-        """The same where a person moves counts: as of sets of holders, for who leaves some may be left in others."""
+        """The same relation where removing a person moves counts between sets of holders: some may keep the person."""
         return replace(self, moves=True)
 
     @property
@@ -68,7 +69,7 @@ class Neighbouring:
         return self.relation is Relation.BOUNDED, self.moves
 
     def to_json(self) -> dict[str, object]:
-        """As an object of canonical JSON."""
+        """Returns an object for canonical JSON."""
         return {"moves": self.moves, "multiplicity": self.multiplicity, "relation": self.relation.value}
 
     @classmethod
@@ -77,7 +78,7 @@ class Neighbouring:
         fields = read_object(value, ("moves", "multiplicity", "relation"))
         relation = read_text(fields["relation"])
         if relation not in set(Relation):
-            raise DomainError("a relation is unbounded or bounded")
+            raise DomainError("a relation must be unbounded or bounded")
         return cls(Relation(relation), read_count(fields["multiplicity"]), read_flag(fields["moves"]))
 
 

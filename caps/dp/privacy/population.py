@@ -1,8 +1,8 @@
-"""What all studies of one population cost its persons together. docs/privacy.md, "Populations", has the proofs.
+"""What all studies of one population together cost its persons. docs/privacy.md, "Populations", has the proofs.
 
-Studies of different relations or multiplicities say different things about a person, and their budgets are not added as
-they are. All are first restated for the worst case among them, by group privacy: g neighbours in a row make rho-zCDP
-into g^2 rho-zCDP.
+Studies with different relations or multiplicities say different things about a person, so their budgets cannot simply
+be added. All are first restated for the worst case among them, by group privacy: a chain of g neighbours turns
+rho-zCDP into g^2 rho-zCDP.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from caps.errors import DomainError
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What a study may cost those in it, whatever it opens: rho under its own relation, and the allowance in delta."""
+    """The most that a study may cost its persons: rho under its own relation, and the allowance in delta."""
 
     MEMBERS: ClassVar[tuple[str, ...]] = ("allowance", "neighbouring", "rho")
-    """Of its JSON."""
+    """The members of its JSON."""
 
     rho: Fraction
     neighbouring: Neighbouring
@@ -32,20 +32,20 @@ class Reservation:
 
     def __post_init__(self) -> None:
         if exact(self.rho) < 0:
-            raise DomainError("a budget is not negative")
+            raise DomainError("a budget must not be negative")
 
     def under(self, worst: Neighbouring) -> Fraction:
-        """rho restated for a relation that is no weaker than this one's."""
+        """rho restated for a relation that is at least as strong as this one."""
         own = self.neighbouring
         if worst.multiplicity < own.multiplicity or Relation.BOUNDED is own.relation is not worst.relation:
             raise DomainError("a budget cannot be restated for a weaker relation")
-        # K rows are ceil(K / k) persons of at most k rows; to replace one is to remove it and to add another.
+        # K rows are ceil(K / k) persons of at most k rows; replacing one means removing it and adding another.
         persons = -(-worst.multiplicity // own.multiplicity)
         sides = 1 if own.relation is worst.relation else 2
         return (persons * sides) ** 2 * self.rho
 
     def to_json(self) -> dict[str, object]:
-        """As an object of canonical JSON."""
+        """Returns an object for canonical JSON."""
         return {
             "allowance": self.allowance.to_json(),
             "neighbouring": self.neighbouring.to_json(),
@@ -66,8 +66,8 @@ class Reservation:
 def together(reservations: Iterable[Reservation]) -> Reservation:
     """What several studies of the same persons cost, under the worst of their relations and multiplicities.
 
-    One bounded study makes the sum bounded: it says nothing of a person who is only added or removed. Statistical
-    distances add up as they are: they are between the real and the ideal run on one table, whoever its neighbours are.
+    One bounded study makes the sum bounded: it says nothing about a person who is only added or removed. Statistical
+    distances simply add up: they are between the real and the ideal run on one table, whatever its neighbours.
     """
     studies = list(reservations)
     relations = {study.neighbouring.relation for study in studies}
@@ -90,12 +90,12 @@ class PopulationBudget:
         calibrate(self.epsilon, self.delta)  # raises DomainError if there is no room for any study
 
     def admits(self, studies: Iterable[Reservation]) -> bool:
-        """Whether these studies together provably keep within it."""
+        """Whether these studies together provably stay within this budget."""
         total = together(studies)
         return total.rho <= LARGEST and satisfies(total.rho, total.allowance, self.epsilon, self.delta)
 
     def left(self, taken: Sequence[Reservation], beside: Neighbouring, allowance: Allowance = ALLOWANCE) -> Fraction:
-        """The rho that one more study of this relation may have, with those that have taken theirs; 0 if none."""
+        """The rho left for one more study of this relation, given those already admitted; 0 if nothing is left."""
         worst = together([*taken, Reservation(Fraction(0), beside, allowance)])
         try:
             limit = calibrate(self.epsilon, self.delta, worst.allowance)
@@ -105,7 +105,7 @@ class PopulationBudget:
         return max(limit - worst.rho, Fraction(0)) / factor
 
     def refusal(self, taken: Sequence[Reservation], study: Reservation, delta: Fraction) -> str:
-        """Why a study at this delta that is not admitted is not, in words: what is left for one like it."""
+        """Why a study at this delta is not admitted, in words: what is left for a study like it."""
         left = self.left(taken, study.neighbouring, study.allowance)
         epsilon = folded_epsilon(left, study.allowance, delta)
         words = (

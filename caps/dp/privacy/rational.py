@@ -1,14 +1,14 @@
 """Exact rationals, rounded only in a stated direction.
 
-Privacy budgets are `fractions.Fraction`. Two things would make them grow without end, square roots and sums of unlike
-denominators; both are rounded here, and always so that privacy loss is over-counted:
+Privacy budgets are `fractions.Fraction`. Two things would make them grow without bound, square roots and sums of
+different denominators; both are rounded here, always so that privacy loss is over-counted:
 
 - charges go up, and budgets down, to the grid of multiples of 2**-128. A sum of grid values is exact and stays small;
 - scales (sigma^2, the Laplace scale) go up, and epsilons of selections down, to 64 significant bits.
 
 `exp` and `ln` come from `decimal`, whose results are correctly rounded by specification and so the same on every
-machine; a further unit in the last place on the safe side makes them bounds. Floats are refused: a float that reached
-a budget was rounded by somebody in a direction nobody knows.
+machine; one more unit in the last place on the safe side makes them bounds. Floats are refused, because a float has
+already been rounded in an unknown direction.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _UP, _DOWN = _context(ROUND_CEILING), _context(ROUND_FLOOR)
 def exact(value: int | Fraction) -> Fraction:
     """`value` as a Fraction. Raises DomainError for floats, booleans and anything else inexact."""
     if isinstance(value, bool) or not isinstance(value, int | Fraction):
-        raise DomainError(f"budgets are exact: int or Fraction, not {type(value).__name__}")
+        raise DomainError(f"a budget must be exact: int or Fraction, not {type(value).__name__}")
     return Fraction(value)
 
 
@@ -90,7 +90,7 @@ def sqrt_down(x: Fraction) -> Fraction:
 def exp_up(x: Fraction) -> Fraction:
     """A bound above e**x, within a factor 1 + 10**-77."""
     if x > LARGEST_EXPONENT:
-        raise DomainError(f"e to a power above {LARGEST_EXPONENT} is no privacy parameter")
+        raise DomainError(f"e to a power above {LARGEST_EXPONENT} is not a privacy parameter")
     return Fraction(_UP.next_plus(_UP.exp(_decimal(x, _UP))))
 
 
@@ -112,7 +112,7 @@ def encode_ratio(x: Fraction) -> str:
     """The one spelling of a rational on the wire: lowest terms, "p/q"."""
     text = f"{x.numerator}/{x.denominator}"
     if len(text) > _LONGEST_RATIO:
-        raise DomainError(f"a rational of {len(text)} characters: round it first")
+        raise DomainError(f"a rational has {len(text)} characters; round it first")
     return text
 
 
@@ -120,7 +120,7 @@ def decode_ratio(text: object) -> Fraction:
     """The inverse of `encode_ratio`. Raises DomainError for any other spelling."""
     match = _RATIO.fullmatch(text) if isinstance(text, str) and len(text) <= _LONGEST_RATIO else None
     if match is None:
-        raise DomainError("not a rational: 'p/q' in lowest terms is expected")
+        raise DomainError("not a rational: expected 'p/q' in lowest terms")
     ratio = Fraction(int(match[1]), int(match[2]))
     if encode_ratio(ratio) != text:
         raise DomainError("a rational is not in lowest terms")
@@ -130,33 +130,33 @@ def decode_ratio(text: object) -> Fraction:
 def read_object(value: object, names: Iterable[str]) -> dict[str, object]:
     """`value` as an object of exactly these members. Raises DomainError otherwise."""
     if not isinstance(value, dict) or value.keys() != set(names):
-        raise DomainError(f"an object with members {', '.join(sorted(names))} is expected")
+        raise DomainError(f"expected an object with the members {', '.join(sorted(names))}")
     return value
 
 
 def read_list(value: object) -> list[object]:
     """`value`, which must be a list."""
     if not isinstance(value, list):
-        raise DomainError("a list is expected")
+        raise DomainError("expected a list")
     return value
 
 
 def read_text(value: object) -> str:
     """`value`, which must be a string."""
     if not isinstance(value, str):
-        raise DomainError("a string is expected")
+        raise DomainError("expected a string")
     return value
 
 
 def read_count(value: object) -> int:
     """`value`, which must be an integer that JSON can carry."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > canonical.MAX_INTEGER:
-        raise DomainError("an integer below 2**53 is expected")
+        raise DomainError("expected an integer below 2**53")
     return value
 
 
 def read_flag(value: object) -> bool:
     """`value`, which must be a boolean."""
     if not isinstance(value, bool):
-        raise DomainError("a boolean is expected")
+        raise DomainError("expected a boolean")
     return value

@@ -1,11 +1,10 @@
 """How each algorithm spends its budget, step by step, in exact arithmetic.
 
 A schedule is a value: `step` is the one step allowed now, `after()` the schedule once that step has been charged. The
-coordinator's loop and each server's enforcement walk the same object, so a coordinator that asks for anything else is
-refused. All states that can follow are known before the step has run, which is what lets noise be drawn in advance.
+coordinator's loop and each server's enforcement walk the same object, so a coordinator that requests anything else is
+refused. All states that can follow are known before the step has run, so noise can be drawn in advance.
 
-Whatever happens, the charges add up to at most `rho`; a schedule walked to its end has spent at least
-(1 - 1e-9) rho.
+In every case the charges add up to at most `rho`; a schedule walked to its end has spent at least (1 - 1e-9) rho.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from caps.dp.privacy.rational import grid_down, positive, read_count, significan
 from caps.errors import DomainError
 
 LEAST_RISE = Fraction(5, 4)
-"""Rounds of AIM that annealing would make dearer by less are left alone: other noise needs other tables."""
+"""Annealing that would raise the cost of AIM's rounds by less is skipped, because new noise needs new tables."""
 SMALLEST_PART = Fraction(1, 2**80)
 MAX_ROUNDS = 100_000
 """Far more than any budget can be divided into; a schedule lists its steps."""
@@ -37,7 +36,7 @@ class Role(StrEnum):
 
 
 def step_name(role: Role, number: int) -> str:
-    """What the `number`-th release of this role in a run is called, from 1: by the loop that asks and by servers."""
+    """The name of the `number`-th release of this role in a run, from 1, used by the loop and by servers."""
     return f"initial{number}" if role is Role.INITIAL else f"round{number}-{role.value}"
 
 
@@ -84,7 +83,7 @@ class Schedule(Protocol):
         """Every schedule that may come after `step`; more than one where the loop has a choice."""
 
     def extremes(self) -> tuple[AnyMechanism, ...]:
-        """Mechanisms from here on: every one that may be due on any path is among them, or between two of its kind."""
+        """Mechanisms that bracket the rest of the run: each that may be due is one of them or between two of a kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +92,19 @@ class AimSchedule:
 
     A quarter of rho is for the initial measurements; each round costs its share of the rest, a sixth of it to select.
     After a round the caller may anneal: rounds then cost four times as much (sigma halves and epsilon doubles), but
-    never so much that fewer than `least_rounds` would be left. A round that would leave less than another one is the
-    last, and takes all that is left: before it, at least the cost of the round just done remains, so the rule never
-    meets an empty budget, whatever is annealed.
+    never so much that fewer than `least_rounds` would be left. A round that would leave less than another round's cost
+    is the last and takes all that is left. Before it, at least the cost of the previous round remains, so the budget is
+    never empty at this point, whatever is annealed.
 
     Deviation from private-pgm's aim.py: there an initial measurement costs as much as one of the first round, a tenth
-    of a round selects, annealing has no bound, and the charge of a selection leaves out what its arithmetic may err. A
-    small table's columns are then hardly known, and annealing ends a run after a few rounds.
+    of a round selects, annealing has no bound, and the charge of a selection ignores its arithmetic errors. The columns
+    of a small table are then hardly known, and annealing ends a run after a few rounds.
     """
 
     INITIAL_SHARE: ClassVar[Fraction] = Fraction(1, 4)
     MEASURE_SHARE: ClassVar[Fraction] = Fraction(5, 6)
     LEAST_ROUNDS: ClassVar[Fraction] = Fraction(5, 4)
-    """For each initial measurement."""
+    """Per initial measurement."""
 
     rho: Fraction
     neighbouring: Neighbouring
@@ -122,7 +121,7 @@ class AimSchedule:
     def start(cls, rho: Fraction, neighbouring: Neighbouring, *, initial: int, rounds: int) -> AimSchedule:
         """`initial` counts the marginals measured before the first round; `rounds` are planned, without annealing."""
         if read_count(initial) < 1:
-            raise DomainError("AIM starts from at least one measurement")
+            raise DomainError("AIM must have at least one initial measurement")
         budget = _divisible(rho, max(_at_least_one(rounds), initial))
         first = Gaussian.costing(grid_down(cls.INITIAL_SHARE * budget / initial), neighbouring)
         select, measure = _split((1 - cls.INITIAL_SHARE) * budget / rounds, neighbouring, cls.MEASURE_SHARE)
@@ -130,7 +129,7 @@ class AimSchedule:
 
     @property
     def least_rounds(self) -> int:
-        """Of equal cost, that annealing leaves."""
+        """The least number of rounds of equal cost that annealing leaves."""
         return ceil(self.LEAST_ROUNDS * self.initial)
 
     @property
@@ -145,12 +144,12 @@ class AimSchedule:
         return None
 
     def after(self, *, anneal: bool = False) -> AimSchedule:
-        """The schedule once `step` has been charged. Only a measurement that is not the last may be annealed after."""
+        """The schedule once `step` has been charged. Only a measurement that is not the last may be annealed."""
         step = self.step
         if step is None:
             raise DomainError("the schedule has ended")
         if anneal and (self.role is not Role.MEASURE or self.last):
-            raise DomainError("annealing follows the measurement of a round that is not the last")
+            raise DomainError("annealing must follow the measurement of a round that is not the last")
         done = replace(self, spent=self.spent + step.rho(self.neighbouring))
         if self.role is Role.SELECT:
             return replace(done, role=Role.MEASURE)
@@ -159,15 +158,16 @@ class AimSchedule:
         return (done._annealed() if anneal else done)._next_round()
 
     def following(self) -> tuple[AimSchedule, ...]:
-        """Without annealing, and with it where that is allowed."""
+        """The schedule without annealing, and with annealing where it is allowed."""
         if self.role is Role.MEASURE and not self.last:
             return self.after(), self.after(anneal=True)
         return (self.after(),)
 
     def extremes(self) -> tuple[AnyMechanism, ...]:
-        """No round costs less than what this one is charged, whatever is annealed, nor more than all of rho.
+        """The mechanisms of the cheapest and the dearest round: with any annealing, no round costs less than this one's
+        charge or more than all of rho.
 
-        This round's own mechanisms are among them: what its charge is divided into anew may differ in the last digit.
+        This round's own mechanisms are included, because splitting its charge again may change the last digit.
         """
         rounds = [_split(rho, self.neighbouring, self.MEASURE_SHARE) for rho in (self._round_cost, self.rho)]
         return self.first, self.select, self.measure, *(mechanism for both in rounds for mechanism in both)
@@ -196,7 +196,7 @@ class AimSchedule:
 
 @dataclass(frozen=True, slots=True)
 class FixedSchedule:
-    """A schedule whose steps are all known beforehand."""
+    """A schedule whose steps are all known in advance."""
 
     rho: Fraction
     neighbouring: Neighbouring
@@ -219,11 +219,11 @@ class FixedSchedule:
         return replace(self, position=self.position + 1, spent=self.spent + step.rho(self.neighbouring))
 
     def following(self) -> tuple[Self, ...]:
-        """The one that comes next."""
+        """The one schedule that comes next."""
         return (self.after(),)
 
     def extremes(self) -> tuple[AnyMechanism, ...]:
-        """All that are left."""
+        """All mechanisms that are left."""
         return tuple(dict.fromkeys(step.mechanism for step in self.steps[self.position :]))
 
 
@@ -264,7 +264,7 @@ class MstSchedule(FixedSchedule):
     def start(cls, rho: Fraction, neighbouring: Neighbouring, *, columns: int) -> MstSchedule:
         """`columns` one-way marginals, then a spanning tree of columns - 1 edges, chosen one by one."""
         if read_count(columns) < 2:
-            raise DomainError("a spanning tree joins at least two columns")
+            raise DomainError("a spanning tree needs at least two columns")
         budget, edges = _divisible(rho, 3 * columns), columns - 1
         one_way = Gaussian.costing(grid_down(budget / (3 * columns)), neighbouring)
         edge = Gaussian.costing(grid_down(budget / (3 * edges)), neighbouring)
@@ -284,13 +284,13 @@ def _split(rho: Fraction, neighbouring: Neighbouring, measuring: Fraction) -> tu
 
 
 def _divisible(rho: Fraction, parts: int) -> Fraction:
-    """rho on the grid. Refused where a part would be so small that the grid's rounding matters."""
+    """rho on the grid. Raises DomainError if a part would be so small that the grid's rounding matters."""
     if positive("rho", rho) < parts * SMALLEST_PART:
-        raise DomainError(f"rho is too small to be divided into {parts} parts")
+        raise DomainError(f"rho is too small to divide into {parts} parts")
     return grid_down(rho)
 
 
 def _at_least_one(rounds: int) -> int:
     if not 1 <= read_count(rounds) <= MAX_ROUNDS:
-        raise DomainError(f"an algorithm has 1 to {MAX_ROUNDS} rounds")
+        raise DomainError(f"an algorithm must have 1 to {MAX_ROUNDS} rounds")
     return rounds

@@ -1,4 +1,4 @@
-"""What may be printed on a certificate: the guarantee, what was spent, and on which assumptions it rests."""
+"""The privacy statement on a certificate: the guarantee, what was spent, and the assumptions."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Releases:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.count < 1:
-            raise DomainError("not releases of a mechanism known here")
+            raise DomainError("releases must be of a known mechanism, and at least one")
 
     def to_json(self) -> dict[str, object]:
-        """As an object of canonical JSON."""
+        """Returns an object for canonical JSON."""
         return {"certified": self.certified, "count": self.count, "kind": self.kind, "sampler": self.sampler}
 
     @classmethod
@@ -77,8 +77,8 @@ class Releases:
 class PrivacyStatement:
     """The guarantee of one filter. An instance whose epsilon does not follow from its budgets cannot be made.
 
-    The guarantee is that of the budgets `rho` and `allowance`, which were fixed beforehand; `rho_spent` and `eta` tell
-    what became of them, and prove nothing by themselves, since a run may stop depending on what it saw.
+    The guarantee is that of the budgets `rho` and `allowance`, which were fixed in advance. `rho_spent` and `eta` say
+    how much of them was used; they prove nothing by themselves, because a run may stop depending on what it saw.
     """
 
     epsilon: Fraction
@@ -93,7 +93,7 @@ class PrivacyStatement:
     unit: str = UNIT
     assumptions: tuple[str, ...] = ASSUMPTIONS
     views: tuple[str, ...] = (RELEASE,)
-    """What is covered, of what is published and of what each party sees; and what is not."""
+    """What is covered, and what is not, of what is published and of what each party sees."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rho_spent <= self.rho or not 0 <= self.eta <= self.allowance.eta:
@@ -111,11 +111,11 @@ class PrivacyStatement:
         assumptions: tuple[str, ...] = ASSUMPTIONS,
         views: tuple[str, ...] = (RELEASE,),
     ) -> PrivacyStatement:
-        """The statement about everything a filter has accepted and may yet accept, at this delta."""
+        """The statement about everything that a filter has accepted and may still accept, at this delta."""
         pure = spent.pure_epsilon
         try:
             epsilon = folded_epsilon(spent.budget, spent.allowance, delta)
-        except DomainError:  # at a large epsilon, delta may cover what it must beside the pure figure only
+        except DomainError:  # at a large epsilon, delta may only suffice together with the pure figure
             if pure is None or not _pure_holds(pure, spent.allowance, delta):
                 raise
             epsilon = pure
@@ -190,7 +190,7 @@ class PrivacyStatement:
         )
 
     def delta_terms(self) -> tuple[tuple[str, Fraction], ...]:
-        """What delta consists of, each a number: the last takes what the others leave."""
+        """The terms that delta consists of; the last one is what the others leave."""
         weight = 1 + exp_up(self.epsilon)
         others = (
             ("for the noise as drawn, which may be so far from the ideal", weight * self.allowance.eta),
@@ -230,7 +230,7 @@ class PrivacyStatement:
 
     @classmethod
     def from_json(cls, data: bytes) -> PrivacyStatement:
-        """The inverse of `to_json`. Raises DomainError for a statement that is not true of its own budgets."""
+        """The inverse of `to_json`. Raises DomainError if the statement does not follow from its own budgets."""
         value = canonical.load(data)
         ratios = ("epsilon", "delta", "rho", "rho_spent", "eta")
         others = (

@@ -1,15 +1,15 @@
-"""Between zCDP and (epsilon, delta)-DP, never to the advantage of the one who spends.
+"""Conversions between zCDP and (epsilon, delta)-DP, always rounded towards more privacy.
 
 A rho-zCDP mechanism (Bun and Steinke 2016) is (epsilon, delta)-DP with
 
     ln delta = t ((1 + t) rho - epsilon) + t ln(t / (1 + t)) - ln(1 + t)        for every t > 0,
 
-t + 1 being the Renyi order (Canonne, Kamath and Steinke 2020, Proposition 7 and Corollary 13). Solved for any one of
-the three, the equation gives a valid bound whatever t is; only how tight it is depends on t. So t is searched for, and
-the bound at the t found is then evaluated with directed rounding: an error in the search can cost utility, not privacy.
+where t + 1 is the Renyi order (Canonne, Kamath and Steinke 2020, Proposition 7 and Corollary 13). Solved for any of the
+three, the equation gives a valid bound for every t; only its tightness depends on t. So a search finds t, and the bound
+at this t is evaluated with directed rounding: an error in the search can cost utility, not privacy.
 
 The bound is convex in t, and its best value concave in epsilon and in rho, so Newton's method converges from the safe
-side. Results lie within a relative 2**-60 of the optimum over t. The search too is in `decimal`, so all machines agree.
+side. Results are within a relative 2**-60 of the optimum over t. The search also uses `decimal`, so all machines agree.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def cdp_rho(epsilon: int | Fraction, delta: int | Fraction) -> Fraction:
 
 
 def calibrate(epsilon: int | Fraction, delta: int | Fraction, allowance: Allowance = ALLOWANCE) -> Fraction:
-    """The rho a run may spend so that, with what delta covers besides, it is (epsilon, delta)-DP. Rounded down."""
+    """The rho that a run may spend to be (epsilon, delta)-DP, given what else delta must cover. Rounded down."""
     return cdp_rho(epsilon, _left_of(_probability(delta), _loss("epsilon", epsilon), allowance))
 
 
@@ -94,7 +94,7 @@ def folded_epsilon(rho: int | Fraction, allowance: Allowance, delta: int | Fract
         epsilon = cdp_eps(rho, _left_of(delta, lifted, allowance))
         if epsilon <= lifted:
             return lifted
-    raise DomainError("delta does not cover the distances and probabilities that it has to")
+    raise DomainError("delta does not cover the distances and probabilities that it must")
 
 
 def satisfies(rho: int | Fraction, allowance: Allowance, epsilon: int | Fraction, delta: int | Fraction) -> bool:
@@ -133,8 +133,8 @@ def _left_of(delta: Fraction, epsilon: Fraction, allowance: Allowance) -> Fracti
     taken = allowance.of_delta(epsilon)
     if taken >= delta:
         raise DomainError(
-            f"delta must exceed {float(taken):.2g}: so much is taken by the distance of noise and of pseudorandom "
-            "functions from their ideals, and by the chance that a check of inputs errs"
+            f"delta must exceed {float(taken):.2g}, which covers the distance of noise and of pseudorandom functions "
+            "from their ideals and the chance that a check of inputs errs"
         )
     return delta - taken
 
@@ -163,7 +163,7 @@ def _classical_epsilon(rho: Fraction, log_delta: Fraction) -> Fraction:
 
 
 def _classical_rho(epsilon: Fraction, log_delta: Fraction) -> Fraction:
-    """The inverse of `_classical_epsilon`, below the optimum; halved, for it may be rounded up."""
+    """The inverse of `_classical_epsilon`, below the optimum; halved, because it may be rounded up."""
     with localcontext(_SEARCH):
         e, log = _rounded(epsilon), -_rounded(log_delta)
         return Fraction((e / ((e + log).sqrt() + log.sqrt())) ** 2 / 2)

@@ -1,8 +1,8 @@
-"""What an algorithm asks for, as far as it is known beforehand: the part that servers must know to refuse the rest.
+"""What an algorithm may request, as known in advance: servers need this to refuse everything else.
 
-A program follows from the manifest alone: the algorithm's name and parameters, and the task. The loops that decide,
-round by round, are the coordinator's (`services.coordinator.algorithms`). Every module here that registers a program is
-found by itself. See docs/adding-a-mechanism.md.
+A program follows from the manifest alone: the algorithm's name and parameters, and the task. The loops that decide
+round by round are the coordinator's (`services.coordinator.algorithms`). Every module here that registers a program is
+found automatically. See docs/adding-a-mechanism.md.
 """
 
 from importlib import import_module

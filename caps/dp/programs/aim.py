@@ -14,11 +14,11 @@ from caps.dp.programs.base import Program, Task, pooled_draws, reduced, register
 @register
 @dataclass(frozen=True)
 class AimProgram(Program):
-    """Measure every column; then, round by round, select a part of a query of the workload and measure it.
+    """Measure every column; then, round by round, select a part of a query in the workload and measure it.
 
-    rounds: planned; annealing makes them fewer. Unless given, one for each candidate, but at most 16 for each column.
-    max_model_bytes: of the model at the end; on the way it grows with the budget spent. pooled: draw noise for the
-    largest candidate, so that servers can do it beforehand.
+    rounds: the planned number; annealing reduces it. By default one per candidate, but at most 16 per column.
+    max_model_bytes: the limit for the final model; before, it grows with the budget spent. pooled: draw noise for the
+    largest candidate, so that servers can do it in advance.
     """
 
     name: ClassVar[str] = "aim"
@@ -27,13 +27,13 @@ class AimProgram(Program):
     pooled: bool = True
 
     def schedule(self, task: Task) -> AimSchedule:
-        """As the base says."""
+        """See Program."""
         return AimSchedule.start(
             task.zcdp, task.neighbouring, initial=len(task.one_ways), rounds=self._planned_rounds(task)
         )
 
     def cliques(self, task: Task) -> tuple[Clique, ...]:
-        """All columns, and every part of a query of the workload."""
+        """All columns, and every part of a query in the workload."""
         return task.domain.downward_closure([*task.one_ways, *task.workload.cliques])
 
     def initial(self, task: Task) -> tuple[Clique, ...]:
@@ -43,7 +43,7 @@ class AimProgram(Program):
     def candidates(self, task: Task) -> dict[Clique, int]:
         """Every part of a query, with w_c = sum over queries a of wt_a |c & a|, in lowest terms.
 
-        Counted by attributes, that is the sum over those of c of the weights of all queries that have them.
+        Equivalently, the sum over the attributes of c of the weights of all queries that contain them.
         """
         candidates = task.domain.downward_closure(task.workload.cliques)
         asked = Counter[str]()
@@ -53,11 +53,11 @@ class AimProgram(Program):
         return dict(zip(candidates, reduced(weights), strict=True))
 
     def draws(self, task: Task) -> int | None:
-        """As the base says."""
+        """See Program."""
         queries = task.workload.cliques  # the largest candidate is one of them
         return pooled_draws(task.domain, queries, self._planned_rounds(task)) if self.pooled else None
 
     def _planned_rounds(self, task: Task) -> int:
-        """With more rounds than candidates, the first would be so noisy that they teach nothing, and take most time."""
+        """With more rounds than candidates, the first rounds would take most of the time and be too noisy to help."""
         candidates = task.domain.downward_closure(task.workload.cliques)
         return min(16 * len(task.one_ways), len(candidates)) if self.rounds is None else self.rounds

@@ -1,4 +1,4 @@
-"""What all programs share: the task, the parameters and their check, and the registry."""
+"""What all programs share: the task, the parameters and their checks, and the registry."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from caps.dp.privacy.schedule import Schedule
 from caps.errors import DomainError, LocalError
 
 MAX_POOLED = 1 << 19
-"""Noise values a run may draw for measurements if some are discarded: half of ETA_MAX at 2^-80 each."""
+"""The most noise values a run may draw for measurements if it discards some: half of ETA_MAX at 2^-80 each."""
 MAX_WEIGHT = 1 << 20
-"""Of a candidate, after division by what all weights have in common: scores stay far from 2^62."""
+"""The largest weight of a candidate, after division by the common divisor: scores stay far from 2^62."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What all parties agreed on, as far as an algorithm must know it.
+    """The part of the agreement that an algorithm must know.
 
-    The budget is `rho` (zCDP) or `pure_epsilon`, not both. `total` is the number of rows where it is public, which is
-    so only if neighbours have equally many: under the unbounded relation it is refused. No cell of a marginal counts
+    The budget is `rho` (zCDP) or `pure_epsilon`, not both. `total` is the number of rows if it is public, which
+    requires that neighbours have equally many: under the unbounded relation it is refused. No cell of a marginal counts
     more than `largest_count`, whatever holders send.
     """
 
@@ -43,7 +43,7 @@ class Task:
     def __post_init__(self) -> None:
         object.__setattr__(self, "workload", self.workload.over(self.domain))
         if (self.rho is None) == (self.pure_epsilon is None):
-            raise DomainError("a task has one budget: rho or pure epsilon")
+            raise DomainError("a task must have one budget: rho or pure epsilon")
         positive("the budget", self.zcdp if self.pure_epsilon is None else self.pure_epsilon)
         if self.total is not None:
             if self.neighbouring.relation is not Relation.BOUNDED:
@@ -54,7 +54,7 @@ class Task:
     def zcdp(self) -> Fraction:
         """rho. Raises DomainError if the budget is pure."""
         if self.rho is None:
-            raise DomainError("Gaussian noise is not pure DP: this needs a budget in rho")
+            raise DomainError("Gaussian noise is not pure DP and needs a budget in rho")
         return self.rho
 
     @property
@@ -64,23 +64,23 @@ class Task:
 
 
 def all_pairs(domain: Domain) -> Workload:
-    """The workload where none is given: every pair of attributes, with weight 1."""
+    """The default workload: every pair of attributes, with weight 1."""
     pairs = tuple(combinations(domain.names, min(2, len(domain.names))))
     return Workload(pairs, (1,) * len(pairs))
 
 
 def reduced(weights: Sequence[int]) -> list[int]:
-    """Weights divided by what they have in common. This changes no selection: the noise shrinks with them."""
+    """Weights divided by their common divisor. This changes no selection, because the noise shrinks with them."""
     common = gcd(*weights)
     if max(weights) // common > MAX_WEIGHT:
-        raise DomainError(f"weights of candidates differ by more than a factor {MAX_WEIGHT}: give coarser ones")
+        raise DomainError(f"weights of candidates differ by more than a factor {MAX_WEIGHT}; use coarser weights")
     return [weight // common for weight in weights]
 
 
 def pooled_draws(domain: Domain, candidates: Iterable[Clique], rounds: int) -> int | None:
-    """Cells of the largest candidate: so many noise values can be drawn before it is known which is measured.
+    """The cells of the largest candidate: this many noise values can be drawn before the choice is known.
 
-    None, for no more than needed, if so many draws would add up to a statistical distance that matters.
+    None, meaning only as many as needed, if the draws would add up to a statistical distance that matters.
     """
     largest = max(domain.cells(clique) for clique in candidates)
     return largest if rounds * largest <= MAX_POOLED else None
@@ -88,7 +88,7 @@ def pooled_draws(domain: Domain, candidates: Iterable[Clique], rounds: int) -> i
 
 @dataclass(frozen=True)
 class Program(ABC):
-    """What an algorithm may ask for. Its fields are its parameters: integers, booleans or None."""
+    """What an algorithm may request. Its fields are its parameters: integers, booleans or None."""
 
     name: ClassVar[str]
 
@@ -103,26 +103,26 @@ class Program(ABC):
 
     @abstractmethod
     def schedule(self, task: Task) -> Schedule:
-        """How the budget is spent: known beforehand, to the loop and to the servers."""
+        """How the budget is spent, known in advance to the loop and to the servers."""
 
     @abstractmethod
     def cliques(self, task: Task) -> tuple[Clique, ...]:
-        """Every marginal that may be asked about: what the servers must count."""
+        """Every marginal that may be requested: what the servers must count."""
 
     def initial(self, task: Task) -> tuple[Clique, ...]:
-        """What the steps called initial measure, in order; none unless said otherwise."""
+        """The cliques that the initial steps measure, in order; by default none."""
         return ()
 
     def candidates(self, task: Task) -> dict[Clique, int]:
-        """Every clique that may be a candidate of a selection, with its weight; none unless said otherwise."""
+        """Every clique that may be a candidate of a selection, with its weight; by default none."""
         return {}
 
     def draws(self, task: Task) -> int | None:
-        """Noise values for each marginal measured after a selection; None for as many as it has cells."""
+        """Noise values for each marginal measured after a selection; None means as many as it has cells."""
         return None
 
     def to_json(self) -> dict[str, object]:
-        """As an object of canonical JSON."""
+        """Returns an object for canonical JSON."""
         return {"name": self.name, "parameters": asdict(self)}
 
 
@@ -144,12 +144,12 @@ def registered(name: str) -> type[Program] | None:
 
 
 def names() -> tuple[str, ...]:
-    """Of all programs."""
+    """The names of all programs."""
     return tuple(sorted(_REGISTRY))
 
 
 def program(name: str, parameters: Mapping[str, object] | None = None) -> Program:
-    """The program of that name. Raises DomainError if it, or a parameter, is unknown."""
+    """The program of this name. Raises DomainError if the name or a parameter is unknown."""
     return chosen(_REGISTRY, name, parameters)
 
 
@@ -159,20 +159,20 @@ def program_from_json(value: object) -> Program:
 
 
 def chosen(registry: Mapping[str, type[P]], name: str, parameters: Mapping[str, object] | None) -> P:
-    """What a registry has by that name. Raises DomainError if it, or a parameter, is unknown."""
+    """The registry's entry of this name. Raises DomainError if the name or a parameter is unknown."""
     cls = registry.get(name)
     if cls is None:
-        raise DomainError(f"there is no algorithm {name!r}: choose one of {', '.join(sorted(registry))}")
+        raise DomainError(f"there is no algorithm {name!r}; choose one of {', '.join(sorted(registry))}")
     known = [parameter.name for parameter in fields(cls)]
     for unknown in sorted(set(parameters or {}) - set(known)):
-        raise DomainError(f"{name} has no parameter {unknown!r}: it takes {', '.join(known) or 'none'}")
+        raise DomainError(f"{name} has no parameter {unknown!r}; it takes {', '.join(known) or 'none'}")
     return replace(cls(), **(parameters or {}))
 
 
 def read_choice(value: object) -> tuple[str, Mapping[str, object]]:
-    """Name and parameters, from an object of JSON."""
+    """Name and parameters from a JSON object."""
     members = read_object(value, ("name", "parameters"))
     parameters = members["parameters"]
     if not isinstance(parameters, dict):
-        raise DomainError("parameters are an object")
+        raise DomainError("parameters must be an object")
     return read_text(members["name"]), parameters

@@ -15,12 +15,12 @@ from caps.dp.programs.base import Program, Task, register
 @register
 @dataclass(frozen=True)
 class FixedGaussianProgram(Program):
-    """Measure every query of the workload. Without parameters; the weights play no part."""
+    """Measure every query in the workload. It has no parameters and ignores weights."""
 
     name: ClassVar[str] = "gaussian"
 
     def schedule(self, task: Task) -> FixedSchedule:
-        """Equal parts of rho for all queries, at once."""
+        """Equal parts of rho for all queries, in one step."""
         queries = len(task.workload.cliques)
         each = Gaussian.costing(grid_down(task.zcdp / queries), task.neighbouring)
         return FixedSchedule(task.zcdp, task.neighbouring, (Step(Role.INITIAL, each, queries),))

@@ -16,14 +16,14 @@ from caps.dp.programs.base import Program, Task, pooled_draws, register
 class MstProgram(Program):
     """Measure every column; select the edges of a spanning tree, one by one, among all pairs; measure them.
 
-    The workload plays no part. pooled: as in AIM.
+    It ignores the workload. pooled: as in AIM.
     """
 
     name: ClassVar[str] = "mst"
     pooled: bool = True
 
     def schedule(self, task: Task) -> MstSchedule:
-        """As the base says."""
+        """See Program."""
         return MstSchedule.start(task.zcdp, task.neighbouring, columns=len(task.one_ways))
 
     def cliques(self, task: Task) -> tuple[Clique, ...]:
@@ -39,6 +39,6 @@ class MstProgram(Program):
         return dict.fromkeys(combinations(task.domain.names, 2), 1)
 
     def draws(self, task: Task) -> int | None:
-        """As the base says."""
+        """See Program."""
         edges = len(task.one_ways) - 1
         return pooled_draws(task.domain, self.candidates(task), edges) if self.pooled else None

@@ -13,10 +13,10 @@ from caps.dp.programs.base import Program, Task, pooled_draws, reduced, register
 @register
 @dataclass(frozen=True)
 class MwemProgram(Program):
-    """Round by round, select a query of the workload and measure it.
+    """Round by round, select a query in the workload and measure it.
 
     A budget in rho is spent on the exponential mechanism and Gaussian noise, a pure one on permute-and-flip and Laplace
-    noise. rounds: two for each column unless given. max_model_bytes: of the model at the end; round i of T may take i/T
+    noise. rounds: by default two per column. max_model_bytes: the limit for the final model; round i of T may use i/T
     of it. pooled: as in AIM.
     """
 
@@ -26,7 +26,7 @@ class MwemProgram(Program):
     pooled: bool = True
 
     def schedule(self, task: Task) -> MwemSchedule:
-        """As the base says."""
+        """See Program."""
         rounds = self._planned_rounds(task)
         if task.pure_epsilon is not None:
             return MwemSchedule.laplace(task.pure_epsilon, task.neighbouring, rounds=rounds)
@@ -41,7 +41,7 @@ class MwemProgram(Program):
         return dict(zip(task.workload.cliques, reduced(task.workload.weights), strict=True))
 
     def draws(self, task: Task) -> int | None:
-        """As the base says."""
+        """See Program."""
         queries = task.workload.cliques
         return pooled_draws(task.domain, queries, self._planned_rounds(task)) if self.pooled else None
 

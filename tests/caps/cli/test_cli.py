@@ -368,7 +368,7 @@ def test_a_certificate_is_verified_offline(certificate_file, tmp_path):
 def test_what_does_not_verify_has_its_own_exit_code(certificate_file, tmp_path):
     (tmp_path / "rows.csv").write_bytes(b"other rows")
     words = caps("verify", certificate_file, "--data", tmp_path / "rows.csv", expect=Exit.NOT_VERIFIED).stdout
-    assert "DOES NOT HOLD" in words
+    assert "IS NOT VALID" in words
     transcript = tmp_path / "transcript.ndjson"
     transcript.write_bytes(transcript.read_bytes().replace(b'"value":[-1,0', b'"value":[-1,1', 1))
     words = caps("verify", certificate_file, "--transcript", transcript, expect=Exit.NOT_VERIFIED).stdout

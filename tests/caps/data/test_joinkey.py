@@ -189,7 +189,7 @@ DUPLICATES = {"id": ["a", "B", "A ", None, "b", "c", None]}
 
 
 def test_duplicates_are_refused_with_counts() -> None:
-    with pytest.raises(KeyRefused, match=r"of 7 rows, 0 .* 2 without a key, 2 repeating") as refused:
+    with pytest.raises(KeyRefused, match=r"of 7 rows, 0 .* 2 have no full key, 2 repeat") as refused:
         key(missing="drop").normalise(DUPLICATES)
     report = refused.value.report
     assert (report.rows, report.duplicates, report.missing, report.refused, report.kept) == (7, 2, 2, 2, 3)
@@ -259,7 +259,7 @@ def test_json_both_ways() -> None:
     ("value", "place"),
     [
         ({"columns": []}, "columns"),
-        ({"columns": [text(), text()]}, "named twice"),
+        ({"columns": [text(), text()]}, "occurs twice"),
         ({"columns": [text(kind="blob")]}, r"columns\[0\]"),
         ({"columns": [text(formats=["%Y-%m-%d"])]}, r"columns\[0\].*formats"),
         ({"columns": [text(case="lower")]}, r"columns\[0\].*case"),
@@ -268,7 +268,7 @@ def test_json_both_ways() -> None:
         ({"columns": [text(remove="．")]}, "remove"),
         ({"columns": [text(missing_values=["\ud800"])]}, "missing_values"),
         ({"columns": [text(name="")]}, "name"),
-        ({"columns": [{"name": "id", "kind": "integer", "thousands": "."}]}, "different marks"),
+        ({"columns": [{"name": "id", "kind": "integer", "thousands": "."}]}, "must differ"),
         ({"columns": [{"name": "id", "kind": "date"}]}, "formats"),
         ({"columns": [{"name": "id", "kind": "date", "formats": []}]}, "formats"),
         ({"columns": [{"name": "id", "kind": "date", "formats": ["%Y-%m"]}]}, "once"),
@@ -316,7 +316,7 @@ def test_refusals_are_quiet(column: dict[str, Any], values: Any, caplog: pytest.
 def test_tables_that_do_not_fit() -> None:
     with pytest.raises(DomainError, match="no column id"):
         key().normalise({"ID": ["a"]})
-    with pytest.raises(DomainError, match="same length"):
+    with pytest.raises(DomainError, match="differ in length"):
         key(text(), text(name="b")).normalise({"id": ["a"], "b": ["a", "b"]})
     keys, report = key().normalise({"id": pl.Series([], dtype=pl.String)})
     assert len(keys) == report.kept == 0

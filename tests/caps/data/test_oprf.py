@@ -170,9 +170,9 @@ def test_secrets_do_not_show() -> None:
 
 def test_positions_refuse_what_they_cannot_place() -> None:
     tags = some_ids(4)
-    with pytest.raises(DomainError, match="more different rows"):
+    with pytest.raises(DomainError, match="more distinct rows"):
         positions({"a": tags[:2], "b": tags[1:]}, bytes(32), size=3)
-    with pytest.raises(DomainError, match=r"^1 tags of b repeat"):
+    with pytest.raises(DomainError, match=r"^b sent 1 repeated tags"):
         positions({"a": tags, "b": tags[[0, 1, 0]]}, bytes(32), size=9)
     with pytest.raises(DomainError, match="of a must be"):
         positions({"a": tags[:, :8]}, bytes(32), size=9)

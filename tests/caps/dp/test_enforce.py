@@ -185,7 +185,7 @@ def test_the_layout_must_count_what_the_program_asks_about() -> None:
     with pytest.raises(DomainError, match="no such clique"):
         Enforcer.start(chosen, task, Layout(DOMAIN, layout.cliques[1:]))
     other = domain_of(3, 2, 5)
-    with pytest.raises(DomainError, match="another domain"):
+    with pytest.raises(DomainError, match="different domains"):
         Enforcer.start(chosen, task, Layout(other, layout.cliques))
 
 
@@ -205,10 +205,10 @@ def test_a_request_is_admitted_once_and_in_its_place(case: str) -> None:
     requests, enforcer = legitimate(case).requests, start(case)
     for number, request in enumerate(requests):
         for other in requests[:number] + requests[number + 1 :]:
-            refused(enforcer, other, "was asked for")
+            refused(enforcer, other, "is not due")
         enforcer = enforcer.after(request)
     for request in requests:
-        refused(enforcer, request, "due: nothing")
+        refused(enforcer, request, "due now: nothing")
 
 
 @pytest.mark.parametrize("step", ["round1-select", "round2-measure"])
@@ -217,12 +217,12 @@ def test_another_role_is_refused(case: str, step: str) -> None:
     enforcer, request = at(case, step)
     if isinstance(request, Selection):
         other: Request = Measurement(step, request.candidates[0], request.mechanism)  # type: ignore[arg-type]
-        refused(enforcer, other, "a measure was asked")
+        refused(enforcer, other, "a measure is not due")
     else:
         ones = np.ones(1, np.int64)
         estimate = np.zeros(DOMAIN.cells(request.clique), np.int64)
         other = Selection(step, (request.clique,), estimate, ones, ones, request.mechanism)  # type: ignore[arg-type]
-        refused(enforcer, other, "a select was asked")
+        refused(enforcer, other, "a select is not due")
 
 
 @every
@@ -255,12 +255,12 @@ def test_other_noise_is_refused(case: str) -> None:
     enforcer = start(case)
     for request in legitimate(case).requests:
         for mechanism in weaker(request.mechanism):
-            refused(enforcer, replace(request, mechanism=mechanism), f"{mechanism.kind} \\(.* was asked")
+            refused(enforcer, replace(request, mechanism=mechanism), f"{mechanism.kind} \\(.* is not due")
         enforcer = enforcer.after(request)
 
 
 def test_a_branch_not_taken_is_gone() -> None:
-    """Once a round was asked for without annealing, its measurement cannot be the annealed one; and the reverse."""
+    """Once a round was requested without annealing, its measurement cannot be the annealed one; and the reverse."""
     for move in (0, 1):
         enforcer = start("aim")
         for request in legitimate("aim", move).requests:
@@ -289,7 +289,7 @@ def test_initial_measurements_are_those_of_the_program_in_its_order(case: str) -
                 refused(enforcer, replace(request, clique=other), "clique that is not due")
         enforcer = enforcer.after(request)
     more = replace(request, step=f"initial{number + 2}")
-    refused(enforcer, more, "was asked")
+    refused(enforcer, more, "is not due")
 
 
 def selection_of(case: str) -> tuple[Enforcer, Selection]:
@@ -321,12 +321,12 @@ def test_candidates_are_some_of_the_programs_with_its_weights(case: str) -> None
     one, two = request.candidates[:2]
     refused(enforcer, among(request, [one, one]), "given twice")
     refused(enforcer, among(request, [one, two, one]), "given twice")
-    refused(enforcer, among(request, []), "others than the program's")
+    refused(enforcer, among(request, []), "not the program's candidates")
     foreign = [DOMAIN.names, two[::-1] if len(two) > 1 else ("a9",), ("a9",)]
     foreign += [] if case == "aim" else [("a0",)]
     for other in foreign:
         given = replace(request, candidates=(other, *request.candidates[1:]))
-        refused(enforcer, given, "others than the program's")
+        refused(enforcer, given, "not the program's candidates")
     weights = request.weights.tolist()
     for number, weight in enumerate(weights):
         for wrong in (weight + 1, -weight, 0, 2 * weight):
@@ -391,9 +391,9 @@ def test_once_answered_only_what_was_selected_is_measured() -> None:
         else:
             refused(answered, replace(measure, clique=clique), "clique that is not due")
     for position in (-1, len(request.candidates)):
-        with pytest.raises(DomainError, match="no selection"):
+        with pytest.raises(DomainError, match="no such candidate"):
             enforcer.after(request).answered(position)
-    with pytest.raises(DomainError, match="no selection"):
+    with pytest.raises(DomainError, match="no such candidate"):
         enforcer.answered(0)
 
 

@@ -86,7 +86,7 @@ def test_a_token_has_name_scope_and_a_definite_end(path, name, scopes, expires):
 
 def test_a_damaged_file_is_refused(path):
     path.write_text("[")
-    with pytest.raises(DomainError, match="not JSON"):
+    with pytest.raises(DomainError, match="not valid JSON"):
         Tokens(path).find("caps_" + "0" * 12 + "_" + "a" * 43, NOW)
 
 

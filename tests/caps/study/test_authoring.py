@@ -129,15 +129,15 @@ def test_findings_come_in_the_order_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("text", "message", "line"),
     [
-        ("", "a manifest is a list of members", 1),
-        ("just words", "a manifest is a list of members", 1),
-        ("- a", "a manifest is a list of members", 1),
+        ("", "a manifest must be a list of members", 1),
+        ("just words", "a manifest must be a list of members", 1),
+        ("- a", "a manifest must be a list of members", 1),
         ("title: [a", "not YAML", 1),
         ("title: a\n\tpurpose: b", "not YAML", 2),
         ("title: a: b", "not YAML", 1),
         ("{\n  'title': 1}", "not JSON", 2),
         ('{"title": NaN}', "NaN", 0),
-        ('{"title": 1, "title": 2}', "twice", 0),
+        ('{"title": 1, "title": 2}', "repeated member", 0),
         ("title: a\ntitle: b", "is given twice; first in line 1", 2),
         ("title: a\nprivacy:\n  epsilon: 1\n  epsilon: 2", "is given twice", 4),
         ("title: &a x\npurpose: *a", "anchors", 1),
@@ -145,7 +145,7 @@ def test_findings_come_in_the_order_of_the_file() -> None:
         ("yes: 1", "whose name is not text", 1),
         ("title: !!binary aGVsbG8=", "bytes", 1),
         ("title: !!python/object:os.system x", "not YAML", 1),
-        ("\0", "not YAML", 0),
+        ("\0", "neither YAML nor JSON", 0),
         ("title: .nan", "NaN|nan", 1),
         ("retention_days: 99999999999999999999", "2\\*\\*53", 1),
     ],
@@ -175,7 +175,7 @@ def test_long_files_are_not_read() -> None:
         (
             {"privacy": {"epsilon": 1, "delta": 1e-6, "neighbouring": "bounded", "population": "p"}},
             "publication",
-            "noisy totals",
+            "a noisy total",
         ),
     ],
 )
@@ -205,7 +205,7 @@ def test_persons_who_may_be_at_several_holders_of_rows_are_warned_of(holders: An
         text_of(holders=holders, **({} if holders is ROWS else {"alignment": {"slots": 9, "column": "n"}}))
     )
     assert list(found) == ["privacy.multiplicity"]
-    assert "nothing keeps a person from standing at several holders" in found["privacy.multiplicity"].message
+    assert "a person may have rows at several holders" in found["privacy.multiplicity"].message
 
 
 def test_columns_that_several_holders_bring_are_warned_of() -> None:
@@ -269,7 +269,7 @@ def test_a_card_is_that_of_its_site(tmp_path: Path) -> None:
     assert (card.role, card.name, card.pin, card.signing_key) == ("mpc-server", "S1", keys.pin, keys.signing_key)
     card.write(tmp_path / "s1" / "card.json")
     assert read_bundle(tmp_path) == [card]
-    with pytest.raises(DomainError, match="url: is needed"):
+    with pytest.raises(DomainError, match="url: is required"):
         Card.of_site(tmp_path / "s1")
     with pytest.raises(DomainError, match="mesh"):
         Card.of_site(tmp_path / "s1", url="https://s1.example", mesh="nowhere")
@@ -295,7 +295,7 @@ def test_bundles(tmp_path: Path) -> None:
         Card.read(tmp_path / "absent.json")
     holder = cards_of({"x": "holder"})[0].to_json()
     (tmp_path / "again.json").write_bytes(canonical.dump(holder | {"url": "https://x.example"}))
-    with pytest.raises(DomainError, match="url: is not for a holder"):
+    with pytest.raises(DomainError, match="url: must be left out for role holder"):
         Card.read(tmp_path / "again.json")
 
 

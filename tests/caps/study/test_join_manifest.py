@@ -75,11 +75,16 @@ def no_capacity(document: dict[str, Any]) -> None:
 
 
 PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
-    ("both", SHARED, put("alignment", value={"slots": 9}), ["alignment: it or a join, and not both"]),
-    ("neither", SHARED, lambda d: d.pop("join"), ["alignment: it or a join", *[f"holders[{i}].cap" for i in range(3)]]),
-    ("nobody to join", ROWS, lambda _: None, ["join: no holder brings columns"]),
-    ("no capacity", SHARED, no_capacity, ["holders[1].capacity: is needed where rows are joined"]),
-    ("capacity of rows", MIXED, put("holders", 0, "capacity", value=9), ["holders[0].capacity: is for holders whose"]),
+    (
+        "both",
+        SHARED,
+        put("alignment", value={"slots": 9}),
+        ["alignment: a study in which holders bring columns must have either this or a join"],
+    ),
+    ("neither", SHARED, lambda d: d.pop("join"), ["alignment: a study in", *[f"holders[{i}].cap" for i in range(3)]]),
+    ("nobody to join", ROWS, lambda _: None, ["join: must be left out because no holder brings columns"]),
+    ("no capacity", SHARED, no_capacity, ["holders[1].capacity: is required where rows are joined"]),
+    ("capacity of rows", MIXED, put("holders", 0, "capacity", value=9), ["holders[0].capacity: is only for holders"]),
     (
         "too many rows",
         SHARED,
@@ -90,9 +95,14 @@ PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
         "inner by tags",
         SHARED,
         put("join", value={"key": KEY, "protocol": "oprf", "mode": "inner"}),
-        ["join.mode: only a union can be joined by oprf"],
+        ["join.mode: oprf only supports a union"],
     ),
-    ("nobody's column", SHARED, put("holders", 2, "columns", value=["region"]), ["schema: nobody brings column diag"]),
+    (
+        "nobody's column",
+        SHARED,
+        put("holders", 2, "columns", value=["region"]),
+        ["schema: no holder brings column diag"],
+    ),
 ]
 
 
@@ -113,7 +123,7 @@ def test_every_problem_is_reported_with_its_place(holders: Any, edit: Edit, expe
 def test_capacity_needs_a_join() -> None:
     document, _ = example_json(holders=COLUMNS)
     document["holders"][0]["capacity"] = 9
-    assert problems(document) == ["holders[0].capacity: is for holders whose rows are joined"]
+    assert problems(document) == ["holders[0].capacity: is only for holders whose rows are joined"]
 
 
 def test_limits_are_met_exactly() -> None:
@@ -134,7 +144,9 @@ def test_as_many_tables_as_dummies_can_be_planted_for() -> None:
     many = [(f"h{i}", [column["name"] for column in SCHEMA["columns"]]) for i in range(MAX_TABLES + 1)]
     document = joined_json(holders=many)
     (problem,) = problems(document)
-    assert problem.startswith(f"holders: rows of at most {MAX_TABLES} can be joined on shares, not of {MAX_TABLES + 1}")
+    assert problem.startswith(
+        f"holders: the rows of at most {MAX_TABLES} holders can be joined on shares, not of {MAX_TABLES + 1}"
+    )
     document["holders"].pop()
     assert problems(document) == []
 
@@ -279,14 +291,18 @@ def test_what_servers_see_of_a_join_is_part_of_the_budget() -> None:
 def test_an_epsilon_too_small_to_hide_overlaps_is_refused() -> None:
     document = joined_json(epsilon="0.01", delta="1e-9", algorithm="gaussian")
     (problem,) = problems(document)
-    assert re.match(r"privacy.epsilon: [0-9,]+ dummies are more than the 65,534 that a set of tables can have", problem)
+    assert re.match(r"privacy.epsilon: a set of tables would need [0-9,]+ dummies; it can have at most 65,534", problem)
 
 
 @pytest.mark.parametrize(
     ("study", "policy", "objection"),
     [
-        ({"capacity": 99}, {}, "99 rows of {} are fewer than the 100 here"),
-        ({"capacity": 100}, {"least_capacity": 101}, "100 rows of {} are fewer than the 101 here"),
+        ({"capacity": 99}, {}, "{} has a capacity of 99 rows; this server requires at least 100"),
+        (
+            {"capacity": 100},
+            {"least_capacity": 101},
+            "{} has a capacity of 100 rows; this server requires at least 101",
+        ),
     ],
 )
 def test_small_tables_are_objected_to_by_name(study: dict[str, Any], policy: dict[str, Any], objection: str) -> None:
@@ -300,7 +316,7 @@ def test_small_tables_are_objected_to_by_name(study: dict[str, Any], policy: dic
 def test_a_policy_may_refuse_the_light_protocol() -> None:
     manifest = joined_manifest(capacity=100, join={"protocol": "oprf"})
     strict = Policy(populations=POPULATIONS, joins=("shuffle",))
-    assert strict.judge(manifest) == ["joining by oprf is not allowed here"]
+    assert strict.judge(manifest) == ["this server does not allow joining by oprf"]
     assert Policy(populations=POPULATIONS).judge(manifest) == []
 
 
@@ -309,9 +325,9 @@ def test_policies_limit_the_rows_of_all_tables() -> None:
     assert Policy(populations=POPULATIONS).judge(manifest) == []
     assert Policy(populations=POPULATIONS, largest_slots=300).judge(manifest) == []
     strict = Policy(populations=POPULATIONS, largest_slots=299)
-    assert strict.judge(manifest) == ["300 rows exceed this server's largest, 299"]
+    assert strict.judge(manifest) == ["300 rows exceed this server's limit of 299"]
     tags = joined_manifest(capacity=100, join={"protocol": "oprf"})
-    assert strict.judge(tags) == ["300 rows exceed this server's largest, 299"]
+    assert strict.judge(tags) == ["300 rows exceed this server's limit of 299"]
 
 
 def test_plans_say_what_rows_cost() -> None:
@@ -324,7 +340,7 @@ def test_plans_say_what_rows_cost() -> None:
     assert any("north uploads records (1,000 x 17): 19 kB to each" in line for line in found.words())
     assert found.words()[-1] == f"Who sees what: {'; '.join(manifest.views)}."
     assert found.words()[1].startswith(
-        "5% for 1 look of the servers at what holders have in common by gaussian-overlaps"
+        "5% for 1 noisy count by the servers of the persons that holders have in common by gaussian-overlaps"
     )
     assert any("the same persons" in line for line in found.words())
     wider = joined_manifest(capacity=100_000)
@@ -398,10 +414,10 @@ def test_errors_of_a_file_stand_at_their_lines() -> None:
     lines = text.splitlines()
     expected = {
         "join.mode": ("mode: left", "must be 'union' or 'inner'"),
-        "join.more": ("more: 1", "is not a member known here"),
+        "join.more": ("more: 1", "is not a known member"),
         "join.key.columns[0]": ("name: number", "its 'kind' must be one of 'text', 'integer', 'number', 'date'"),
-        "join.key.columns[1].thousand": ("thousand:", "is not a member known here"),
-        "join.key.columns[2]": ("name: x", "must say its 'kind'"),
+        "join.key.columns[1].thousand": ("thousand:", "is not a known member"),
+        "join.key.columns[2]": ("name: x", "must have the member 'kind'"),
     }
     assert set(found) == set(expected), found
     for place, (start, message) in expected.items():

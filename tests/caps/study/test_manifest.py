@@ -192,7 +192,7 @@ BINARY = {"columns": [{"name": f"c{i}", "kind": "boolean"} for i in range(9)]}
 PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
     ("server names", ROWS, put("servers", 0, "name", value="S9"), ["servers: "]),
     ("a holder twice", ROWS, _two_alike, ["holders[1].name: "]),
-    ("one key, two roles", ROWS, _same_key, ["holders[1]: has a key of servers[0]"]),
+    ("one key, two roles", ROWS, _same_key, ["holders[1]: has the same key as servers[0]"]),
     (
         "unknown column",
         COLUMNS,
@@ -207,15 +207,20 @@ PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
         put("holders", 0, "columns", value=["age", "age"]),
         ["holders[0].columns: ", "schema: "],
     ),
-    ("rows without a column", ROWS, put("holders", 0, "columns", value=["age"]), ["holders[0].columns: a holder of"]),
-    ("no alignment", COLUMNS, lambda d: d.pop("alignment"), ["alignment: it or a join"]),
-    ("needless alignment", ROWS, put("alignment", value={"slots": 5}), ["alignment: no holder"]),
+    ("rows without a column", ROWS, put("holders", 0, "columns", value=["age"]), ["holders[0].columns: a holder that"]),
+    (
+        "no alignment",
+        COLUMNS,
+        lambda d: d.pop("alignment"),
+        ["alignment: a study in which holders bring columns must have either this or a join"],
+    ),
+    ("needless alignment", ROWS, put("alignment", value={"slots": 5}), ["alignment: must be left out"]),
     ("slot is a column", COLUMNS, put("alignment", "column", value="age"), ["alignment.column: "]),
     (
         "nobody's column",
         COLUMNS,
         put("holders", 1, "columns", value=["region"]),
-        ["schema: nobody brings column diag"],
+        ["schema: no holder brings column diag"],
     ),
     ("secret rows", ROWS, put("privacy", "rows", value=5), ["privacy.rows: "]),
     ("delta of 1", ROWS, put("privacy", "delta", value="1"), ["privacy.delta: "]),
@@ -256,7 +261,7 @@ PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
         lambda d: d.update(
             schema=BINARY, workload=[{"attributes": [f"c{i}" for i in range(9)]}], algorithm={"name": "gaussian"}
         ),
-        ["workload: 9 attributes"],
+        ["workload: a query has 9 attributes"],
     ),
 ]
 
@@ -282,7 +287,7 @@ TEN = {"columns": [{"name": f"c{i}", "kind": "boolean"} for i in range(10)]}
 def test_a_delta_below_what_checks_of_inputs_may_err_is_refused() -> None:
     """Each holder of columns adds 2^-47."""
     (found,) = problems(example_json(holders=COLUMNS, delta="1e-14")[0])
-    assert found.startswith("privacy.delta: delta must exceed 1.4e-14: so much is taken by the distance of noise")
+    assert found.startswith("privacy.delta: delta must exceed 1.4e-14, which covers the distance of noise")
     assert problems(example_json(holders=COLUMNS, delta="1.5e-14")[0]) == []
     assert problems(example_json(delta="1e-14")[0]) == []  # holders of rows add nothing
 
@@ -313,11 +318,11 @@ def test_a_delta_below_what_checks_of_inputs_may_err_is_refused() -> None:
                 "algorithm": {"name": "mwem", "parameters": {"rounds": 1}},
                 "privacy": {"epsilon": "200", "delta": "0.5", "accounting": "pure"},
             },
-            "privacy.delta: delta must exceed 1.3e+69: ",
+            "privacy.delta: delta must exceed 1.3e+69, ",
         ),
         (
             {"algorithm": "mwem", "privacy": {"epsilon": "8", "delta": "1e-15", "accounting": "pure"}},
-            "privacy.delta: delta must exceed 5.2e-15: so much is taken by the distance of noise and of pseudorandom",
+            "privacy.delta: delta must exceed 5.2e-15, which covers the distance of noise and of pseudorandom",
         ),
         (
             {"algorithm": {"name": "mwem", "noise": "paper:irwin-hall"}, "privacy": {"accounting": "pure"}},

@@ -124,7 +124,7 @@ def test_a_server_behind_another_ones_key_is_not_talked_to(site, tmp_path):
     judged = coordinator.store.judgements(manifest.study_id)
     coordinator.close()
     assert [one.state for one in judged.values()] == [Judged.PENDING, Judged.APPROVED, Judged.APPROVED]
-    assert judged["S1"].reason == "cannot be reached: the other end is not caps:mpc-server/S1"
+    assert judged["S1"].reason == "cannot be reached: the peer is not caps:mpc-server/S1"
 
 
 def test_killed_again_and_again_the_run_completes(site):

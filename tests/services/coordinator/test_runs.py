@@ -409,7 +409,7 @@ def test_judgements_of_the_servers(bench):
         "S2": Judged.REFUSED,
         "S3": Judged.WAITING,
     }
-    assert judged["S2"].objections == ("epsilon 1 exceeds this server's largest, 0.1",)
+    assert judged["S2"].objections == ("epsilon 1 exceeds this server's limit of 0.1",)
     faults.down, faults.refuses, faults.manual, faults.bad_signature = set(), set(), set(), {"S2"}
     assert coordinator.studies.propose(bench.manifest.to_json()) == (manifest, False)
     judged = coordinator.store.judgements(study)

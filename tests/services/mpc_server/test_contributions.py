@@ -104,7 +104,7 @@ def test_a_vector_with_a_chunk_too_few_is_not_loaded(desk, lab):
     desk.contribute(lab)
     with desk.database.begin() as connection:
         connection.execute(tables.chunks.delete().where(tables.chunks.c.number == 2))
-    with pytest.raises(LocalError, match=f"contribution {lab.id}: .* are 28000 bytes, not"):
+    with pytest.raises(LocalError, match=f"contribution {lab.id}: .* has 28000 bytes, not"):
         desk.contributions.load(lab.id)
 
 

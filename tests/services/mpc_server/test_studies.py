@@ -85,7 +85,7 @@ def test_the_operator_cannot_approve_against_the_policy(federation):
     desk = federation.desk(policy=Policy(populations=POPULATIONS, approval="manual", largest_epsilon=0.5))
     with Unchanged(desk):
         document = refused(desk.call(Scope.OPERATOR, "POST", "/approval"), Kind.POLICY_REFUSED)
-    assert document["objections"] == ["epsilon 1 exceeds this server's largest, 0.5"]
+    assert document["objections"] == ["epsilon 1 exceeds this server's limit of 0.5"]
 
 
 def test_objections_are_all_listed_and_nothing_is_kept(federation):

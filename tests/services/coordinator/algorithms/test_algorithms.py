@@ -84,11 +84,11 @@ def test_all_modules_are_found_and_only_base_registers_nothing() -> None:
 
 
 def test_unknown_names_and_parameters_are_refused_clearly() -> None:
-    with pytest.raises(DomainError, match="no algorithm 'privbayes': choose one of aim, gaussian, mst, mwem"):
+    with pytest.raises(DomainError, match="no algorithm 'privbayes'; choose one of aim, gaussian, mst, mwem"):
         algorithm("privbayes")
-    with pytest.raises(DomainError, match="aim has no parameter 'epsilon': it takes rounds, max_model_bytes, pooled"):
+    with pytest.raises(DomainError, match="aim has no parameter 'epsilon'; it takes rounds, max_model_bytes, pooled"):
         algorithm("aim", {"epsilon": 1})
-    with pytest.raises(DomainError, match="gaussian has no parameter 'rounds': it takes none"):
+    with pytest.raises(DomainError, match="gaussian has no parameter 'rounds'; it takes none"):
         algorithm("gaussian", {"rounds": 1})
 
 
@@ -137,7 +137,7 @@ def test_programs_are_named_once_and_survive_json() -> None:
         assert not isinstance(chosen, Algorithm)
         with pytest.raises(DomainError, match=f"{name} has no parameter 'epsilon'"):
             programs.program(name, {"epsilon": 1})
-    with pytest.raises(DomainError, match="no algorithm 'privbayes': choose one of aim, gaussian, mst, mwem"):
+    with pytest.raises(DomainError, match="no algorithm 'privbayes'; choose one of aim, gaussian, mst, mwem"):
         programs.program("privbayes")
 
 

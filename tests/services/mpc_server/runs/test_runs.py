@@ -501,8 +501,8 @@ def test_a_manifest_altered_after_approval_is_another_study(federation: Federati
         ({"privacy": {"epsilon": "5", "population": "crowded"}}, "budget of population crowded"),
         ({"privacy": {"population": "crowded2"}}, "crowded2 is not registered"),
         ({"schema": {"columns": [*SCHEMA["columns"], *WIDE["columns"]]}}, "cells exceed"),
-        ({"algorithm": "gaussian"}, "algorithm gaussian is not allowed"),
-        ({"choice": {"noise": "paper:irwin-hall"}}, "carries no guarantee"),
+        ({"algorithm": "gaussian"}, "does not allow the algorithm gaussian"),
+        ({"choice": {"noise": "paper:irwin-hall"}}, "has no proven guarantee"),
     ],
 )
 def test_a_policy_is_not_the_coordinators_to_bend(
