@@ -16,9 +16,9 @@ Exceptions defined in other modules have the module in parentheses; tests/caps/t
     |   +-- SignatureRefused    a signature is not that of its expected signer (caps.trust.signing)
     |   +-- NotTheParty         a certificate is not that of the intended party (caps.trust.tls)
     |   +-- DatabaseRefused     the database is out of reach, not durable, or another version (caps.service.migrations)
-    |   +-- LedgerBroken        a ledger's record was altered or lost (services.mpc_server.ledger)
+    |   +-- LedgerBroken        a ledger's record was altered or lost (services.mpc_server.storage.ledger)
     |   +-- RequestChanged      a step's request differs from the recorded one (services.mpc_server.runs.record)
-    |   +-- RequestsDiffer      servers received different requests for one step (services.mpc_server.runs.live)
+    |   +-- RequestsDiffer      servers received different requests for one step (services.mpc_server.runs.session)
     +-- PeerError               another party failed or misbehaved; `.party` says which
     |   +-- PeerUnreachable     no connection could be made in time
     |   +-- PeerLost            the connection ended before the protocol did
@@ -27,10 +27,11 @@ Exceptions defined in other modules have the module in parentheses; tests/caps/t
     |   +-- PeerDisagrees       Hello differs; `.field` says where
     |   +-- PeerViolation       the protocol does not allow these bytes at this point
     |   +-- PeerAborted         the peer gave up and said why: `.cause`, and `.blames` if it names another party
-    +-- ClientError             a request to a service failed (caps.client)
-    |   +-- ProblemError        the service answered with a problem (caps.client)
-    |   +-- Unreachable         no answer came; `.hint` says what to check (caps.client)
-    |   +-- AnswerRefused       the answer violates the contract (caps.client)
+    +-- ClientError             a request to a service failed (caps.client.calls)
+    |   +-- ProblemError        the service answered with a problem (caps.client.calls)
+    |   +-- Unreachable         no answer came; `.hint` says what to check (caps.client.calls)
+    |   |   +-- NotTrusted      the certificate is not one of the trusted authority (caps.client.calls)
+    |   +-- AnswerRefused       the answer violates the contract (caps.client.calls)
     +-- ServerError             a server failed, or reported another party's failure (services.coordinator.servers)
     |   +-- Unavailable         try again later (services.coordinator.servers)
     |   +-- ServerRefused       the server refused for good (services.coordinator.servers)

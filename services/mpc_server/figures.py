@@ -10,7 +10,7 @@ from caps.dp.privacy import together
 from caps.errors import party_name
 from caps.service.metrics import Reading, Source
 from caps.study import Policy
-from services.mpc_server.ledger import Ledger, LedgerBroken
+from services.mpc_server.storage.ledger import Ledger, LedgerBroken
 from services.mpc_server.transport.keeper import MeshKeeper
 
 _LEDGER_LASTS = 60.0

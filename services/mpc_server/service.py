@@ -16,20 +16,20 @@ from caps.service.database import open_database
 from caps.service.serve import serve
 from caps.service.site import Site
 from caps.study import Policy
-from services.mpc_server import matching_api, studies_api
 from services.mpc_server.build import build_digest
-from services.mpc_server.contributions import Contributions
 from services.mpc_server.figures import ledger_figures, mesh_figures
-from services.mpc_server.ledger import Ledger
-from services.mpc_server.matching import Matching
+from services.mpc_server.intake import matching_api, studies_api
+from services.mpc_server.intake.contributions import Contributions
+from services.mpc_server.intake.matching import Matching
+from services.mpc_server.intake.studies import Studies
 from services.mpc_server.runs import api as runs_api
 from services.mpc_server.runs.alive import AliveRuns
 from services.mpc_server.runs.runs import Runs
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.settings import ServerSettings
-from services.mpc_server.store import ShareStore, Vault
-from services.mpc_server.studies import Studies
-from services.mpc_server.tables import metadata
+from services.mpc_server.storage.ledger import Ledger
+from services.mpc_server.storage.shares import ShareStore, Vault
+from services.mpc_server.storage.tables import metadata
 from services.mpc_server.transport.keeper import MeshKeeper
 from services.mpc_server.transport.tls import listen
 

@@ -29,7 +29,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.engine.default import DefaultDialect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import services.mpc_server.store
+import services.mpc_server.storage.shares
 import services.mpc_server.transport.session
 from tests.kit.wrapping import add_middleware, run
 
@@ -113,7 +113,7 @@ def install_commits(fuse: Fuse, writes: tuple[str, ...], points: tuple[str, str]
 
 
 def _install_store(fuse: Fuse) -> None:
-    store = services.mpc_server.store.ShareStore
+    store = services.mpc_server.storage.shares.ShareStore
     put = store.put
 
     def wrapped(self: Any, *arguments: Any) -> None:

@@ -39,11 +39,11 @@ from caps.wire.steps import request_to_json
 from deploy.federation import COORDINATOR, SERVERS, Federation
 from services.coordinator.algorithms import Outcome, algorithm
 from services.coordinator.generate import create_estimator
-from services.mpc_server import tables
-from services.mpc_server.ledger import Ledger
-from services.mpc_server.pairs import scope_of
-from services.mpc_server.store import ShareStore, Vault
-from services.mpc_server.studies import Studies
+from services.mpc_server.intake.studies import Studies
+from services.mpc_server.runs.pairs import scope_of
+from services.mpc_server.storage import tables
+from services.mpc_server.storage.ledger import Ledger
+from services.mpc_server.storage.shares import ShareStore, Vault
 
 SCHEMA = {
     "columns": [

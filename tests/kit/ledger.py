@@ -20,7 +20,7 @@ from caps.dp.privacy import (
 )
 from caps.dp.privacy.filter import Entry
 from caps.study import Manifest
-from services.mpc_server.ledger import Ledger
+from services.mpc_server.storage.ledger import Ledger
 from tests.kit.federation import opened
 from tests.kit.study import AT, example_manifest
 

@@ -27,12 +27,13 @@ from caps.shares.ring import SHARED_RINGS, Words
 from caps.shares.sharing import DealtShare, Explicit, Seeded, deal
 from caps.study import Policy
 from caps.wire import Approval, Contribution, Offer, Opening, Signed, commitment
-from services.mpc_server import matching_api, tables
-from services.mpc_server.contributions import Contributions
-from services.mpc_server.matching import Matching
-from services.mpc_server.store import Hook, ShareStore, Vault
-from services.mpc_server.studies import Studies
-from services.mpc_server.studies_api import LIMITS, router
+from services.mpc_server.intake import matching_api
+from services.mpc_server.intake.contributions import Contributions
+from services.mpc_server.intake.matching import Matching
+from services.mpc_server.intake.studies import Studies
+from services.mpc_server.intake.studies_api import LIMITS, router
+from services.mpc_server.storage import tables
+from services.mpc_server.storage.shares import Hook, ShareStore, Vault
 from tests.kit.study import AT, NOW, POPULATIONS, SERVERS, Keys, certificate_of, example_manifest, make_keys, write_site
 from tests.kit.tls import make_authority
 

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, MetaData, make_url
 from caps.service import database
 from services.coordinator import tables as coordinator_tables
 from services.holder.tables import metadata as HOLDER_TABLES
-from services.mpc_server import tables as server_tables
+from services.mpc_server.storage import tables as server_tables
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "scripts" / "postgres"
 SERVICES = {

@@ -17,11 +17,11 @@ from caps.study import Policy
 from caps.wire.holder import Goal
 from caps.wire.media import CSV
 from services.holder import sharing
-from services.mpc_server import tables
-from services.mpc_server.contributions import Contributions
-from services.mpc_server.store import ShareStore, Vault
-from services.mpc_server.studies import Studies
-from services.mpc_server.studies_api import LIMITS, router
+from services.mpc_server.intake.contributions import Contributions
+from services.mpc_server.intake.studies import Studies
+from services.mpc_server.intake.studies_api import LIMITS, router
+from services.mpc_server.storage import tables
+from services.mpc_server.storage.shares import ShareStore, Vault
 from tests.kit.holder import HolderBench
 from tests.kit.study import COLUMNS, POPULATIONS, SERVERS
 from tests.kit.tls import serving

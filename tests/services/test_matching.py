@@ -29,11 +29,12 @@ from services.holder import matching
 from services.holder.retry_queue import Stopped
 from services.holder.service import HolderService
 from services.holder.settings import Options
-from services.mpc_server import matching_api, studies_api, tables
-from services.mpc_server.contributions import Contributions
-from services.mpc_server.matching import Matching
-from services.mpc_server.store import ShareStore, Vault
-from services.mpc_server.studies import Studies
+from services.mpc_server.intake import matching_api, studies_api
+from services.mpc_server.intake.contributions import Contributions
+from services.mpc_server.intake.matching import Matching
+from services.mpc_server.intake.studies import Studies
+from services.mpc_server.storage import tables
+from services.mpc_server.storage.shares import ShareStore, Vault
 from tests.kit.holder import QUICK, HolderBench
 from tests.kit.study import POPULATIONS, SERVERS, write_site
 from tests.kit.tls import serving

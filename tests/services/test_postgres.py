@@ -22,15 +22,15 @@ from caps.wire.problems import Kind
 from deploy.federation import Federation
 from services.coordinator.states import State
 from services.coordinator.store import News
-from services.mpc_server import tables
-from services.mpc_server.store import forgotten
+from services.mpc_server.storage import tables
+from services.mpc_server.storage.shares import forgotten
 from tests.kit.coordinator_servers import Bench, performed
 from tests.kit.federation import POPULATIONS, opened
 from tests.kit.migrations import FAILS, differences, metadata, old, package
 from tests.kit.mpc_server import Sealable, dealt, wrapped_keys
 from tests.kit.postgres import SERVICES, Moved, Postgres, moved, postgres
 from tests.kit.processes import horizontal, ledgers, persons
-from tests.services.mpc_server.test_contributions import (
+from tests.services.mpc_server.intake.test_contributions import (
     desk,
     federation,
     lab,
@@ -43,19 +43,19 @@ from tests.services.mpc_server.test_contributions import (
     test_three_servers_hold_what_was_shared,
     test_what_a_crash_kept_from_being_unlinked_is_swept,
 )
-from tests.services.mpc_server.test_ledger import *
-from tests.services.mpc_server.test_ledger_columns import (
-    several,
-    test_a_migration_fills_the_columns_from_the_text,
-    test_an_altered_column_is_found,
-)
-from tests.services.mpc_server.test_studies import (
+from tests.services.mpc_server.intake.test_studies import (
     test_a_run_begins_only_on_the_inputs_that_are_sealed,
     test_all_servers_seal_the_same_inputs,
     test_another_set_replaces_the_seal_until_a_run_exists_and_does_not_prolong_retention,
     test_retention_erases_when_the_time_of_the_manifest_is_over,
     test_sealing_again_changes_nothing,
     test_shares_are_not_erased_under_a_run,
+)
+from tests.services.mpc_server.storage.test_ledger import *
+from tests.services.mpc_server.storage.test_ledger_columns import (
+    several,
+    test_a_migration_fills_the_columns_from_the_text,
+    test_an_altered_column_is_found,
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.postgres, pytest.mark.usefixtures("moved")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from caps.service.migrate import main
-from services.mpc_server.tables import metadata
+from services.mpc_server.storage.tables import metadata
 
 if __name__ == "__main__":
     sys.exit(main("services.mpc_server.migrations", metadata))

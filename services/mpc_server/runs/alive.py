@@ -22,19 +22,19 @@ from caps.service.database import reading
 from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.wire.problems import Kind
-from services.mpc_server import states
 from services.mpc_server.build import brief
-from services.mpc_server.contributions import Contributions
-from services.mpc_server.ledger import Ledger
-from services.mpc_server.pairs import Pairs
-from services.mpc_server.rows import runs as rows
+from services.mpc_server.intake.contributions import Contributions
+from services.mpc_server.intake.studies import Sealed, Studies
 from services.mpc_server.runs.live import LiveRun
 from services.mpc_server.runs.material import Material, counts_name
+from services.mpc_server.runs.pairs import Pairs
 from services.mpc_server.runs.record import Record
 from services.mpc_server.runs.session import Seat
 from services.mpc_server.runs.thread import EngineThread
-from services.mpc_server.store import ShareStore
-from services.mpc_server.studies import Sealed, Studies
+from services.mpc_server.storage import states
+from services.mpc_server.storage.ledger import Ledger
+from services.mpc_server.storage.rows import runs as rows
+from services.mpc_server.storage.shares import ShareStore
 from services.mpc_server.transport.keeper import MeshKeeper
 
 AGAIN = 3.0

@@ -13,8 +13,8 @@ from caps.dp.oracle import StepRequest
 from caps.service.identity import Allow, Caller
 from caps.service.tokens import Scope
 from caps.wire import Answer, Attestation, Computing, RunRequest, RunStatus, Signed, media
-from services.mpc_server.ledger import Ledger
 from services.mpc_server.runs.runs import Runs
+from services.mpc_server.storage.ledger import Ledger
 
 LIMITS = (("/v1/runs/[0-9a-f]{32}/steps/[0-9]+", 1 << 28),)
 """For `create_app`: a selection carries the estimates of all candidates, as decimal numbers."""

@@ -10,9 +10,9 @@ import numpy as np
 from caps.errors import LocalError
 from caps.shares.ring import Z64, Words
 from caps.study import Manifest
-from services.mpc_server.contributions import Contributions
-from services.mpc_server.store import ShareStore
-from services.mpc_server.studies import Sealed, Studies
+from services.mpc_server.intake.contributions import Contributions
+from services.mpc_server.intake.studies import Sealed, Studies
+from services.mpc_server.storage.shares import ShareStore
 
 Share: TypeAlias = tuple[Words, ...]
 """The components that a server holds, in the scheme's order."""

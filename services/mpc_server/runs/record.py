@@ -20,10 +20,10 @@ from caps.service.database import reading
 from caps.study import Manifest
 from caps.study.account import Account
 from caps.wire import Answer, Signed, request_from_json, request_to_json, transcript_digest
-from services.mpc_server import states
-from services.mpc_server.ledger import FREE, Ledger
-from services.mpc_server.rows.runs import change as change_run
-from services.mpc_server.tables import runs, steps
+from services.mpc_server.storage import states
+from services.mpc_server.storage.ledger import FREE, Ledger
+from services.mpc_server.storage.rows.runs import change as change_run
+from services.mpc_server.storage.tables import runs, steps
 
 
 class RequestChanged(LocalError):

@@ -20,12 +20,12 @@ from caps.service.site import Site, confirm
 from caps.study import Manifest, Policy
 from caps.wire import Answer, Attestation, RunRequest, RunStatus, Signed
 from caps.wire.problems import Kind
-from services.mpc_server import states
-from services.mpc_server.ledger import Ledger
-from services.mpc_server.rows import runs as rows
+from services.mpc_server.intake.studies import Studies
 from services.mpc_server.runs.alive import AliveRuns
 from services.mpc_server.runs.thread import EngineThread
-from services.mpc_server.studies import Studies
+from services.mpc_server.storage import states
+from services.mpc_server.storage.ledger import Ledger
+from services.mpc_server.storage.rows import runs as rows
 
 WAIT = 10.0
 """Seconds that a request for a step is held before the caller is told to ask again."""

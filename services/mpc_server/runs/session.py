@@ -3,10 +3,10 @@
 A step, on every server: compare the digest of the request with the peers' (nothing is charged if they differ); write
 it down and charge; exchange signed acknowledgements of the charge; compute; write them and the answer down.
 
-A session begins by agreeing on the secrets of the pairs (`services.mpc_server.pairs`) and by comparing records. Servers
-may have stopped one step apart: what all have charged and not all have answered is computed again there and then.
-Randomness follows from these secrets, the run, the build and the request, so the second computation repeats the first,
-message by message, and opens the same value.
+A session begins by agreeing on the secrets of the pairs (`pairs`) and by comparing records. Servers may have stopped
+one step apart: what all have charged and not all have answered is computed again there and then. Randomness follows
+from these secrets, the run, the build and the request, so the second computation repeats the first, message by message,
+and opens the same value.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from caps.trust import signing
 from caps.wire import Answer, Signed
 from services.mpc_server.channel import swap
 from services.mpc_server.engine.context import Runtime
-from services.mpc_server.pairs import Pairs, agree, scope_of
 from services.mpc_server.runs.material import Material
+from services.mpc_server.runs.pairs import Pairs, agree, scope_of
 from services.mpc_server.runs.record import Record, Recorded
 from services.mpc_server.runs.steps import Computation
 from services.mpc_server.transport.hello import Agreement

@@ -19,9 +19,9 @@ from caps.study import Manifest
 from caps.wire import Answer, Signed
 from services.coordinator.algorithms import algorithm
 from services.coordinator.generate import create_estimator
-from services.mpc_server import tables
-from services.mpc_server.ledger import Ledger, LedgerBroken
 from services.mpc_server.runs.record import Record, RequestChanged, value_of
+from services.mpc_server.storage import tables
+from services.mpc_server.storage.ledger import Ledger, LedgerBroken
 from tests.kit.federation import opened
 from tests.kit.study import AT, COLUMNS, Keys, example_manifest, joined_manifest
 

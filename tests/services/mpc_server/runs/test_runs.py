@@ -595,3 +595,14 @@ def test_columns_that_are_not_one_hot_are_named(federation: Federation) -> None:
     with Driver(federation, manifest) as driver:
         driver.ready(brought | {"south": crooked})
         assert driver.step(0, {"kind": "compute"}) == (1, 0)
+
+
+def test_a_run_given_up_after_its_last_step_is_not_attested(federation: Federation) -> None:
+    manifest, brought, _ = horizontal(federation, parameters=SHORT)
+    with Driver(federation, manifest) as driver:
+        driver.ready(brought)
+        driver.finish()
+        for client in driver.clients.values():
+            assert client.delete(f"/v1/runs/{driver.run}").json()["state"] == "failed"
+        for problem in refused(federation, CONFLICT, driver.attest):
+            assert problem["detail"] == "the run has failed: given up by the coordinator"

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import Connection, Engine, Table
 
 from caps.errors import LocalError
-from services.mpc_server import states, tables
-from services.mpc_server.rows import contributions, runs, studies
+from services.mpc_server.storage import states, tables
+from services.mpc_server.storage.rows import contributions, runs, studies
 from tests.kit.federation import opened
 
 ALLOWED = {

@@ -18,8 +18,8 @@ from caps.data import oprf
 from caps.data.joinkey import random_ids
 from caps.study import Policy
 from caps.wire.problems import Kind
-from services.mpc_server import tables
-from services.mpc_server.matching_api import LIMITS
+from services.mpc_server.intake.matching_api import LIMITS
+from services.mpc_server.storage import tables
 from tests.kit.mpc_server import Dealt, Desk, Parties, approvals, dealt, seal_request
 from tests.kit.study import COLUMNS, MIXED, POPULATIONS, SERVERS, example_manifest
 

@@ -25,10 +25,10 @@ from caps.shares.ring import SHARED_RINGS, Words
 from caps.shares.sharing import Explicit, Seeded
 from caps.wire import Commitment, Contribution, ContributionState, Offer, Opening, Receipt, Signed, commitment
 from caps.wire.problems import Kind
-from services.mpc_server import states
-from services.mpc_server.rows import contributions as rows
-from services.mpc_server.store import ShareStore, decrypt, encrypt, forgotten, new_key
-from services.mpc_server.studies import Studies, forget, receipt_of, text_of
+from services.mpc_server.intake.studies import Studies, forget, receipt_of, text_of
+from services.mpc_server.storage import states
+from services.mpc_server.storage.rows import contributions as rows
+from services.mpc_server.storage.shares import ShareStore, decrypt, encrypt, forgotten, new_key
 
 MOST_CHUNKS = 1 << 16
 """Of one contribution: each is a file."""

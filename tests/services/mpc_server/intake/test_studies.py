@@ -12,7 +12,7 @@ from caps.study import Policy
 from caps.trust.exchange import ExchangeKey, public_digest
 from caps.wire import Approval, Receipt, Seal, Signed, inputs_digest
 from caps.wire.problems import Kind
-from services.mpc_server import tables
+from services.mpc_server.storage import tables
 from tests.kit.mpc_server import Parties, Sealable, Unchanged, dealt, refused, wrapped_keys
 from tests.kit.study import AT, COLUMNS, MIXED, NOW, POPULATIONS, SERVERS
 

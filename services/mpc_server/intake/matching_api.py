@@ -13,8 +13,8 @@ from caps.service.problems import Problem
 from caps.study.manifest import MAX_SLOTS
 from caps.wire import media
 from caps.wire.problems import Kind
-from services.mpc_server.matching import MOST_ELEMENTS, Matching
-from services.mpc_server.studies_api import Id
+from services.mpc_server.intake.matching import MOST_ELEMENTS, Matching
+from services.mpc_server.intake.studies_api import Id
 
 LIMITS = (
     ("/v1/studies/[0-9a-f]{64}/oprf", MOST_ELEMENTS * ELEMENT_BYTES),

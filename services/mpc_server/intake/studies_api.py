@@ -27,8 +27,8 @@ from caps.wire import Approval, ContributionState, Offer, Receipt, Seal, SealReq
 from caps.wire.documents import LARGEST_CHUNK
 from caps.wire.problems import Kind
 from caps.wire.server import StudyState
-from services.mpc_server.contributions import MOST_CHUNKS, Contributions
-from services.mpc_server.studies import Studies
+from services.mpc_server.intake.contributions import MOST_CHUNKS, Contributions
+from services.mpc_server.intake.studies import Studies
 
 LIMITS = (("/v1/studies/[0-9a-f]{64}/contributions/[0-9a-f]{64}/chunks/[0-9]+", LARGEST_CHUNK),)
 """For `create_app`: chunks may be larger than documents; each contribution's own size is enforced here."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from services.mpc_server.tables import evaluations, tags
+from services.mpc_server.storage.tables import evaluations, tags
 
 
 def is_counted(within: Connection, study: str, holder: str, batch: str) -> bool:

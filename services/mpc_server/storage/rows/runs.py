@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
 
-from services.mpc_server import states
-from services.mpc_server.rows.changing import change as change_state
-from services.mpc_server.tables import runs, steps
+from services.mpc_server.storage import states
+from services.mpc_server.storage.rows.changing import change as change_state
+from services.mpc_server.storage.tables import runs, steps
 
 
 def find(within: Connection, run: str) -> Row[Any] | None:

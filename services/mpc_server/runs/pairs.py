@@ -18,9 +18,9 @@ from caps.errors import DomainError, PeerDisagrees, PeerViolation
 from caps.trust import exchange
 from caps.trust.exchange import SECRET_BYTES, Drawn, Received
 from services.mpc_server.channel import Channel, swap, trade
-from services.mpc_server.rows import pairs as rows
-from services.mpc_server.store import Vault
-from services.mpc_server.studies import Studies
+from services.mpc_server.intake.studies import Studies
+from services.mpc_server.storage.rows import pairs as rows
+from services.mpc_server.storage.shares import Vault
 
 
 def scope_of(study: str, inputs: str, run: str, build: str) -> bytes:

@@ -30,13 +30,13 @@ from caps.trust.exchange import PRIVATE_BYTES, ExchangeKey, public_digest
 from caps.wire import Approval, Contribution, Receipt, Seal, SealRequest, Signed, inputs_digest
 from caps.wire.problems import Kind
 from caps.wire.server import StudyState
-from services.mpc_server import states
-from services.mpc_server.rows import contributions as contribution_rows
-from services.mpc_server.rows import matching as matching_rows
-from services.mpc_server.rows import pairs as pair_rows
-from services.mpc_server.rows import runs as run_rows
-from services.mpc_server.rows import studies as rows
-from services.mpc_server.store import ShareStore, forgotten, new_key
+from services.mpc_server.storage import states
+from services.mpc_server.storage.rows import contributions as contribution_rows
+from services.mpc_server.storage.rows import matching as matching_rows
+from services.mpc_server.storage.rows import pairs as pair_rows
+from services.mpc_server.storage.rows import runs as run_rows
+from services.mpc_server.storage.rows import studies as rows
+from services.mpc_server.storage.shares import ShareStore, forgotten, new_key
 
 _APPROVALS = TypeAdapter(tuple[Signed[Approval], ...])
 _OBSERVERS = frozenset({Scope.OPERATOR, Scope.AUDITOR})

@@ -19,8 +19,8 @@ from caps.dp.privacy import (
 )
 from caps.study import Manifest, Policy
 from services.mpc_server.figures import ledger_figures
-from services.mpc_server.ledger import GENESIS, Ledger, LedgerBroken
-from services.mpc_server.tables import ledger as table
+from services.mpc_server.storage.ledger import GENESIS, Ledger, LedgerBroken
+from services.mpc_server.storage.tables import ledger as table
 from tests.kit.ledger import BUDGET, LIMIT, RUNS, charge, database, filled, manifest, release, reserve, taking  # noqa: F401
 from tests.kit.study import AT
 

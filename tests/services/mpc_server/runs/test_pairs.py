@@ -13,8 +13,8 @@ from sqlalchemy import delete, event, select
 from caps.errors import LocalError, PeerAborted, PeerDisagrees, PeerError, PeerViolation
 from caps.service.tokens import Scope
 from caps.trust.exchange import ExchangeKey, public_digest
-from services.mpc_server import tables
-from services.mpc_server.pairs import Pairs, agree, scope_of
+from services.mpc_server.runs.pairs import Pairs, agree, scope_of
+from services.mpc_server.storage import tables
 from services.mpc_server.transport.memory import Message, memory_channels
 from tests.kit.mpc_server import Parties, approvals
 from tests.kit.study import SERVERS

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from caps.errors import DomainError, LocalError
-from services.mpc_server.store import KEY_BYTES, ShareStore, Vault, decrypt, encrypt, new_key
+from services.mpc_server.storage.shares import KEY_BYTES, ShareStore, Vault, decrypt, encrypt, new_key
 
 ONE, TWO = "1" * 64, "2" * 64
 SECRET = b"a share that nobody should read" * 40

@@ -28,10 +28,10 @@ from caps.service.problems import Problem
 from caps.service.site import Site, confirm
 from caps.study import Holder, Manifest
 from caps.wire.problems import Kind
-from services.mpc_server.rows import matching as rows
-from services.mpc_server.rows import studies as study_rows
-from services.mpc_server.store import KEY_BYTES, ShareStore, new_key
-from services.mpc_server.studies import Studies
+from services.mpc_server.intake.studies import Studies
+from services.mpc_server.storage.rows import matching as rows
+from services.mpc_server.storage.rows import studies as study_rows
+from services.mpc_server.storage.shares import KEY_BYTES, ShareStore, new_key
 
 MOST_ELEMENTS = 1 << 15
 """Of one batch: some seconds of work."""

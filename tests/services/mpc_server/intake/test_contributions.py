@@ -15,9 +15,9 @@ from caps.study import Policy
 from caps.trust.exchange import ExchangeKey, public_digest
 from caps.wire import Approval, Contribution, ContributionState, Opening, Receipt, SealRequest, Signed
 from caps.wire.problems import Kind
-from services.mpc_server import contributions as module
-from services.mpc_server import tables
-from services.mpc_server.contributions import _gaps
+from services.mpc_server.intake import contributions as module
+from services.mpc_server.intake.contributions import _gaps
+from services.mpc_server.storage import tables
 from tests.kit.mpc_server import SMALL, Parties, Unchanged, content_digest, dealt, refused
 from tests.kit.study import AT, COLUMNS, MIXED, POPULATIONS, SERVERS
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select
 
-from services.mpc_server import states
-from services.mpc_server.rows.changing import change as change_state
-from services.mpc_server.tables import chunks, contributions
+from services.mpc_server.storage import states
+from services.mpc_server.storage.rows.changing import change as change_state
+from services.mpc_server.storage.tables import chunks, contributions
 
 
 def find(within: Connection, contribution: str) -> Row[Any] | None:

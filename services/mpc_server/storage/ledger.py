@@ -24,7 +24,7 @@ from caps.errors import DomainError, LocalError
 from caps.service.database import reading
 from caps.study import Manifest
 from caps.wire import LedgerRange
-from services.mpc_server.tables import ledger, steps
+from services.mpc_server.storage.tables import ledger, steps
 
 GENESIS = "0" * 64
 FREE = "{}"

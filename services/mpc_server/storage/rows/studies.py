@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from services.mpc_server import states
-from services.mpc_server.rows.changing import change as change_state
-from services.mpc_server.tables import studies
+from services.mpc_server.storage import states
+from services.mpc_server.storage.rows.changing import change as change_state
+from services.mpc_server.storage.tables import studies
 
 
 def find(within: Connection, study: str) -> Row[Any] | None:

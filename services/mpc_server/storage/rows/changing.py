@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, Connection, Table, select, update
 
-from services.mpc_server.states import Event, Machine, State
+from services.mpc_server.storage.states import Event, Machine, State
 
 
 def change(

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from services.mpc_server.tables import pairs
+from services.mpc_server.storage.tables import pairs
 
 
 def find(within: Connection, study: str, peer: str) -> Row[Any] | None:

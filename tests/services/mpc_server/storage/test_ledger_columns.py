@@ -11,13 +11,13 @@ from sqlalchemy import Engine, inspect, select, text, update
 from caps.service.database import open_database, reading, sqlite_url
 from caps.service.migrations import upgrade
 from caps.study import Manifest
-from services.mpc_server.ledger import Ledger, LedgerBroken
-from services.mpc_server.tables import ledger as table
+from services.mpc_server.storage.ledger import Ledger, LedgerBroken
+from services.mpc_server.storage.tables import ledger as table
 from tests.kit.ledger import LIMIT, RUNS, charge, database, filled, manifest, release, reserve  # noqa: F401
 from tests.kit.postgres import SERVICES
 
 PACKAGE, TABLES = SERVICES["mpc_server"]
-FOLDER = Path(__file__).parents[3] / PACKAGE.replace(".", "/")
+FOLDER = Path(__file__).parents[4] / PACKAGE.replace(".", "/")
 COLUMNS = select(table.c.number, table.c.kind, table.c.run, table.c.population).order_by(table.c.number)
 
 

@@ -33,7 +33,7 @@ from sqlalchemy.exc import DBAPIError
 from caps.basics.files import sync_path, write_private
 from caps.errors import DomainError, LocalError
 from caps.service.migrations import discard_backups
-from services.mpc_server import tables
+from services.mpc_server.storage import tables
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12

@@ -1,6 +1,0 @@
-"""All that is asked of the tables, by subject: `studies`, `contributions`, `matching`, `pairs`, `runs`.
-
-Functions take the transaction they belong to, and decide nothing: who may do what, and when, is decided by their
-callers and by the tables of `services.mpc_server.states`, without which no state is changed. The ledger, and what a run
-writes down step by step, have modules of their own (`services.mpc_server.ledger`, `services.mpc_server.runs.record`).
-"""
