@@ -6,7 +6,10 @@ verifies takes these numbers from the study's scheme; `services.mpc_server.engin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from caps.errors import party_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,17 @@ class Scheme:
         """The number of components into which a value is split."""
         return 1 + max(max(components) for components in self.held)
 
+    @property
+    def vector(self) -> int:
+        """The component that a dealer sends as a vector."""
+        (component,) = set(range(self.components)) - set(self.seeded)
+        return component
+
+    @property
+    def server_names(self) -> tuple[str, ...]:
+        """What a study calls its servers, in order: S1, S2, ..."""
+        return tuple(party_name(party) for party in range(self.parties))
+
     def holders_of(self, component: int) -> tuple[int, ...]:
         """The servers that receive a component."""
         return tuple(party for party, components in enumerate(self.held) if component in components)
@@ -45,3 +59,9 @@ REP3 = Scheme("rep3", held=((0, 1), (1, 2), (2, 0)), seeded=(0, 1))
 
 SCHEMES = {scheme.name: scheme for scheme in (REP3,)}
 """All schemes, by the name that a study gives."""
+
+
+def extremes(count: Callable[[Scheme], int]) -> dict[str, int]:
+    """The fewest and the most of something in any scheme, as bounds on the length of a field."""
+    counts = [count(scheme) for scheme in SCHEMES.values()]
+    return {"min_length": min(counts), "max_length": max(counts)}

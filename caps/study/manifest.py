@@ -26,7 +26,7 @@ from pydantic import (
 
 from caps.basics import canonical
 from caps.basics.document import Address, Document, Name, Text, Url
-from caps.basics.schemes import SCHEMES, Scheme
+from caps.basics.schemes import SCHEMES, Scheme, extremes
 from caps.data.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
 from caps.data.joinkey import JoinKey
 from caps.data.linkage import RowFormat
@@ -268,7 +268,7 @@ class Manifest(Document):
     algorithm: AlgorithmChoice
     privacy: Privacy
     scheme: Literal["rep3"] = SCHEME
-    servers: Annotated[tuple[Server, ...], Field(min_length=3, max_length=3)]
+    servers: Annotated[tuple[Server, ...], Field(**extremes(lambda scheme: scheme.parties))]
     coordinator: Coordinator
     publication: Publication = Publication()
     retention_days: Annotated[int, Field(ge=1, le=3650)] = 30
@@ -450,8 +450,9 @@ class Manifest(Document):
 
     def _party_problems(self) -> list[str]:
         found = []
-        if [server.name for server in self.servers] != ["S1", "S2", "S3"]:
-            found.append("servers: must be called S1, S2 and S3, in this order")
+        *first, last = self.sharing.server_names
+        if [server.name for server in self.servers] != [*first, last]:
+            found.append(f"servers: must be called {', '.join(first)} and {last}, in this order")
         seen: dict[str, str] = {}
         everyone = [
             *((f"servers[{i}]", server) for i, server in enumerate(self.servers)),

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from importlib.metadata import entry_points
+from itertools import zip_longest
 from math import exp, pi, sqrt
 
+from caps.basics.schemes import Scheme
 from caps.data.domain import Clique
 from caps.dp.privacy import ETA_MAX, AnyMechanism, Charged, Gaussian, GaussianOverlaps, Laplace, LaplaceOverlaps, Role
 from caps.dp.privacy.statement import shown
@@ -29,19 +31,18 @@ OFFER_BYTES = 2048
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Rounds, and payload bytes that each of S1, S2 and S3 sends."""
+    """Rounds, and payload bytes that each server sends; nothing sent is the empty tuple."""
 
     rounds: int = 0
-    sent: tuple[int, int, int] = (0, 0, 0)
+    sent: tuple[int, ...] = ()
 
     def __add__(self, other: StepCost) -> StepCost:
-        first, second, third = (a + b for a, b in zip(self.sent, other.sent, strict=True))
-        return StepCost(self.rounds + other.rounds, (first, second, third))
+        sent = zip_longest(self.sent, other.sent, fillvalue=0)
+        return StepCost(self.rounds + other.rounds, tuple(a + b for a, b in sent))
 
     def times(self, count: int) -> StepCost:
         """The cost of `count` such steps, one after another."""
-        first, second, third = (count * sent for sent in self.sent)
-        return StepCost(count * self.rounds, (first, second, third))
+        return StepCost(count * self.rounds, tuple(count * sent for sent in self.sent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class PlannedUpload:
     holder: str
     form: str
     shape: tuple[int, ...]
-    sent: tuple[int, int, int]
+    sent: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +292,9 @@ def _marginals(manifest: Manifest, spends: Sequence[Spend]) -> Iterator[PlannedM
 def _uploads(manifest: Manifest) -> Iterator[PlannedUpload]:
     for holder in manifest.holders:
         form = manifest.form_of(holder)
-        yield PlannedUpload(holder.name, form.form, form.shape, _sent(form.bytes))
+        yield PlannedUpload(holder.name, form.form, form.shape, _sent(manifest.sharing, form.bytes))
 
 
-def _sent(vector: int) -> tuple[int, int, int]:
-    """Bytes for S1, S2 and S3. Components 0 and 1 are seeds; S2 and S3 also get component 2, a full vector."""
-    return OFFER_BYTES, OFFER_BYTES + vector, OFFER_BYTES + vector
+def _sent(scheme: Scheme, vector: int) -> tuple[int, ...]:
+    """Bytes for each server: seeds go with the offer; those that hold the vector component get that as well."""
+    return tuple(OFFER_BYTES + (vector if scheme.vector in held else 0) for held in scheme.held)

@@ -15,6 +15,7 @@ from pydantic import Field, StringConstraints
 
 from caps.basics import canonical
 from caps.basics.document import Document, Hex32, Name
+from caps.basics.schemes import SCHEMES, extremes
 from caps.errors import DomainError
 from caps.study.manifest import Manifest
 from caps.trust import signing
@@ -25,7 +26,6 @@ Instant = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:
 RunId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Index = Annotated[int, Field(ge=0, lt=1 << 31)]
 
-COMPONENTS = 3
 LARGEST_CHUNK = 1 << 26
 _COMMITMENT = b"caps/v1/component\0"
 
@@ -88,7 +88,7 @@ class Contribution(Signable):
     form: Literal["marginals", "columns", "records"]
     bits: Literal[8, 16, 24, 32]
     shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=2)]
-    commitments: Annotated[tuple[Hex32, ...], Field(min_length=COMPONENTS, max_length=COMPONENTS)]
+    commitments: Annotated[tuple[Hex32, ...], Field(**extremes(lambda scheme: scheme.components))]
     chunk_bytes: Annotated[int, Field(ge=1 << 10, le=LARGEST_CHUNK)]
     at: Instant
 
@@ -109,6 +109,8 @@ class Contribution(Signable):
         """Raises DomainError unless this is what the manifest says the holder brings."""
         if self.study != manifest.study_id:
             raise DomainError("the contribution is for another study")
+        if len(self.commitments) != manifest.sharing.components:
+            raise DomainError(f"a contribution in {manifest.scheme} has {manifest.sharing.components} commitments")
         holder = manifest.holder(self.holder)
         form = manifest.form_of(holder)
         if (self.form, self.bits, self.shape) != form:
@@ -146,7 +148,7 @@ class Commitment:
 class Opening(Document):
     """A component as its two servers receive it: nonce, and the seed if it is one. The vector comes in chunks."""
 
-    component: Annotated[int, Field(ge=0, lt=COMPONENTS)]
+    component: Annotated[int, Field(ge=0, lt=max(scheme.components for scheme in SCHEMES.values()))]
     nonce: Hex32
     seed: Hex32 | None = None
 
@@ -155,7 +157,7 @@ class Offer(Document):
     """How a contribution begins: the signed statement and the server's two components. Server i holds i and i+1."""
 
     contribution: Signed[Contribution]
-    openings: Annotated[tuple[Opening, ...], Field(min_length=2, max_length=2)]
+    openings: Annotated[tuple[Opening, ...], Field(**extremes(lambda scheme: max(map(len, scheme.held))))]
 
 
 class Receipt(Signable):

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from caps.basics import canonical
 from caps.basics.document import Document, Hex32, first_mistake
+from caps.basics.schemes import extremes
 from caps.dp.oracle import STEP_REQUEST, StepRequest
 from caps.errors import DomainError
 from caps.wire.documents import Index, RunId, Signable, Signature
@@ -84,7 +85,7 @@ class TranscriptStep(Document):
 
     request: StepRequest
     answer: Answer
-    signatures: Annotated[tuple[Signature, ...], Field(min_length=3, max_length=3)]
+    signatures: Annotated[tuple[Signature, ...], Field(**extremes(lambda scheme: scheme.parties))]
 
     def line(self) -> bytes:
         """In canonical form, with a line end."""

@@ -22,21 +22,22 @@ def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> 
     form = manifest.form_of(holder)
     by_tags = joins_by_tags(manifest, holder)
     asked = (holder.capacity or 0) if by_tags else 0
-    blank = Secrets((bytes(32), bytes(32)), (bytes(32), bytes(32), bytes(32)))
-    statement = stated(form, manifest.study_id, site.name, ("0" * 64,) * 3, site.instant())
+    scheme = manifest.sharing
+    blank = Secrets(scheme, (bytes(32),) * len(scheme.seeded), (bytes(32),) * scheme.components)
+    statement = stated(form, manifest.study_id, site.name, ("0" * 64,) * scheme.components, site.instant())
     signed = Signed[Contribution].by(statement, site.name, site.signing_key)
     servers = []
     for party, server in enumerate(manifest.servers):
         components = [
             ComponentPreview(
                 component=component,
-                kind="seed" if component < 2 else "vector",
-                bytes=32 if component < 2 else form.bytes,
+                kind="seed" if component in scheme.seeded else "vector",
+                bytes=32 if component in scheme.seeded else form.bytes,
             )
-            for component in (party, (party + 1) % 3)
+            for component in scheme.held[party]
         ]
         offered = len(offer(signed, blank, party).model_dump_json().encode())
-        vector = form.bytes if party > 0 else 0
+        vector = form.bytes if scheme.vector in scheme.held[party] else 0
         tags = asked if party == 0 else 0
         servers.append(
             ServerPreview(

@@ -335,7 +335,7 @@ class HolderService:
         return found
 
     def _parcel(self, record: ContributionRecord) -> Parcel:
-        return Parcel(self._root / record.study / record.folder)
+        return Parcel(self._root / record.study / record.folder, self.store.study(record.study).manifest.sharing)
 
     def _drop(self, record: ContributionRecord) -> None:
         erase(self._parcel(record).folder)

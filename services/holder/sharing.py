@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from caps.basics.files import sync_path, write_private
+from caps.basics.schemes import Scheme
 from caps.data.domain import MISSING, Domain
 from caps.data.joinkey import random_ids
 from caps.data.linkage import RowFormat
@@ -39,35 +40,43 @@ Entropy = Callable[[int], bytes]
 
 @dataclass(frozen=True, repr=False)
 class Secrets:
-    """The seeds of components 0 and 1 and the nonces of all commitments."""
+    """The seeds of the components that the scheme has sent as seeds, and the nonces of all commitments."""
 
-    seeds: tuple[bytes, bytes]
-    nonces: tuple[bytes, bytes, bytes]
+    scheme: Scheme
+    seeds: tuple[bytes, ...]
+    nonces: tuple[bytes, ...]
 
     @classmethod
-    def draw(cls, entropy: Entropy) -> Secrets:
+    def draw(cls, entropy: Entropy, scheme: Scheme) -> Secrets:
         """Fresh ones. `entropy(n)` returns n random bytes: `secrets.token_bytes`."""
-        drawn = [entropy(SEED_BYTES) for _ in range(5)]
-        if len(set(drawn)) != 5 or any(len(one) != SEED_BYTES for one in drawn):
+        seeded = len(scheme.seeded)
+        drawn = [entropy(SEED_BYTES) for _ in range(seeded + scheme.components)]
+        if len(set(drawn)) != len(drawn) or any(len(one) != SEED_BYTES for one in drawn):
             raise DomainError("the entropy source must return the number of fresh bytes asked for")
-        return cls((drawn[0], drawn[1]), (drawn[2], drawn[3], drawn[4]))
+        return cls(scheme, tuple(drawn[:seeded]), tuple(drawn[seeded:]))
+
+    @property
+    def seeded(self) -> dict[int, bytes]:
+        """Seeds by component."""
+        return dict(zip(self.scheme.seeded, self.seeds, strict=True))
 
     def opening(self, component: int) -> Opening:
-        """A component as its two servers receive it."""
-        seed = self.seeds[component].hex() if component < 2 else None
-        return Opening(component=component, nonce=self.nonces[component].hex(), seed=seed)
+        """A component as the servers that hold it receive it."""
+        seed = self.seeded.get(component)
+        return Opening(
+            component=component, nonce=self.nonces[component].hex(), seed=None if seed is None else seed.hex()
+        )
 
     def to_bytes(self) -> bytes:
         """As JSON."""
         return json.dumps({"seeds": [s.hex() for s in self.seeds], "nonces": [n.hex() for n in self.nonces]}).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Secrets:
+    def from_bytes(cls, data: bytes, scheme: Scheme) -> Secrets:
         """What to_bytes() returned."""
         value = json.loads(data)
-        first, second = map(bytes.fromhex, value["seeds"])
-        zero, one, two = map(bytes.fromhex, value["nonces"])
-        return cls((first, second), (zero, one, two))
+        seeds, nonces = (tuple(map(bytes.fromhex, value[name])) for name in ("seeds", "nonces"))
+        return cls(scheme, seeds, nonces)
 
 
 @dataclass(frozen=True)
@@ -75,10 +84,11 @@ class Parcel:
     """A directory with the secrets and the vector of one contribution; it is erased when the servers have signed."""
 
     folder: Path
+    scheme: Scheme
 
     def offer(self, contribution: Signed[Contribution], party: int) -> Offer:
         """What server `party`, counted from 0, receives first."""
-        secrets = Secrets.from_bytes((self.folder / _SECRETS).read_bytes())
+        secrets = Secrets.from_bytes((self.folder / _SECRETS).read_bytes(), self.scheme)
         return offer(contribution, secrets, party)
 
     def chunk(self, number: int, size: int) -> bytes:
@@ -89,8 +99,8 @@ class Parcel:
 
 
 def offer(contribution: Signed[Contribution], secrets: Secrets, party: int) -> Offer:
-    """The statement and the two openings of one server."""
-    return Offer(contribution=contribution, openings=(secrets.opening(party), secrets.opening((party + 1) % 3)))
+    """The statement and the openings of one server's components."""
+    return Offer(contribution=contribution, openings=tuple(map(secrets.opening, secrets.scheme.held[party])))
 
 
 def stated(form: Form, study: str, holder: str, commitments: tuple[str, ...], at: str) -> Contribution:
@@ -114,7 +124,7 @@ def prepare(
 ) -> Signed[Contribution]:
     """Count or spread the rows, share them, and write all that a push needs into `folder`, durably."""
     form = manifest.form_of(holder)
-    secrets = Secrets.draw(entropy)
+    secrets = Secrets.draw(entropy, manifest.sharing)
     folder.mkdir(mode=0o700)
     if form.form == "marginals":
         pieces = iter([count_marginals(manifest.layout, rows.codes)])
@@ -126,7 +136,11 @@ def prepare(
     write_private(folder / _SECRETS, secrets.to_bytes())
     sync_path(folder)
     sync_path(folder.parent)
-    commitments = (*(commitment(secrets.nonces[i], secrets.seeds[i]) for i in range(2)), last)
+    seeded = secrets.seeded
+    commitments = tuple(
+        commitment(secrets.nonces[component], seeded[component]) if component in seeded else last
+        for component in range(manifest.sharing.components)
+    )
     statement = stated(form, manifest.study_id, site.name, commitments, site.instant())
     statement.check(manifest)
     return Signed[Contribution].by(statement, site.name, site.signing_key)
@@ -154,9 +168,9 @@ def records(manifest: Manifest, holder: Holder, rows: Rows) -> Words:
 
 def write_vector(path: Path, pieces: Iterator[Words], form: Form, secrets: Secrets) -> str:
     """Component 2, value minus (of records, XOR) components 0 and 1, into a file; returns the commitment to it."""
-    streams = [expand_stream(seed, COMPONENT_LABEL + bytes([i]), form.bytes) for i, seed in enumerate(secrets.seeds)]
+    streams = [expand_stream(seed, COMPONENT_LABEL + bytes([i]), form.bytes) for i, seed in secrets.seeded.items()]
     ring, algebra = SHARED_RINGS[form.bits], Algebra.XOR if form.form == "records" else Algebra.ADD
-    committed = Commitment(secrets.nonces[2])
+    committed = Commitment(secrets.nonces[secrets.scheme.vector])
     written = 0
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         for piece in pieces:

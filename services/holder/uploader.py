@@ -52,12 +52,12 @@ class Uploader:
 
     def start(self, manifest: Manifest) -> None:
         """Pursue the goal of the study's contribution at all servers."""
-        for party in range(3):
+        for party in range(len(manifest.servers)):
             self._retries.start(self._key(manifest, party), partial(self._visit, manifest, party))
 
     def wait(self, manifest: Manifest, seconds: float) -> None:
         """Until the servers have answered, but not longer."""
-        self._retries.wait([self._key(manifest, party) for party in range(3)], seconds)
+        self._retries.wait([self._key(manifest, party) for party in range(len(manifest.servers))], seconds)
 
     def sent(self, contribution: str, server: str) -> int:
         """Bytes of the vector that the server is known to have."""
@@ -110,7 +110,7 @@ class Uploader:
         has = read(ContributionState, answer, server.name)
         if has.contribution != record.contribution or has.state in ("withdrawn", "erased"):
             raise _unexpected(server, "does not take this contribution any more")
-        if party > 0:  # S1 holds the two seeds
+        if manifest.sharing.vector in manifest.sharing.held[party]:
             if any(last >= statement.chunks for _, last in has.missing):
                 raise _unexpected(server, "asks for chunks that the contribution has not")
             lacking = sorted({number for first, last in has.missing for number in range(first, last + 1)})

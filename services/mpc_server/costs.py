@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from caps.basics.schemes import SCHEMES
 from caps.data.domain import Layout
 from caps.dp.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
 from caps.dp.noise.tables import AliasTable
@@ -150,5 +151,6 @@ def _digits(plan: GeometricPlan, draws: int) -> dict[Size, int]:
 
 def _declared(scheme: str, name: str, sizes: Sizes) -> StepCost:
     cost = REGISTRY[name].costs[scheme]
-    first, second, third = (cost.sent_by(party, sizes) for party in range(3))
-    return StepCost(cost.rounds_for(sizes), (first, second, third))
+    return StepCost(
+        cost.rounds_for(sizes), tuple(cost.sent_by(party, sizes) for party in range(SCHEMES[scheme].parties))
+    )

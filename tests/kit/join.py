@@ -138,7 +138,7 @@ class JoinDriver(Driver):
         place = self.folder / secrets.token_hex(8)
         found = self.manifest.holder(holder)
         signed = sharing.prepare(site, self.manifest, found, values, place, secrets.token_bytes)
-        parcel, statement = sharing.Parcel(place), signed.document
+        parcel, statement = sharing.Parcel(place, self.manifest.sharing), signed.document
         vector = b"".join(parcel.chunk(number, statement.chunk_bytes) for number in range(statement.chunks))
         return statement, [parcel.offer(signed, party) for party in range(3)], vector
 

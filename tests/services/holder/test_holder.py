@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caps.basics.retry import Backoff
+from caps.basics.schemes import REP3
 from caps.data.domain import Attribute, Domain, Layout
 from caps.data.schema import Limits
 from caps.errors import DomainError
@@ -100,7 +101,7 @@ def test_a_stream_is_the_expansion_in_pieces(seed: bytes, pieces: list[int]) -> 
 @pytest.mark.parametrize("bits", [16, 32])
 def test_components_are_those_of_caps_sharing(tmp_path: Path, words: int, bits: int) -> None:
     ring = RINGS[bits]
-    form, drawn = Form("marginals", ring.bits, (words,)), Secrets.draw(secrets.token_bytes)
+    form, drawn = Form("marginals", ring.bits, (words,)), Secrets.draw(secrets.token_bytes, REP3)
     values = ring.encode(np.arange(words))
     pieces = np.array_split(values, 3)
     sharing.write_vector(tmp_path / "v", iter(pieces), form, drawn)
@@ -114,12 +115,12 @@ def test_components_are_those_of_caps_sharing(tmp_path: Path, words: int, bits: 
 
 
 def test_secrets_are_fresh_quiet_and_survive_a_file() -> None:
-    drawn = Secrets.draw(secrets.token_bytes)
-    assert Secrets.from_bytes(drawn.to_bytes()) == drawn
+    drawn = Secrets.draw(secrets.token_bytes, REP3)
+    assert Secrets.from_bytes(drawn.to_bytes(), REP3) == drawn
     assert drawn.seeds[0].hex() not in repr(drawn)
     for entropy in (bytes, lambda n: secrets.token_bytes(n - 1)):
         with pytest.raises(DomainError, match="fresh"):
-            Secrets.draw(entropy)
+            Secrets.draw(entropy, REP3)
 
 
 @pytest.mark.parametrize("slots", [None, [5, 0, 7]])
@@ -154,7 +155,7 @@ def test_many_slots_are_shared_in_three_bytes_piece_by_piece(tmp_path: Path, mon
     generator = np.random.default_rng(1)
     codes = generator.integers(0, domain.sizes, (66_000, 2))
     rows = Rows(codes, generator.permutation(70_000)[:66_000])
-    drawn = Secrets.draw(secrets.token_bytes)
+    drawn = Secrets.draw(secrets.token_bytes, REP3)
     path = tmp_path / "vector"
     committed = sharing.write_vector(path, sharing.one_hot_pieces(domain, rows, 70_000), form, drawn)
     content = path.read_bytes()
@@ -174,7 +175,7 @@ def test_a_holder_never_has_the_whole_vector_in_memory(tmp_path: Path, monkeypat
     domain = manifest.columns_of(holder_of(manifest, 1)).domain()
     pieces = sharing.one_hot_pieces(domain, Rows(np.zeros((10, 2), np.int64), None), 200_000)
     tracemalloc.start()
-    sharing.write_vector(tmp_path / "vector", pieces, form, Secrets.draw(secrets.token_bytes))
+    sharing.write_vector(tmp_path / "vector", pieces, form, Secrets.draw(secrets.token_bytes, REP3))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < form.bytes

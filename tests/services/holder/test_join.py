@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from caps.basics.schemes import REP3
 from caps.data.domain import MISSING
 from caps.data.joinkey import ID_BYTES, hashed_ids, random_ids
 from caps.data.linkage import ID_BYTES, ORDERED, RowFormat
@@ -262,7 +263,7 @@ def test_identifiers_belong_to_the_study_and_the_key(tmp_path: Path) -> None:
 
 def components(folder: Path, form: Form) -> list[tuple[Any, Any]]:
     """What the three servers would hold of a parcel."""
-    drawn = Secrets.from_bytes((folder / "secrets.json").read_bytes())
+    drawn = Secrets.from_bytes((folder / "secrets.json").read_bytes(), REP3)
     vector = np.frombuffer((folder / "component-2").read_bytes(), RINGS[form.bits].dtype).reshape(form.shape)
     parts = [Seeded(drawn.seeds[0], 0), Seeded(drawn.seeds[1], 1), Explicit(vector)]
     words = [part.words(form.shape, RINGS[form.bits]) for part in parts]
@@ -274,7 +275,7 @@ def test_shares_are_of_rows_and_padding(tmp_path: Path) -> None:
     holder = manifest.holders[0]
     text = f"{HEADER}no,A,30,1990-01-02\nyes,B,79,1990-01-02\n"
     rows, _ = loaded(tmp_path / "t", text, manifest)
-    form, drawn = manifest.form_of(holder), Secrets.draw(secrets.token_bytes)
+    form, drawn = manifest.form_of(holder), Secrets.draw(secrets.token_bytes, REP3)
     assert (form.form, RINGS[form.bits], form.shape, form.bytes) == ("records", RINGS[8], (20, 17), 340)
     folder = tmp_path / "parcel"
     folder.mkdir()
