@@ -13,6 +13,7 @@ import pytest
 from caps.basics.retry import LONGEST_ASKED
 from caps.client import Client, ProblemError
 from caps.client.client import ATTEMPTS
+from caps.wire.coordinator import SampleView
 from services.coordinator.execution import Execution
 from services.coordinator.servers import Servers
 from services.coordinator.states import RunEvent
@@ -79,6 +80,8 @@ def coordinator_asks(folder: Path, answers: Answers) -> Sequence[float]:
     return waits.seconds
 
 
+SAMPLE = SampleView(sample="0" * 32, release="1" * 32, rows=1, seed="2" * 64, created_at="now", data=[]).model_dump()
+"""What the client asks for; the others do not look at the answer."""
 ASKERS = [client_asks, holder_asks, coordinator_asks]
 
 
@@ -87,7 +90,7 @@ def busy_once(**answer: Any) -> Answers:
 
     def answers(request: httpx.Request) -> httpx.Response:
         asked.append(request)
-        return httpx.Response(429, **answer) if len(asked) == 1 else httpx.Response(200, json={})
+        return httpx.Response(429, **answer) if len(asked) == 1 else httpx.Response(200, json=SAMPLE)
 
     return answers
 

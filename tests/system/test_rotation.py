@@ -150,7 +150,7 @@ def test_an_expired_certificate_is_a_reason_not_to_be_ready(tmp_path):
     assert site.expired() == []
     clock[0] = now + timedelta(days=party.PARTY_DAYS)
     (reason,) = site.expired()
-    assert "the certificate of this party expired on" in reason
+    assert "this party's certificate expired on" in reason
     assert 'caps_certificate_expiry_seconds{certificate="own"} 0' in site.metrics.text().decode()
     later = party.approve_request(authority, asked, "holder", "north", [HOST], now=clock[0])
     party.write_certificate(home / party.CERTIFICATE, later)

@@ -22,6 +22,7 @@ from caps.errors import DomainError
 from caps.study.account import Account
 from caps.study.manifest import MAX_DEGREE, MISTAKES, Manifest
 from services.mpc_server.engine import recipe
+from services.mpc_server.runs import steps as run_steps
 from tests.kit.study import COLUMNS, MIXED, ROWS, SCHEMA, Edit, example_json, example_manifest, put
 
 
@@ -376,7 +377,11 @@ def test_every_choice_is_refused_or_can_be_run_to_its_end(
                 assert lightest.plan(manifest.task.neighbouring).distance <= LIMIT
             elif noise != "joint":
                 assert isinstance(step.mechanism, Gaussian)
-                assert step.mechanism.sigma_squared <= WIDEST**2 < (2.0 ** (62 - 2 * steps._FRAC) / steps._FRAC) ** 2
+                assert (
+                    step.mechanism.sigma_squared
+                    <= WIDEST**2
+                    < (2.0 ** (62 - 2 * run_steps._FRAC) / run_steps._FRAC) ** 2
+                )
         Account(manifest).statement()
 
 

@@ -31,4 +31,4 @@ def test_an_interrupted_run_is_taken_up_again_and_the_log_says_where(
     assert failed == [("a run", "shares are gone")]
     said = [record.getMessage() for record in caplog.records]
     assert ["OSError" in said[0], "RuntimeError" in said[1], len(said)] == [True, True, 2]
-    assert all("test_run_interrupted.py" in line and "4711" not in line for line in said)
+    assert all("test_interrupted.py" in line and "4711" not in line for line in said)
