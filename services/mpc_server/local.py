@@ -210,8 +210,7 @@ class Requests:
 
     def answer(self, value: Any) -> None:
         """Answer the request last read."""
-        sys.stdout.write(json.dumps({"answer": value}) + "\n")
-        sys.stdout.flush()
+        _say(json.dumps({"answer": value}) + "\n")
 
 
 async def _serve(specification: Mapping[str, Any]) -> Any:
@@ -240,6 +239,12 @@ async def _serve(specification: Mapping[str, Any]) -> Any:
         await mesh.close()
 
 
+def _say(text: str) -> None:
+    """Write to the starting process, all of it: where Python's own output is unbuffered, it may stop half-way."""
+    with os.fdopen(sys.stdout.fileno(), "wb", closefd=False) as out:
+        out.write(text.encode())
+
+
 def _main(specification: Mapping[str, Any]) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -253,7 +258,7 @@ def _main(specification: Mapping[str, Any]) -> int:
                 "blames": error.blames if isinstance(error, PeerAborted) else None,
             }
         }
-    sys.stdout.write(json.dumps(report))
+    _say(json.dumps(report))
     return 3 if "error" in report else 0
 
 
