@@ -44,4 +44,4 @@ REP3 = Scheme("rep3", held=((0, 1), (1, 2), (2, 0)), seeded=(0, 1))
 """Replicated sharing among three servers, secure against one semi-honest server (Araki et al. 2016)."""
 
 SCHEMES = {scheme.name: scheme for scheme in (REP3,)}
-"""All schemes, by the name that a study gives."""
+"""All schemes, by the names that studies use."""
