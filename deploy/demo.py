@@ -229,7 +229,7 @@ def quality(error: float) -> str:
 
 
 def fit(estimated: Quality) -> str:
-    """What a release's report says about its quality, for people."""
+    """The quality in a release's report, in words."""
     mean, worst = estimated.mean_ratio, estimated.worst_ratio
     return (
         f"the model is {mean:.2f} times as far from them as noise alone would be, {worst:.2f} times in the worst "

@@ -1,1 +1,1 @@
-"""What anybody can check of a release: its signatures, its transcript, its files."""
+"""What anybody can check about a release: its signatures, its transcript, its files."""

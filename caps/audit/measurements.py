@@ -1,6 +1,6 @@
 """Measurements as a release publishes them: the noisy counts of each, with the names of its cells and error bars.
 
-They follow from the requests and the answers alone, so whoever has a transcript can make the same file.
+They follow from the requests and the answers alone, so anyone with the transcript can make the same file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NORMAL_95 = 1.959963984540054
 
 
 def noisy_marginal(manifest: Manifest, step: int, asked: Measurement, value: Sequence[int]) -> NoisyMarginal:
-    """What is published of the answer to this step."""
+    """The answer to this step as it is published."""
     sigma = asked.mechanism.deviation
     width = NORMAL_95 * sigma
     if isinstance(asked.mechanism, Laplace):  # P(|X| > t) <= e^(-t / scale)

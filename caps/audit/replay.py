@@ -1,6 +1,6 @@
-"""A release's transcript, walked again: every signature, every charge, and the measurements that follow from it.
+"""Replays a release's transcript: every signature, every charge, and the measurements that follow from it.
 
-One pass, a step at a time: a transcript may be larger than memory. Whatever is found wrong names its step.
+It takes one pass, a step at a time, because a transcript may be larger than memory. Every mistake found names its step.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from caps.wire.releases import NoisyMarginal
 
 
 class Replay:
-    """What the lines of a transcript show of the run that was attested. Raises DomainError for lines that are none.
+    """What a transcript shows about the attested run. Raises DomainError if a line is not a step of a transcript.
 
-    digest, steps: what the servers attest, if it is their transcript. unsigned, undue: of the first step of which it is
-    so, why its answer is not one that all servers signed, and why it could not be asked for; None if there is no such
-    step. measured: what was measured, as `caps.audit.measurements` publishes it.
+    digest, steps: what the servers attest, if this is their transcript. unsigned: why not all servers signed the answer
+    to a step, for the first such step. undue: why a step could not be requested, for the first such step. Both are None
+    if there is no such step. measured: what was measured, as `caps.audit.measurements` publishes it.
     """
 
     def __init__(self, manifest: Manifest, attested: Attestation, lines: Iterable[bytes]) -> None:
@@ -37,7 +37,7 @@ class Replay:
         for line in lines:
             self._walk(line)
         if self.undue is None and not self.account.ended:
-            self.undue = f"after {self.steps} steps the run has not ended: due is {self.account.due}"
+            self.undue = f"after {self.steps} steps the run has not ended; due now: {self.account.due}"
 
     def _walk(self, line: bytes) -> None:
         number = self.steps
@@ -46,14 +46,14 @@ class Replay:
         except DomainError as error:
             raise DomainError(f"line {number + 1}, step {number}: {error}") from None
         if step.answer.step != number:
-            raise DomainError(f"line {number + 1} must be of step {number}, and is of step {step.answer.step}")
+            raise DomainError(f"line {number + 1} must be step {number}, but is step {step.answer.step}")
         self.unsigned = self.unsigned or self._not_signed(step)
         self.undue = self.undue or self._not_due(step)
         self.digest = transcript_digest(self.digest, step.answer.request, step.answer.digest())
         self.steps += 1
 
     def _not_signed(self, step: TranscriptStep) -> str | None:
-        """Why this is not an answer that all servers gave to this request."""
+        """Why this is not an answer that all servers gave to this request; None if it is."""
         answer, document = step.answer, step.answer.to_json()
         strangers = []
         for server, signature in zip(self._manifest.servers, step.signatures, strict=True):
@@ -62,15 +62,15 @@ class Replay:
             except signing.SignatureRefused:
                 strangers.append(server.name)
         if strangers:
-            return f"step {answer.step}: the answer does not bear the signature of {' and '.join(strangers)}"
+            return f"step {answer.step}: the answer lacks a valid signature of {' and '.join(strangers)}"
         if (answer.study, answer.run) != (self._attested.study, self._attested.run):
-            return f"step {answer.step}: the answer is of another run"
+            return f"step {answer.step}: the answer belongs to another run"
         if answer.request != request_digest(step.request).hex():
-            return f"step {answer.step}: the servers answered to another request than the one given"
+            return f"step {answer.step}: the servers answered another request than the one listed"
         return None
 
     def _not_due(self, step: TranscriptStep) -> str | None:
-        """Why this step could not be asked for, or opened; otherwise it is charged and answered."""
+        """Charge the step and note its answer; returns why that is impossible, or None."""
         number, request, value = step.answer.step, step.request, step.answer.value
         try:
             admission = self.account.check(request)

@@ -1,10 +1,10 @@
-"""`caps verify`: whether a certificate holds, and the files are those it is about, checked offline with nobody's help.
+"""`caps verify`: checks offline, without anybody's help, that a certificate is valid and belongs to the given files.
 
-The certificate says who agreed to what and signed which files. With the transcript, all that was charged is computed
-again: servers that agreed on less than the manifest demands are found out.
+The certificate says who agreed to what and who signed which files. With the transcript, all charges are computed again,
+which detects servers that agreed among themselves on less than the manifest demands.
 
-What it cannot tell: whether the parties named in the manifest are who the reader believes, for their keys stand in the
-manifest itself. Compare the pins with those the organisations publish.
+It cannot tell whether the parties in the manifest are who the reader believes, because their keys are in the manifest
+itself. Compare the pins with those the organisations publish.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from caps.wire.releases import MEASUREMENTS, ROWS, TRANSCRIPT, Measurements
 
 CLOCK_SKEW = timedelta(minutes=10)
 _OWN = ("server", "ledger", "at")
-"""What is each server's own in an attestation; all else must be alike."""
+"""The members of an attestation in which servers differ; all others must be the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at. passed: None if it could not be looked at, because a file was not given or is broken."""
+    """The result of one check. passed: None if it was not possible, because a file was not given or is broken."""
 
     name: str
     passed: bool | None
@@ -67,7 +67,7 @@ def verify(
     data: Path | None = None,
     now: datetime,
 ) -> list[Check]:
-    """Every check, in order, whether or not earlier ones passed. The paths are of files released, if they are at hand.
+    """Every check, in order, whether or not earlier ones passed. The paths are of released files, where available.
 
     Pre-conditions: `now` has a timezone.
     """
@@ -114,7 +114,7 @@ def _signed(signed: Signed[D], party: Party) -> None:
         signed.verify(party)
     except SignatureRefused:
         what = signed.document.kind
-        raise _Fails(f"the {what} of {party.name} does not bear the signature of {party.name}'s key") from None
+        raise _Fails(f"the {what} of {party.name} does not have a valid signature of {party.name}'s key") from None
 
 
 def _study(certificate: Certificate) -> str:
@@ -126,7 +126,7 @@ def _study(certificate: Certificate) -> str:
     ]
     for name, found in documents:
         if found != study:
-            raise _Fails(f"{name} is for study {found[:16]}..., and the manifest is study {study[:16]}...")
+            raise _Fails(f"{name} is for study {found[:16]}..., but the manifest is that of study {study[:16]}...")
     return f"all {len(documents)} documents are about study {study}, which is the digest of the manifest"
 
 
@@ -165,16 +165,16 @@ def _attestations(certificate: Certificate) -> str:
     signers = [one.signer for one in certificate.attestations]
     if signers != ["S1", "S2", "S3"]:
         said = ", ".join(signers) or "none"
-        raise _Fails(f"one attestation of each server is needed, in order, and there are those of {said}")
+        raise _Fails(f"one attestation of each server, in order, is needed; found: {said}")
     for one in certificate.attestations:
         _signed(one, certificate.manifest.server(one.signer))
         if one.document.server != one.signer:
-            raise _Fails(f"the attestation signed by {one.signer} speaks for {one.document.server}")
+            raise _Fails(f"the attestation signed by {one.signer} names {one.document.server} as its server")
     return "S1, S2 and S3 attest the run, each with its own signature"
 
 
 def _common(certificate: Certificate) -> Attestation:
-    """What the servers say; of the first, where they disagree, which `_agreement` reports."""
+    """What the servers attest. Where they disagree, which `_agreement` reports, it is the first server's."""
     if not certificate.attestations:
         raise _Fails("there is no attestation")
     return certificate.attestations[0].document
@@ -192,9 +192,9 @@ def _agreement(certificate: Certificate) -> str:
 def _inputs(certificate: Certificate) -> str:
     attested = _common(certificate)
     if len(set(attested.contributions)) < len(attested.contributions):
-        raise _Fails("a contribution is counted twice")
+        raise _Fails("a contribution is listed twice")
     if inputs_digest(attested.study, attested.contributions) != attested.inputs:
-        raise _Fails("the digest of the inputs is not that of the contributions listed")
+        raise _Fails("the digest of the inputs is not that of the listed contributions")
     return f"the run computed on {len(attested.contributions)} contributions, fixed by digest {attested.inputs}"
 
 
@@ -206,9 +206,11 @@ def _holders(certificate: Certificate) -> str:
     for name in attested.holders:
         manifest.holder(name)  # raises for a stranger
     if not attested.holders or len(attested.holders) > len(attested.contributions):
-        raise _Fails(f"{len(attested.contributions)} contributions cannot be of {len(attested.holders)} holders")
+        raise _Fails(f"{len(attested.contributions)} contributions cannot come from {len(attested.holders)} holders")
     absent = [holder.name for holder in manifest.holders if holder.name not in attested.holders]
-    return f"the data are of {', '.join(attested.holders)}" + (f"; {', '.join(absent)} took no part" if absent else "")
+    return f"the data come from {', '.join(attested.holders)}" + (
+        f"; {', '.join(absent)} took no part" if absent else ""
+    )
 
 
 def _parsed_statement(certificate: Certificate) -> PrivacyStatement:
@@ -222,36 +224,36 @@ def _stated(attestation: Attestation) -> PrivacyStatement:
 def _statement(certificate: Certificate) -> str:
     statement = _parsed_statement(certificate)
     return (
-        f"epsilon = {shown(statement.epsilon)} at delta = {shown(statement.delta)} follows from the budgets stated, "
-        f"and what was spent is within them"
+        f"epsilon = {shown(statement.epsilon)} at delta = {shown(statement.delta)} follows from the stated budgets, "
+        f"and the spending is within them"
     )
 
 
 def _guarantee(certificate: Certificate) -> str:
     statement, privacy = _parsed_statement(certificate), certificate.manifest.privacy
     if statement.epsilon > privacy.exact_epsilon:
-        raise _Fails(f"epsilon = {shown(statement.epsilon)} exceeds the {privacy.epsilon} that was agreed")
+        raise _Fails(f"epsilon = {shown(statement.epsilon)} exceeds the agreed {privacy.epsilon}")
     if statement.delta > privacy.exact_delta:
-        raise _Fails(f"delta = {shown(statement.delta)} exceeds the {privacy.delta} that was agreed")
+        raise _Fails(f"delta = {shown(statement.delta)} exceeds the agreed {privacy.delta}")
     if statement.neighbouring != certificate.manifest.neighbouring:
-        raise _Fails("the statement protects against another change of the data than was agreed (neighbouring)")
+        raise _Fails("the statement's definition of neighbouring data is not the agreed one (neighbouring)")
     if privacy.accounting == "pure":
         if statement.pure_epsilon is None or statement.pure_epsilon > privacy.exact_epsilon:
-            raise _Fails(f"a pure epsilon of at most {privacy.epsilon} was agreed, and is not stated")
+            raise _Fails(f"a pure epsilon of at most {privacy.epsilon} was agreed, but the statement has none")
     elif not satisfies(statement.rho, statement.allowance, privacy.exact_epsilon, privacy.exact_delta):
         raise _Fails(f"a budget of rho = {shown(statement.rho)} is more than the agreed guarantee allows")
-    return f"it is no weaker than agreed: epsilon = {privacy.epsilon} at delta = {privacy.delta}"
+    return f"the guarantee is no weaker than agreed: epsilon = {privacy.epsilon} at delta = {privacy.delta}"
 
 
 def _assumptions(certificate: Certificate) -> str:
     statement = _parsed_statement(certificate)
     if statement.unit != UNIT:
-        raise _Fails(f"the protected unit is said to be {statement.unit!r}, and not {UNIT!r}")
+        raise _Fails(f"the protected unit is stated as {statement.unit!r}, not {UNIT!r}")
     for assumption in certificate.manifest.premises:
         if assumption not in statement.assumptions:
-            raise _Fails(f"the statement conceals an assumption: {assumption}")
+            raise _Fails(f"the statement omits an assumption: {assumption}")
     if statement.views != certificate.manifest.views:
-        raise _Fails("the statement does not say what of each party's view is covered, and what is not")
+        raise _Fails("the statement does not say correctly what the guarantee covers of each party's view")
     if statement.allowance != certificate.manifest.allowance:
         raise _Fails("delta is not divided as the study's inputs and checks demand (allowance)")
     return f"the statement names its {len(statement.assumptions)} assumptions"
@@ -260,10 +262,10 @@ def _assumptions(certificate: Certificate) -> str:
 def _noise(certificate: Certificate) -> str:
     statement, algorithm = _parsed_statement(certificate), certificate.manifest.algorithm
     if not statement.releases:
-        raise _Fails("the statement lists no release at all")
+        raise _Fails("the statement lists no releases")
     if statement.certified != algorithm.certified:
         said, agreed = ("proven" if yes else "unproven" for yes in (statement.certified, algorithm.certified))
-        raise _Fails(f"the noise is stated to be {said}, and {agreed} noise ({algorithm.noise}) was agreed")
+        raise _Fails(f"the noise is stated to be {said}, but {agreed} noise ({algorithm.noise}) was agreed")
     if not statement.certified:
         return "AS AGREED, THE NOISE CARRIES NO PROVEN GUARANTEE: do not rely on it for personal data"
     return "all noise came from samplers whose distance from the ideal law is proven"
@@ -273,22 +275,22 @@ def _ledgers(certificate: Certificate) -> str:
     for one in certificate.attestations:
         ledger = one.document.ledger
         if ledger.first > ledger.last or (ledger.first == ledger.last) != (ledger.first_hash == ledger.last_hash):
-            raise _Fails(f"the part of {one.signer}'s ledger that is cited cannot be one")
-    return "every server cites the part of its ledger in which the run stands"
+            raise _Fails(f"the numbers and hashes that {one.signer} cites from its ledger contradict each other")
+    return "every server cites the part of its ledger that records the run"
 
 
 def _release(certificate: Certificate) -> str:
     manifest, release, attested = certificate.manifest, certificate.release.document, _common(certificate)
     _signed(certificate.release, manifest.coordinator)
     if release.run != attested.run:
-        raise _Fails("the release is of another run than the servers attest")
+        raise _Fails("the release belongs to another run than the servers attest")
     if release.transcript != attested.transcript:
         raise _Fails("the release was made from other answers than the servers attest")
     missing = [name for name in (TRANSCRIPT, MEASUREMENTS, f"{ROWS}csv") if name not in release.files]
     if missing:
         raise _Fails(f"the release does not name its {missing[0]}")
     if manifest.publication.rows not in (None, release.rows):
-        raise _Fails(f"{release.rows} rows were released, and {manifest.publication.rows} were agreed")
+        raise _Fails(f"{release.rows} rows were released, but {manifest.publication.rows} were agreed")
     return (
         f"{manifest.coordinator.name} made {release.rows} rows from the answers of run {release.run}, and signed them"
     )
@@ -297,13 +299,13 @@ def _release(certificate: Certificate) -> str:
 def _times(certificate: Certificate, now: datetime) -> str:
     for what, at in _instants(certificate):
         if at > now + CLOCK_SKEW:
-            raise _Fails(f"{what} is dated {at:%Y-%m-%d %H:%M} UTC, which is yet to come")
+            raise _Fails(f"{what} is dated {at:%Y-%m-%d %H:%M} UTC, which is in the future")
     attested = {one.signer: _instant(one.document.at) for one in certificate.attestations}
     for approval in certificate.approvals:
         later = attested.get(approval.signer) if approval.document.role == "mpc-server" else None
         if later is not None and _instant(approval.document.at) > later:
             raise _Fails(f"{approval.signer} approved the study after it attested the run")
-    return "nothing is dated later than now, and servers approved before they computed"
+    return "nothing is dated in the future, and servers approved before they computed"
 
 
 def _instants(certificate: Certificate) -> Iterator[tuple[str, datetime]]:
@@ -326,7 +328,7 @@ def _replayed(certificate: Certificate, path: Path | None) -> tuple[list[Check],
     if path is None:
         why = "the transcript was not given"
         if not certificate.manifest.publication.measurements:
-            why += ", for the study agreed not to publish measurements"
+            why += ", because the study agreed not to publish measurements"
         return [Check(name, None, why) for name in ("transcript", *_REPLAYS)], None
     try:
         with path.open("rb") as lines:
@@ -344,7 +346,7 @@ def _transcript(certificate: Certificate, replay: Replay, path: Path) -> str:
     for one in certificate.attestations:
         attested = one.document
         if attested.steps != replay.steps:
-            raise _Fails(f"{path} has {replay.steps} steps, and {one.signer} attests {attested.steps}")
+            raise _Fails(f"{path} has {replay.steps} steps, but {one.signer} attests {attested.steps}")
         if attested.transcript != replay.digest:
             raise _Fails(f"{path} has other requests or answers than {one.signer} attests")
     _same(path, TRANSCRIPT, certificate.release.document.files)
@@ -372,9 +374,9 @@ def _charges(certificate: Certificate, replay: Replay) -> str:
         for field in fields(statement):
             said, due = getattr(attested, field.name), getattr(statement, field.name)
             if said != due:
-                raise _Fails(f"{one.signer} attests {field.name} = {said}, and the steps make it {due}")
+                raise _Fails(f"{one.signer} attests {field.name} = {said}, but the steps give {due}")
     return (
-        f"computed again, the charges of all steps add up to rho = {shown(statement.rho_spent)} of "
+        f"recomputed, the charges of all steps add up to rho = {shown(statement.rho_spent)} of "
         f"{shown(statement.rho)}, as attested"
     )
 
@@ -394,7 +396,7 @@ def _measurements(certificate: Certificate, path: Path, replay: Replay | None) -
 
 
 def _difference(content: bytes, expected: dict[str, Any]) -> str:
-    """Where a file of measurements departs from what follows from the transcript."""
+    """Where a file of measurements differs from what follows from the transcript."""
     try:
         found = canonical.parse(content)
     except DomainError as error:
@@ -403,7 +405,7 @@ def _difference(content: bytes, expected: dict[str, Any]) -> str:
     if isinstance(listed, list):
         for one, due in zip_longest(listed, expected["measurements"]):
             if due is None:
-                return "it has a measurement more than the transcript"
+                return "it has more measurements than the transcript"
             if not isinstance(one, dict):
                 return f"step {due['step']} is missing"
             for name in {**due, **one}:
@@ -418,13 +420,13 @@ def _rows(files: Mapping[str, str], path: Path) -> str:
     for name, sha256 in released.items():
         if sha256 == digest:
             return f"{path} is {name} of this release"
-    raise _Fails(f"{path} has digest {digest[:16]}..., and is none of the files released: {', '.join(released)}")
+    raise _Fails(f"{path} has digest {digest[:16]}..., which is not that of any released file: {', '.join(released)}")
 
 
 def _same(path: Path, name: str, files: Mapping[str, str]) -> str:
     found, expected = _file_digest(path), files.get(name, "")
     if found != expected:
-        raise _Fails(f"{path} has digest {found[:16]}..., and the {name} released has {expected[:16]}...")
+        raise _Fails(f"{path} has digest {found[:16]}..., but the released {name} has {expected[:16]}...")
     return f"{path} is {name} of this release"
 
 

@@ -41,7 +41,7 @@ Address = Annotated[
 
 
 def first_mistake(error: ValidationError) -> str:
-    """The first of the mistakes that a model found: where it is, and what."""
+    """The first mistake that a model found: its place, and what is wrong."""
     first = error.errors(include_input=False)[0]
     return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 

@@ -1,7 +1,7 @@
 """How long to wait before the next attempt: one policy for every loop, exponential, jittered and capped.
 
-Only the arithmetic is shared, and no library is used for it: these loops wait on events, in threads and coroutines, and
-start over when there is progress, where tenacity and stamina take over the call and draw their jitter from `random`.
+Only the arithmetic is shared, without a library: these loops wait on events, in threads and coroutines, and start over
+after progress, whereas tenacity and stamina take over the call and draw their jitter from `random`.
 
     retries = Backoff(first=0.5, longest=30.0).begin()
     while not done():
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from secrets import SystemRandom
 
 LONGEST_ASKED = 60.0
-"""Seconds that another party may have us wait. One that names more is asked again after these."""
+"""The most seconds that another party can make us wait. If it states more, we ask again after these."""
 _JITTER = 0.5
-"""The share of a pause that is left to chance, so that parties that failed together do not come back together."""
+"""The random share of a pause, so that parties that failed together do not come back together."""
 _random: Callable[[], float] = SystemRandom().random
 
 
@@ -25,7 +25,7 @@ _random: Callable[[], float] = SystemRandom().random
 class Backoff:
     """Pauses in seconds: the first, doubled after each failure in a row, up to the longest.
 
-    attempts: how many failures in a row are enough to give up; None to go on for ever.
+    attempts: the number of failures in a row after which to give up; None for never.
     """
 
     first: float
@@ -33,13 +33,13 @@ class Backoff:
     attempts: int | None = None
 
     def begin(self, *, random: Callable[[], float] = _random) -> Retries:
-        """Count the failures of one undertaking, of which there are none yet."""
+        """A new count of failures, beginning at none."""
         return Retries(self, random)
 
     def after(self, failures: int, *, asked: float | None = None, random: Callable[[], float] = _random) -> float:
-        """Seconds to wait after so many failures in a row.
+        """Seconds to wait after this many failures in a row.
 
-        asked: what the other party said (Retry-After). It counts for more than the policy, between the first pause and
+        asked: what the other party stated (Retry-After). It overrides the policy, within the first pause and
         LONGEST_ASKED.
         """
         if asked is not None:
@@ -49,7 +49,7 @@ class Backoff:
 
 
 class Retries:
-    """Failures in a row. `reset` when there was progress."""
+    """Counts failures in a row. Call `reset` after progress."""
 
     def __init__(self, policy: Backoff, random: Callable[[], float]) -> None:
         self._policy = policy
@@ -62,10 +62,10 @@ class Retries:
         return self._policy.attempts is not None and self.failures + 1 >= self._policy.attempts
 
     def pause(self, *, asked: float | None = None) -> float:
-        """One more failure: the seconds to wait before the next attempt."""
+        """Count one more failure; returns the seconds to wait before the next attempt."""
         self.failures += 1
         return self._policy.after(self.failures, asked=asked, random=self._random)
 
     def reset(self) -> None:
-        """Begin again with the first pause."""
+        """Start again with the first pause."""
         self.failures = 0

@@ -52,7 +52,7 @@ def add_to(app: typer.Typer) -> None:
 
     @command(app, "ledger", site="server")
     def ledger(out: Output, client: "Client") -> None:
-        """Auditor: every record of an MPC server's privacy ledger."""
+        """Auditor: show every record of an MPC server's privacy ledger."""
         records = [as_document(one) for one in client.ledger()]
         out.show({"records": records}, listing(map(_entry, records), _LEDGER))
 

@@ -135,7 +135,7 @@ def group(app: typer.Typer, name: str, summary: str) -> typer.Typer:
 
 
 def matching(asked: str, known: Callable[[], Sequence[BaseModel]], member: str, *, digits: int = 64) -> str:
-    """The whole id for the beginning of one. Raises DomainError unless exactly one of those known begins so."""
+    """The full id that begins with `asked`. Raises DomainError unless exactly one known id does."""
     if len(asked) == digits:
         return asked
     found = [one for one in (str(getattr(item, member)) for item in known()) if one.startswith(asked)]

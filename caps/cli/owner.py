@@ -33,18 +33,18 @@ def add_to(app: typer.Typer) -> None:
 
     @command(table, "report", site="holder")
     def report(out: Output, client: "Client", study: StudyId) -> None:
-        """Say what your holder counted when it checked your table: counts, never values."""
+        """Show what your holder counted when it checked your table: counts, never values."""
         out.tell(client.table_report(matching(study, client.studies, "study")))
 
     @command(table, "erase", site="holder")
     def erase(out: Output, client: "Client", study: StudyId) -> None:
-        """Erase the table at your holder. A contribution that was made stays: see `caps withdraw`."""
+        """Erase the table at your holder. A contribution you have made stays: see `caps withdraw`."""
         client.erase_table(matching(study, client.studies, "study"))
-        out.show({}, "The table is erased here.")
+        out.show({}, "The table at your holder is erased.")
 
     @command(app, "preview", site="holder")
     def preview(out: Output, client: "Client", study: StudyId) -> None:
-        """Owner: the dry run. Shows exactly what would leave your site, to whom, and how many bytes."""
+        """Owner: show exactly what would leave your site, to whom, and how many bytes. Nothing is sent."""
         out.tell(client.preview(matching(study, client.studies, "study")))
 
     @command(app, "contribute", site="holder")
@@ -88,13 +88,13 @@ def _settled(out: Output, client: "Client", study: str, found: "ContributionView
 
 
 def _refusals(found: "ContributionView") -> list[str]:
-    """What servers object to that waiting does not change."""
+    """The servers' objections that waiting will not change."""
     problems = [(one.server, one.problem) for one in found.servers if one.problem]
     return [f"{server}: {one.get('detail')}" for server, one in problems if not one.get("retryable", True)]
 
 
 def _tell(out: Output, found: "ContributionView") -> None:
-    """A contribution and its servers, without the signatures."""
+    """Show a contribution and its servers, without signatures."""
     document = as_document(found)
     servers = [
         {**one, "receipt": one["receipt"] is not None, "problem": (one["problem"] or {}).get("detail")}

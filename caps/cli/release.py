@@ -36,13 +36,13 @@ def add_to(app: typer.Typer) -> None:
 
     @command(release, "list", site="coordinator")
     def listed(out: Output, client: "Client") -> None:
-        """List the releases that are published."""
+        """List the published releases."""
         items = [as_document(one) for one in client.releases()]
         out.show({"releases": items}, listing(items, ("release", "title", "rows", "epsilon", "created_at")))
 
     @command(release, "show", site="coordinator")
     def show(out: Output, client: "Client", release: ReleaseId) -> None:
-        """Show a release: what it is of, its files and their digests."""
+        """Show a release: its study, its files and their digests."""
         out.tell(client.release(_whole(client, release)))
 
     @command(release, "get", site="coordinator")
@@ -71,7 +71,7 @@ def add_to(app: typer.Typer) -> None:
         ] = None,
         seed: Annotated[str | None, typer.Option("--seed", help="64 hexadecimal digits; random by default.")] = None,
     ) -> None:
-        """Draw another sample of a release's model. It costs no privacy."""
+        """Draw another sample from a release's model. It costs no privacy budget."""
         out.tell(client.sample(_whole(client, release), rows=rows, seed=seed))
 
     @command(release, "report", site="coordinator")

@@ -50,7 +50,7 @@ def add_to(app: typer.Typer) -> None:
 
     @command(run, "show", site="coordinator")
     def show(out: Output, client: "Client", run: RunId) -> None:
-        """Say where a run is, and why it waits or failed."""
+        """Show a run's state, and why it waits or failed."""
         out.tell(client.run(run))
 
 
@@ -63,7 +63,7 @@ class _View:
         self._part: float | None = None
 
     def add(self, event: "RunChanged | RunProgress") -> str:
-        """Take in an event; returns it as a line."""
+        """Add an event; returns it as a line."""
         body = event.model_dump(mode="json", exclude={"at"}, exclude_none=True)
         if "state" in body:
             self._state = {"run": self._state["run"], **body}

@@ -83,7 +83,7 @@ def _add_files(study: typer.Typer) -> None:
 
     @command(study, "plan")
     def plan(out: Output, file: File) -> None:
-        """Say what a study will do and cost before anybody agrees: steps, noise, accuracy, traffic, time."""
+        """Show what a study will do and cost before anybody agrees: steps, noise, accuracy, traffic, time."""
         from caps.study.planning import declared_costs, plan_study
 
         manifest = read_manifest(file)
@@ -110,7 +110,7 @@ def read_schema(path: Path) -> Any:
 def _add_services(study: typer.Typer) -> None:
     @command(study, "propose", site="coordinator")
     def propose(out: Output, client: "Client", file: File) -> None:
-        """Operator: propose a study to its coordinator, which asks the servers."""
+        """Operator: propose a study to its coordinator, which passes it to the servers."""
         out.tell(client.propose(read_manifest(file)))
 
     @command(study, "approve", site=lambda asked: "server" if asked["server"] else "holder")
@@ -137,12 +137,12 @@ def _add_services(study: typer.Typer) -> None:
         study: Annotated[str, typer.Argument(metavar="STUDY", help="The study's full id.")],
         coordinator: Annotated[str, typer.Option("--coordinator", help="The coordinator's URL.")],
     ) -> None:
-        """Operator: have your holder fetch a study from its coordinator."""
+        """Operator: let your holder fetch a study from its coordinator."""
         out.tell(client.fetch(coordinator, study))
 
     @command(study, "list", site="coordinator")
     def listed(out: Output, client: "Client") -> None:
-        """List the studies that a service knows, with their states."""
+        """List a service's studies with their states."""
         items = [as_document(one) for one in client.studies()]
         out.show({"studies": items}, listing(items, ("study", "title", "state")))
 
@@ -158,7 +158,7 @@ def _add_services(study: typer.Typer) -> None:
 
     @command(study, "refresh", site="coordinator")
     def refresh(out: Output, client: "Client", study: StudyId) -> None:
-        """Operator: have the coordinator ask the servers again."""
+        """Operator: let the coordinator ask the servers again."""
         out.tell(client.refresh(matching(study, client.studies, "study")))
 
     @command(study, "show", site="coordinator")
@@ -177,7 +177,7 @@ def _add_services(study: typer.Typer) -> None:
 
 
 def _participation(client: "Client", study: str) -> "ParticipationView | None":
-    """Who has contributed; None where the service, or the token, does not tell."""
+    """Who has contributed; None if the service does not offer it or the token does not allow it."""
     from caps.client import ProblemError
 
     try:

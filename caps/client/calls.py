@@ -1,14 +1,14 @@
-"""The one way to call another service over HTTP, on which the person's client, the holder and the coordinator rest.
+"""The one way to call another service over HTTP, used by the person's client, the holder and the coordinator.
 
-    ClientError                 (a CapsError) `.party` was called; `.blamed` is to blame; `.retryable`, `.retry_after`
-    +-- ProblemError            it said no; `.document` is the problem (RFC 9457)
-    +-- Unreachable             no answer came, or it broke off
-    |   +-- NotTrusted          whoever answers at the address is not the one meant
+    ClientError                 (a CapsError) `.party` was called, `.blamed` is to blame; `.retryable`, `.retry_after`
+    +-- ProblemError            it refused; `.document` is the problem (RFC 9457)
+    +-- Unreachable             no answer arrived, or not all of it
+    |   +-- NotTrusted          the party at the address is not the intended one
     +-- AnswerRefused           an answer that is not what the contract says
 
-A call is made once. Whether it may be made again is said by `.retryable`, and how long the other side wants to be left
-alone by `.retry_after`; how often and with which pauses (`caps.basics.retry`) is for the caller to decide. Answers are
-read up to a limit and never decompressed.
+A call is made once. `.retryable` says whether it may be made again, and `.retry_after` how long the other side asks us
+to wait; the caller decides how often and with which pauses (`caps.basics.retry`). Answers are read up to a limit and
+never decompressed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from caps.errors import CapsError
 from caps.trust.tls import NotTheParty
 
 TIMEOUT = 30.0
-"""Seconds until a service that says nothing counts as out of reach."""
+"""Seconds after which a silent service counts as unreachable."""
 MAX_ANSWER = 1 << 28
 _MAX_PROBLEM = 1 << 20
 _MAX_TEXT = 500
@@ -35,12 +35,12 @@ TOO_MANY_REQUESTS = 429
 
 
 class ClientError(CapsError):
-    """A call did not lead to what was asked."""
+    """A call failed."""
 
     retryable = False
     """Whether the same call may succeed later."""
     retry_after: float | None = None
-    """Seconds that the other side wants to be left alone for, if it said so."""
+    """Seconds that the other side asks us to wait, if it does."""
 
     def __init__(self, message: str, *, party: str = "the service", what: str | None = None) -> None:
         super().__init__(message)
@@ -103,7 +103,7 @@ class ProblemError(ClientError):
 
     @property
     def retryable(self) -> bool:  # type: ignore[override]
-        """If the service says so, failed itself, or has too much to do."""
+        """Whether the service says so, failed, or is too busy."""
         return self.document.get("retryable") is True or self.status >= 500 or self.status == TOO_MANY_REQUESTS
 
     def words(self) -> dict[str, Any] | None:
@@ -115,7 +115,7 @@ class ProblemError(ClientError):
 
 
 class Unreachable(ClientError):
-    """No answer came, or it broke off; `hint` says what to look at. `sent` if the request may have arrived."""
+    """No answer arrived, or not all of it; `hint` says what to check. `sent`: whether the request may have arrived."""
 
     retryable = True
 
@@ -127,7 +127,7 @@ class Unreachable(ClientError):
 
 
 class NotTrusted(Unreachable):
-    """TLS refused the other end. Asking again at once does not help; once somebody has mended it, it does."""
+    """TLS refused the other end. A retry helps only after somebody has corrected the cause."""
 
 
 class AnswerRefused(ClientError):
@@ -144,7 +144,7 @@ def send(
     also: Collection[int] = (),
     **options: Any,
 ) -> httpx.Response:
-    """One call to `party`, with the whole answer if it is one of success or of a status in `also`. Raises ClientError.
+    """Call `party` once; returns the whole answer if it is a success or has a status in `also`. Raises ClientError.
 
     options: those of `httpx.Client.stream`, such as content, headers and timeout.
     """
@@ -164,14 +164,14 @@ def opened(
     also: Collection[int] = (),
     **options: Any,
 ) -> Iterator[httpx.Response]:
-    """The same while the answer arrives. Raises Unreachable within, too, if it breaks off."""
+    """The same, while the answer is arriving. Also raises Unreachable inside the block if the answer breaks off."""
     headers = {"Accept-Encoding": "identity", **(headers or {})}
     try:
         with http.stream(method, path, headers=headers, **options) as response:
             if not response.is_success and response.status_code not in also:
                 raise problem_of(response, party)
             if response.headers.get("content-encoding", "identity") != "identity":
-                raise AnswerRefused("the answer is compressed, which was not asked for", party=party)
+                raise AnswerRefused("the answer is compressed, although that was not requested", party=party)
             yield response
     except httpx.RequestError as error:
         raise _unreachable(error, party) from None
@@ -200,7 +200,7 @@ def retry_after(response: httpx.Response) -> float | None:
 
 
 def problem_of(response: httpx.Response, party: str) -> ProblemError:
-    """What an open response of failure says."""
+    """The problem in an open response that reports a failure."""
     document: dict[str, Any] = {}
     if "json" in response.headers.get("content-type", "") and "content-encoding" not in response.headers:
         with contextlib.suppress(AnswerRefused, ValueError, RecursionError):
@@ -218,7 +218,7 @@ def _unreachable(error: httpx.RequestError, party: str) -> Unreachable:
         return NotTrusted(party, f"cannot be reached: {refusal}", "does the address belong to this party?")
     if refusal is not None:
         hint = "name the federation's authority with --authority, and call the service by a name in its certificate"
-        return NotTrusted(party, "is not trusted: its certificate is not one of the authority's", hint)
+        return NotTrusted(party, "is not trusted: its certificate is not valid for the authority", hint)
     sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
     if isinstance(error, httpx.TimeoutException):
         hint = "the service may be busy; try again later"

@@ -3,11 +3,11 @@
     with Client("https://coordinator.example:8443", token=..., authority="authority.pem") as client:
         client.download(release, Path("synthetic.csv"))
 
-One client talks to one service: a coordinator, a holder or an MPC server, each of which knows some of the routes. Its
+One client talks to one service: a coordinator, a holder or an MPC server, each of which has some of the routes. Its
 errors are those of `caps.client.calls`.
 
 Requests that may be repeated are repeated when a connection fails, with growing pauses, and any request when the
-service has too much to do, after the time it names. The environment plays no part: no proxy, no netrc.
+service is too busy, after the time it states. The environment is ignored: no proxy, no netrc.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ from caps.wire.releases import Measurements, Report
 from caps.wire.server import LedgerRecord
 
 Study = coordinator.StudyView | holder.StudyView | server.StudyState
-"""A study, as the service that is asked sees it."""
+"""A study, as the called service sees it."""
 _STUDY: TypeAdapter[Study] = TypeAdapter(Study)
 _STUDIES: TypeAdapter[list[Study]] = TypeAdapter(list[Study])
 _APPROVED: TypeAdapter[holder.StudyView | Signed[Approval]] = TypeAdapter(holder.StudyView | Signed[Approval])
 T = TypeVar("T")
 Progress = Callable[[int, int | None], None]
-"""Told the bytes moved so far, and how many there are if that is known."""
+"""Called with the bytes transferred so far, and the total if it is known."""
 
 CHUNK = 1 << 18
 ATTEMPTS = 5
@@ -84,7 +84,7 @@ _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 
 @dataclass(frozen=True)
 class Event:
-    """One of Server-Sent Events."""
+    """A server-sent event."""
 
     id: str
     name: str
@@ -123,7 +123,7 @@ def parse_events(lines: Iterable[str]) -> Iterator[Event]:
 
 @dataclass(frozen=True)
 class Download:
-    """A file that arrived whole, with the digest its service stated."""
+    """A complete file, with the digest that the service stated."""
 
     path: Path
     bytes: int
@@ -134,8 +134,8 @@ class Download:
 class Client:
     """A person's access to one service.
 
-    token: a bearer token, as `caps token create` made it. authority: PEM file of the federation's authority; those that
-    the system trusts if not given. transport: another way to the service, for tests of programs.
+    token: a bearer token, as `caps token create` made it. authority: PEM file of the federation's authority; if not
+    given, those that the system trusts. transport: another way to the service, for tests of programs.
     """
 
     def __init__(
@@ -149,11 +149,11 @@ class Client:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if not url.startswith("https://"):
-            raise DomainError("a service's URL begins with https://, for tokens and tables are not sent in the clear")
+            raise DomainError("a service's URL must begin with https://: tokens and tables are not sent in the clear")
         headers = {"User-Agent": "caps-client/1"}
         if token is not None:
             if not token.isascii() or not token.isprintable() or not token.strip():
-                raise DomainError("a token is one line of ASCII")
+                raise DomainError("a token must be one line of ASCII")
             headers["Authorization"] = f"Bearer {token.strip()}"
         self.url = url.rstrip("/")
         self._sleep = sleep
@@ -185,7 +185,7 @@ class Client:
         return self._ask(Health, "GET", "/healthz")
 
     def ready(self) -> Health:
-        """Whether the service can work now, and if not, why."""
+        """Whether the service is ready and, if not, why."""
         return _read(Health, self._send("GET", "/readyz", also=(503,)).content)
 
     def studies(self) -> list[Study]:
@@ -211,19 +211,19 @@ class Client:
         """A study's manifest, whose digest is the study's id."""
         found = Manifest.from_json(self._ask(dict[str, Any], "GET", _path("studies", study, "manifest")))
         if found.study_id != study:
-            raise AnswerRefused("the manifest is that of another study")
+            raise AnswerRefused("the service sent the manifest of another study")
         return found
 
     def refresh(self, study: str) -> coordinator.StudyView:
-        """Have the coordinator ask the servers again."""
+        """Let the coordinator ask the servers again."""
         return self._ask(coordinator.StudyView, "POST", _path("studies", study, "refresh"), repeat=True)
 
     def participation(self, study: str) -> ParticipationView:
-        """Per holder: whether it approved, and which servers hold its contribution."""
+        """For each holder, whether it approved and which servers hold its contribution."""
         return self._ask(ParticipationView, "GET", _path("studies", study, "participation"))
 
     def start(self, study: str, *, holders: Sequence[str] | None = None) -> RunView:
-        """Seal the study and start its run, on what all gave or only these holders; while one goes on, that one."""
+        """Seal the study and run it on the contributions of all or of these holders. A run in progress is returned."""
         body = StartBody(holders=None if holders is None else tuple(holders)).model_dump(exclude_none=True)
         return self._ask(RunView, "POST", _path("studies", study, "runs"), body=body, repeat=True)
 
@@ -234,7 +234,7 @@ class Client:
     def events(self, run: str, *, after: str | None = None) -> Iterator[Event]:
         """A run's events as they happen, after the one with that id, until the service ends the stream.
 
-        A connection that breaks is made again, from the last event on.
+        A broken connection is made again and continues after the last event.
         """
         retries = BACKOFF.begin()
         while True:
@@ -243,9 +243,9 @@ class Client:
             try:
                 with self._opened("GET", _path("runs", run, "events"), headers) as response:
                     if response.status_code == 204:
-                        return  # all was told before
+                        return  # no further events
                     if not response.headers.get("content-type", "").startswith(media.EVENTS):
-                        raise AnswerRefused("the service sends no events")
+                        raise AnswerRefused("the service does not send events")
                     opened = True
                     for event in parse_events(_lines(response.iter_bytes())):
                         retries.reset()
@@ -258,9 +258,9 @@ class Client:
                 self._pause(retries, error)
 
     def watch(self, run: str) -> Iterator[RunChanged | RunProgress]:
-        """What happens in a run until it has ended; the last event is the final state.
+        """The events of a run until it has ended; the last is the final state.
 
-        By polling where the service sends no events. Events of kinds that are not known here are passed over.
+        Polls if the service does not send events. Unknown kinds of events are ignored.
         """
         after: str | None = None
         while True:
@@ -286,7 +286,7 @@ class Client:
             self._sleep(POLL)
 
     def releases(self) -> list[ReleaseView]:
-        """The releases that are published."""
+        """The published releases."""
         return self._ask(list[ReleaseView], "GET", "/v1/releases")
 
     def release(self, release: str) -> ReleaseView:
@@ -294,7 +294,7 @@ class Client:
         return self._ask(ReleaseView, "GET", _path("releases", release))
 
     def sample(self, release: str, *, rows: int | None = None, seed: str | None = None) -> SampleView:
-        """Another sample of the release's model."""
+        """Draw another sample from the release's model."""
         body = SampleBody(rows=rows, seed=seed).model_dump(exclude_none=True)
         return self._ask(SampleView, "POST", _path("releases", release, "samples"), body=body)
 
@@ -303,11 +303,11 @@ class Client:
         return _read(Measurements, self.document(release, "measurements"))
 
     def report(self, release: str) -> Report:
-        """Privacy in words, and quality as estimated."""
+        """The privacy guarantee in words, and the estimated quality."""
         return _read(Report, self.document(release, "report"))
 
     def certificate(self, release: str) -> Certificate:
-        """What an auditor checks a release by: `caps verify`."""
+        """The certificate with which an auditor checks a release: `caps verify`."""
         return _read(Certificate, self.document(release, "certificate"))
 
     def transcript(self, release: str, target: Path, *, progress: Progress | None = None) -> Download:
@@ -315,12 +315,12 @@ class Client:
         return _Fetch(self, _path("releases", release, "transcript"), media.NDJSON, target, progress).run()
 
     def document(self, release: str, name: str, *, accept: str = media.JSON) -> bytes:
-        """A release's `measurements`, `report` or `certificate`, byte by byte, with the digest stated if one is."""
+        """A release's `measurements`, `report` or `certificate`, byte for byte, checked if a digest is stated."""
         headers = {"Accept": accept}
         response = self._send("GET", _path("releases", release, name), headers=headers)
         stated = _stated_digest(response) if "repr-digest" in response.headers else None
         if stated is not None and not hmac.compare_digest(sha256(response.content).digest(), stated):
-            raise AnswerRefused(f"the {name} that arrived has another digest than the service states")
+            raise AnswerRefused(f"the {name} that arrived does not have the digest that the service states")
         return response.content
 
     def download(
@@ -338,14 +338,14 @@ class Client:
         bytes have the digest that the service states.
         """
         if format not in media.TABLES:
-            raise DomainError(f"a format is one of {', '.join(media.TABLES)}")
+            raise DomainError(f"the format must be one of {', '.join(media.TABLES)}")
         parts = ("releases", release, *(() if sample is None else ("samples", sample)), "data")
         return _Fetch(self, _path(*parts), media.TABLES[format], target, progress).run()
 
     # A holder.
 
     def fetch(self, coordinator: str, study: str) -> holder.StudyView:
-        """Have the holder fetch a study's manifest from its coordinator."""
+        """Let the holder fetch a study's manifest from its coordinator."""
         body = Invitation(coordinator=coordinator, study=study).to_json()
         return self._ask(holder.StudyView, "POST", "/v1/studies", body=body, repeat=True)
 
@@ -362,34 +362,34 @@ class Client:
         self._send("DELETE", _path("studies", study, "table"))
 
     def preview(self, study: str) -> Preview:
-        """The dry run: exactly what would leave the site, to whom, how many bytes."""
+        """Exactly what would leave the site, to whom, and how many bytes. Nothing is sent."""
         return self._ask(Preview, "GET", _path("studies", study, "preview"))
 
     def contribute(
         self, study: str, table: Path | None = None, *, progress: Progress | None = None
     ) -> ContributionView:
-        """Share the holder's table into the study, or this file's; done when three receipts are there."""
+        """Contribute the holder's table, or this file, to the study. It is done when there are three receipts."""
         path = _path("studies", study, "contribution")
         if table is None:
             return self._ask(ContributionView, "PUT", path)
         return self._upload(ContributionView, "POST", path, table, progress)
 
     def contribution(self, study: str) -> ContributionView:
-        """State of the push, and receipts."""
+        """The state of the contribution, with receipts."""
         return self._ask(ContributionView, "GET", _path("studies", study, "contribution"))
 
     def withdraw(self, study: str) -> ContributionView:
-        """Take the contribution back, before the study is sealed."""
+        """Withdraw the contribution, before the study is sealed."""
         return self._ask(ContributionView, "DELETE", _path("studies", study, "contribution"))
 
     # An MPC server.
 
     def contributions(self, study: str) -> list[ContributionState]:
-        """Complete contributions of a study."""
+        """The complete contributions to a study."""
         return self._ask(list[ContributionState], "GET", _path("studies", study, "contributions"))
 
     def erase_shares(self, study: str) -> list[Signed[Receipt]]:
-        """Erase the shares of a study; the server's receipts."""
+        """Erase the shares of a study; returns the server's receipts."""
         return self._ask(list[Signed[Receipt]], "DELETE", _path("studies", study, "shares"))
 
     def ledger(self) -> Iterator[LedgerRecord]:
@@ -410,7 +410,7 @@ class Client:
         body: Mapping[str, Any] | None = None,
         repeat: bool = False,
     ) -> T:
-        """What the service answers, which must be such a model."""
+        """The service's answer, which must be of this model."""
         content, headers = (None, None) if body is None else (canonical.dump(body), media.JSON_BODY)
         return _read(model, self._send(method, path, lambda: content, headers, repeat=repeat).content)
 
@@ -443,7 +443,7 @@ class Client:
         repeat: bool = False,
         **options: Any,
     ) -> httpx.Response:
-        """One request, repeated after failed connections if nothing was sent or if sending twice is as once."""
+        """One request, repeated after failed connections if nothing was sent or if sending it twice does no harm."""
         safe = repeat or method in _REPEATABLE
         retries = BACKOFF.begin()
         while True:
@@ -461,7 +461,7 @@ class Client:
         return calls.opened(self._http, self.url, method, path, headers=headers)
 
     def _pause(self, retries: Retries, error: ClientError) -> None:
-        """Wait before the next attempt. Raises the error when enough were made, or none can help."""
+        """Wait before the next attempt. Raises the error if there were enough attempts, or another cannot help."""
         busy = isinstance(error, ProblemError) and error.status == calls.TOO_MANY_REQUESTS
         lost = isinstance(error, Unreachable) and not isinstance(error, NotTrusted)
         if retries.exhausted or not (busy or lost):
@@ -482,7 +482,7 @@ class _Fetch:
         self._progress = progress
 
     def run(self) -> Download:
-        """The file, whole and checked."""
+        """Download the file and check it."""
         begun = self._held()
         retries = BACKOFF.begin()
         while True:
@@ -497,7 +497,7 @@ class _Fetch:
         digest = bytes.fromhex(digest_of(self._part))
         if not hmac.compare_digest(digest, stated):
             self._forget()
-            raise AnswerRefused("the file that arrived has another digest than the service states; nothing was kept")
+            raise AnswerRefused("the file that arrived does not have the digest that the service states; deleted")
         size = self._part.stat().st_size
         self._part.replace(self._target)
         self._tag.unlink(missing_ok=True)
@@ -514,7 +514,7 @@ class _Fetch:
                 tag = response.headers.get("etag", "")
                 resumed = response.status_code == 206
                 if resumed and _range_start(response) != held:
-                    raise AnswerRefused("the service sent another part of the file than was asked for")
+                    raise AnswerRefused("the service sent another part of the file than requested")
                 if not resumed and tag and not tag.startswith("W/"):
                     self._tag.write_text(tag)
                 with self._part.open("ab" if resumed else "wb") as file:
@@ -556,19 +556,19 @@ def _context(authority: Path) -> ssl.SSLContext:
 
 
 def _read(model: type[T] | TypeAdapter[T], content: str | bytes) -> T:
-    """What a service sent, which must be such a model. Raises AnswerRefused, saying where it is not."""
+    """A service's answer, which must be of this model. Raises AnswerRefused with the place if it is not."""
     try:
         return (model if isinstance(model, TypeAdapter) else TypeAdapter(model)).validate_json(content)
     except (ValidationError, DomainError) as error:
         where = first_mistake(error) if isinstance(error, ValidationError) else str(error)
-        raise AnswerRefused(f"the service's answer is not what the contract says: {where}") from None
+        raise AnswerRefused(f"the service's answer does not match the interface: {where}") from None
 
 
 def _stated_digest(response: httpx.Response) -> bytes:
-    """The SHA-256 of the whole file, of Repr-Digest."""
+    """The SHA-256 digest of the whole file in Repr-Digest."""
     stated = digests.stated(response.headers.get("repr-digest", ""))
     if stated is None:
-        raise AnswerRefused("the service states no SHA-256 of the file")
+        raise AnswerRefused("the service does not state the file's SHA-256 digest")
     return stated
 
 

@@ -1,4 +1,4 @@
-"""What an algorithm may ask about the joint data: count once, select, measure. It sees noisy answers, nothing else.
+"""What an algorithm may request about the joint data: count once, select, measure. It sees only noisy answers.
 
 Two things answer: the MPC servers (`services.mpc_server.engine.steps`) and, where the data may be in one place, the
 clear twin (`caps.dp.clear`). Requests hold public numbers only, and everything a server needs to charge its ledger.
@@ -65,7 +65,7 @@ from caps.errors import DomainError
 def _integers(value: object) -> npt.NDArray[np.int64]:
     """A list of JSON integers, all at once: there may be 2^24 of them."""
     if not isinstance(value, list) or not {int}.issuperset(map(type, value)):
-        raise ValueError("a list of integers is expected")
+        raise ValueError("must be a list of integers")
     try:
         numbers = np.array(value, np.int64)
     except OverflowError:
@@ -76,7 +76,7 @@ def _integers(value: object) -> npt.NDArray[np.int64]:
 
 
 def _drawn_by(*kinds: type[Charged]) -> tuple[PlainValidator, PlainSerializer, WithJsonSchema]:
-    """The wire form of a mechanism that is one of these."""
+    """The wire form of a mechanism of one of these kinds."""
 
     def read(value: object) -> Charged:
         try:
@@ -84,7 +84,7 @@ def _drawn_by(*kinds: type[Charged]) -> tuple[PlainValidator, PlainSerializer, W
         except DomainError as error:
             raise ValueError(str(error)) from None
         if not isinstance(mechanism, kinds):
-            raise ValueError(f"{mechanism.kind} cannot be asked for here")
+            raise ValueError(f"the mechanism {mechanism.kind} cannot be used here")
         return mechanism
 
     schemas = []
@@ -104,13 +104,13 @@ def _drawn_by(*kinds: type[Charged]) -> tuple[PlainValidator, PlainSerializer, W
 
 
 def _spelled_out(schema: dict[str, Any]) -> None:
-    """On the wire every member is given, also where Python has a default."""
+    """On the wire every member is given, even where Python has a default."""
     for member in schema["properties"].values():
         member.pop("default", None)
     schema["required"] = list(schema["properties"])
 
 
-_TOO_LARGE = "an integer below 2**53 is expected"
+_TOO_LARGE = "integers must be below 2**53"
 _WIRE = ConfigDict(extra="forbid", arbitrary_types_allowed=True, json_schema_extra=_spelled_out)
 _LARGEST = canonical.MAX_INTEGER
 
@@ -163,8 +163,8 @@ def measurement_plan(mechanism: Gaussian | Laplace) -> GaussianPlan | LaplacePla
 def drawable(mechanism: AnyMechanism, weight: int, neighbouring: Neighbouring) -> bool:
     """Whether the noise has a plan, without building it: `selection_plan` or `measurement_plan` then do not refuse.
 
-    weight: as of `selection_plan`; of no matter to measurements. If two mechanisms of a kind are drawable, or one with
-    two weights, so is all between them.
+    weight: as for `selection_plan`; measurements ignore it. If two mechanisms of a kind are drawable, or one with two
+    weights, so is everything between them.
     """
     match mechanism:
         case Gaussian():
@@ -182,7 +182,7 @@ def _scale(mechanism: NoisyMax | PermuteAndFlip, weight: int, neighbouring: Neig
 
 
 def _sums(numbers: Integers, starts: npt.NDArray[np.intp]) -> list[int]:
-    """Of segments of numbers below 2^40. Added up in halves: 2^24 of them would wrap in 64 bits."""
+    """The sums of segments of numbers below 2^40. Added up in halves, because 2^24 of them would wrap in 64 bits."""
     high, low = (np.add.reduceat(part, starts).tolist() for part in (numbers >> 20, numbers & (1 << 20) - 1))
     return [(a << 20) + b for a, b in zip(high, low, strict=True)]
 
@@ -225,9 +225,9 @@ class Selection:
         return draws
 
     def check(self, layout: Layout, largest_count: int = MOST_COUNTED) -> None:
-        """Refuse a request that does not fit the layout, or holds numbers that no honest model comes to.
+        """Refuse a request that does not fit the layout, or has numbers that no honest model produces.
 
-        largest_count: of a cell, whatever holders send. With it no score can reach 2^61.
+        largest_count: the largest count of a cell, whatever holders send. With it no score can reach 2^61.
         """
         sizes = np.array([layout.sizes[layout.index(clique)] for clique in self.candidates], np.int64)
         if not self.candidates or self.estimate.shape != (int(sizes.sum()),):
@@ -312,23 +312,23 @@ def _entry(step: str, mechanism: AnyMechanism, plan: Plan, draws: int) -> Entry:
 
 
 Request: TypeAlias = Selection | Measurement
-"""What an algorithm decides to ask."""
+"""What an algorithm decides to request."""
 _MEMBERS: dict[str, list[str]] = {
     cls.kind: [one.name for one in fields(cls)] for cls in (Compute, Selection, Measurement)
 }
 
 
 def _whole(value: object) -> object:
-    """Refuse an object of JSON that leaves a member to its default: one request has one spelling, and one digest."""
+    """Refuse a JSON object that omits a member with a default: one request has one spelling, and one digest."""
     if isinstance(value, dict) and isinstance(kind := value.get("kind"), str):
         missing = [name for name in _MEMBERS.get(kind, ()) if name not in value]
         if missing:
-            raise ValueError(f"members are missing: {', '.join(missing)}")
+            raise ValueError(f"missing members: {', '.join(missing)}")
     return value
 
 
 StepRequest: TypeAlias = Annotated[Compute | Selection | Measurement, Discriminator("kind"), BeforeValidator(_whole)]
-"""What a step of a run is asked for: the request of step 0 is to compute, those after it are `Request`s."""
+"""The request of a step of a run: step 0 is to compute, the others are `Request`s."""
 STEP_REQUEST: TypeAdapter[StepRequest] = TypeAdapter(StepRequest)
 
 
@@ -342,13 +342,13 @@ class Oracle(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """The marginals that can be asked about."""
+        """The marginals that can be requested."""
 
     def answers(self) -> None:
         """COMPUTE ANSWERS: count every marginal of the layout. Returns nothing: the counts stay secret."""
 
     def select(self, selection: Selection) -> int:
-        """SELECT: the position, among the candidates, of the one selected."""
+        """SELECT: the position of the selected candidate."""
 
     def measure(self, measurement: Measurement) -> Integers:
         """MEASURE: the marginal plus noise, flat."""

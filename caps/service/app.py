@@ -244,7 +244,7 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 
 
 def _place(one: dict[str, Any]) -> str:
-    """Where an error is. A member that no model has is named by its sender, so its name is not repeated."""
+    """The place of an error. An unknown member's name was chosen by the sender, so it is not repeated."""
     parts = one["loc"][:-1] if one["type"] in _UNKNOWN else one["loc"]
     return ".".join(str(part) if isinstance(part, int) or _MEMBER.fullmatch(part) else "*" for part in parts)
 
@@ -253,8 +253,8 @@ _UNKNOWN = dict.fromkeys(("extra_forbidden", "unexpected_keyword_argument"), "ha
 _MESSAGES = _UNKNOWN | {
     "json_invalid": "the body is not JSON",
     "model_attributes_type": "is not an object",
-    "union_tag_not_found": "does not say of what kind it is",
-    "union_tag_invalid": "is of a kind that is not known here",
+    "union_tag_not_found": "does not say what kind it is",
+    "union_tag_invalid": "is of an unknown kind",
     "uuid_parsing": "is not a UUID",
 }
 """Replacements for pydantic's messages that quote the input or are unclear."""

@@ -1,6 +1,6 @@
-"""How a request ends with a problem (`caps.wire.problems`), which never has a data value.
+"""How handlers end a request with a problem (`caps.wire.problems`), which never contains a data value.
 
-A handler raises `Problem`, or any CapsError, which `of_error` maps.
+A handler raises `Problem`, or any CapsError, which `of_error` turns into one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from caps.trust.signing import SignatureRefused
 from caps.wire.problems import Kind
 
 _FIXED = frozenset({"type", "title", "status", "detail", "request_id"})
-"""What no further member replaces. Whether to retry may be known better than by the type."""
+"""Members that further members cannot replace. `retryable` and `hint` can be, where more is known than the type."""
 
 
 class Problem(Exception):
-    """Ends a request with a problem document. `detail` and `members` must hold no value of private data."""
+    """Ends a request with a problem document. `detail` and `members` must not contain values of private data."""
 
     def __init__(self, kind: Kind, detail: str, *, headers: Mapping[str, str] | None = None, **members: object) -> None:
         super().__init__(detail)
@@ -57,7 +57,7 @@ _KINDS: tuple[tuple[type[CapsError], Kind], ...] = (
 
 
 def of_error(error: CapsError) -> Problem:
-    """The problem that an error of the library is. Its messages carry names and public figures only."""
+    """The problem for an error of the library, whose messages contain only names and public numbers."""
     members: dict[str, Any] = {}
     if isinstance(error, TableRefused):
         members["report"] = error.report.to_json()

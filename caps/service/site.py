@@ -99,11 +99,11 @@ class Site:
         return (party.name, party.pin, party.signing_key) == (self.name, self.pin, signing.public_hex(self.signing_key))
 
     def calls(self, party: Server | Coordinator, *, timeout: float) -> httpx.Client:
-        """A client for one party of a study, which must have the role and the key of the manifest."""
+        """A client for one party of a study, which must have the role and key in the manifest."""
         return self.calls_to(party.url, role=party.role, pin=party.pin, timeout=timeout)
 
     def calls_to(self, url: str, *, timeout: float, role: str | None = None, pin: str | None = None) -> httpx.Client:
-        """A client for whoever has a certificate of the authority at an address; of this role and key, if given."""
+        """A client for an address, which must have a certificate of the authority; of this role and key, if given."""
         own = self.credentials
         context = client_context(
             own.authority, certificate=own.certificate, private_key=own.private_key, role=role, pin=pin

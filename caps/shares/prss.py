@@ -1,7 +1,7 @@
 """Pseudorandom secret sharing: randomness that parties share without communication (Cramer, Damgard and Ishai 2005).
 
-Whoever holds a component of sharings also holds a key of that component. Expanding the same key under the same label
-gives all its holders the same words, so a sharing of a random value costs nothing.
+Every party that holds a component of sharings also holds that component's key. Expanding the same key under the same
+label gives all its holders the same words, so a sharing of a random value costs nothing.
 
 Key schedule: pair secret -> HKDF-SHA256 -> component key -> keyed BLAKE2b of the label -> AES-128-CTR key, counter 0.
 One label therefore yields one stream, and two labels never share an AES key. Draws of up to 64 bytes are BLAKE2b's own
@@ -53,7 +53,7 @@ def component_key(pair_secret: bytes, component: int, scope: bytes) -> bytes:
 
 @dataclass(slots=True, repr=False)
 class Prss:
-    """One party's keys and the labels it has used. A label serves one draw, ever.
+    """One party's keys and the labels it has used. A label is for one draw only.
 
     keys: of the components that the party holds, in the order in which it keeps them.
     """

@@ -1,11 +1,11 @@
-"""Dealing a vector to the servers of a scheme, and putting one back together.
+"""Dealing a vector to the servers of a scheme, and reconstructing it.
 
 A value is split into components that add up to it (or XOR to it, for bits), and each server receives those that the
 scheme says: in rep3, server i components i and i+1 of three, so any two servers can reconstruct and one alone sees
 uniform words (Araki et al. 2016; CaPS section 2).
 
-All components but one are expanded from 32-byte seeds, so a dealer sends the one explicit vector to its holders and 32
-bytes otherwise, whatever the length.
+All components but one are expanded from 32-byte seeds, so a dealer sends one explicit vector to its holders and
+otherwise only 32 bytes, whatever the length.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def deal(
     ring = ring_of(values) if ring is None else ring
     seeds = [entropy(SEED_BYTES) for _ in scheme.seeded]
     if any(len(seed) != SEED_BYTES for seed in seeds) or len(set(seeds)) != len(seeds):
-        raise DomainError("the entropy source must return the number of fresh bytes asked for")
+        raise DomainError("the entropy source must return the requested number of fresh bytes")
     (explicit,) = set(range(scheme.components)) - set(scheme.seeded)
     parts: dict[int, Seeded | Explicit] = {}
     rest = values
@@ -124,9 +124,9 @@ def deal(
 def reconstruct(
     components: Sequence[tuple[Words, ...]], *, algebra: Algebra = Algebra.ADD, scheme: Scheme = REP3
 ) -> Words:
-    """The value behind the components of all servers, which must agree where they overlap."""
+    """The value behind all servers' components, which must agree where they overlap."""
     if len(components) != scheme.parties:
-        raise ShareError(f"the components of {scheme.parties} servers are needed, not of {len(components)}")
+        raise ShareError(f"reconstruction needs the components of {scheme.parties} servers, not of {len(components)}")
     found: list[Words] = []
     for component in range(scheme.components):
         first, *others = scheme.holders_of(component)

@@ -1,7 +1,7 @@
-"""The account of a run: what it was charged so far, and what may be asked next.
+"""The account of a run: what it has been charged so far, and what may be requested next.
 
-It follows from the manifest, the requests and the answers alone. So a server keeps it while a run goes on and gets the
-same one from its record after a crash, and whoever has a release's transcript gets it too (`caps.audit.verification`).
+It follows from the manifest, the requests and the answers alone. So a server keeps it during a run and rebuilds it
+from its record after a crash, and anyone with a release's transcript can rebuild it too (`caps.audit.verification`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from caps.errors import DomainError, NotDue
 from caps.study.manifest import Manifest
 
 Value = int | tuple[int, ...]
-"""What a step opens, as `Answer.value` carries it."""
+"""What a step opens, in the form of `Answer.value`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Admission:
 
 
 class Account:
-    """Step by step: `check` says what a request costs, `charge` goes on to it, `answered` notes what it opened.
+    """Works step by step: `check` says what a request costs, `charge` charges it, `answered` notes what it opened.
 
-    Step 0, COMPUTE ANSWERS, is charged what it shows servers of a join, if anything. No I/O, no clock, no chance.
+    Step 0, COMPUTE ANSWERS, is charged for what servers see of a join, if anything. No I/O, no clock, no randomness.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -46,20 +46,20 @@ class Account:
 
     @property
     def due(self) -> str:
-        """What may be asked now, for people. Public."""
+        """What may be requested now, in words. Public."""
         if self._unanswered is not None:
             return f"the answer to step {self.steps - 1}"
         return self.enforcer.due() if self.steps else "compute"
 
     @property
     def ended(self) -> bool:
-        """Whether every step of the program was charged and answered."""
+        """Whether every step of the program has been charged and answered."""
         return self.steps > 0 and self._unanswered is None and self.enforcer.ended
 
     def check(self, request: StepRequest) -> Admission:
         """What the next step would cost. Raises NotDue, DomainError or BudgetExceeded; changes nothing."""
         if self._unanswered is not None or isinstance(request, Compute) != (self.steps == 0):
-            raise NotDue(f"due: {self.due}; {request.step} was asked for")
+            raise NotDue(f"step {request.step} is not due; due now: {self.due}")
         if isinstance(request, Compute):
             entry, following = self._manifest.overlaps_entry, self.enforcer
         else:
@@ -70,7 +70,7 @@ class Account:
         return Admission(request, entry, following)
 
     def charge(self, admission: Admission) -> None:
-        """Go on to a step that `check` found due."""
+        """Charge a step that `check` admitted, and go on to it."""
         if admission.entry is not None:
             self.filter.charge(admission.entry)
         self.enforcer = admission.enforcer
@@ -78,29 +78,29 @@ class Account:
         self._unanswered = admission
 
     def answered(self, value: Value) -> None:
-        """Note the answer to the step just charged. Raises DomainError for what no such step can open."""
+        """Note the answer to the step just charged. Raises DomainError if such a step cannot open this value."""
         if self._unanswered is None:
-            raise DomainError("no step waits for an answer")
+            raise DomainError("no step is waiting for an answer")
         request = self._unanswered.request
         if isinstance(request, Selection):
             if not isinstance(value, int):
-                raise DomainError("a selection opens one position")
+                raise DomainError("the answer to a selection must be one position")
             self.enforcer = self.enforcer.answered(value)  # only what was selected may be measured for it
         elif isinstance(value, int):
-            raise DomainError("only a selection opens one number")
+            raise DomainError("only the answer to a selection is a single number")
         elif isinstance(request, Compute):
             if not {0, 1}.issuperset(value):
-                raise DomainError("COMPUTE ANSWERS says 1 or 0 of each contribution")
+                raise DomainError("the answer to COMPUTE ANSWERS must have 1 or 0 for each contribution")
         elif len(value) != self._manifest.domain.cells(request.clique):
-            raise DomainError("a measurement opens every cell of its marginal once")
+            raise DomainError("the answer to a measurement must have one value for every cell of its marginal")
         self._unanswered = None
 
     def statement(self) -> PrivacyStatement:
-        """The guarantee, and what was spent so far."""
+        """The guarantee, and what has been spent so far."""
         return self._manifest.statement(self.filter)
 
     def _as_drawn(self, entry: Entry) -> Entry:
-        """The entry by the sampler that the study agreed on: the paper's samplers have no proven distance."""
+        """The entry with the sampler that the study agreed on. The paper's samplers have no proven distance."""
         noise = self._manifest.algorithm.noise
         if noise == "joint" or entry.mechanism.kind != "gaussian":
             return entry

@@ -30,7 +30,7 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something about a file: where, what, and what to do. line and column count from 1; 0 for the whole file."""
+    """A remark on a file: where, what, and what to do. line and column count from 1; 0 means the whole file."""
 
     severity: Literal["error", "warning"]
     place: str
@@ -51,7 +51,7 @@ class Remark:
 
 
 class ManifestRefused(DomainError):
-    """A file that is no manifest; `remarks` say why."""
+    """The file is not a valid manifest; `remarks` say why."""
 
     def __init__(self, remarks: Sequence[Remark]) -> None:
         super().__init__("\n".join(map(str, remarks)))
@@ -59,7 +59,7 @@ class ManifestRefused(DomainError):
 
 
 def load(text: str, source: str = "manifest") -> Manifest:
-    """The manifest of a YAML or JSON text. Raises ManifestRefused with every error."""
+    """The manifest in a YAML or JSON text. Raises ManifestRefused with every error."""
     remarks, manifest = _examined(text)
     if manifest is None:
         raise ManifestRefused([replace(remark, source=source) for remark in remarks])
@@ -67,7 +67,7 @@ def load(text: str, source: str = "manifest") -> Manifest:
 
 
 def check(text: str, source: str = "manifest") -> list[Remark]:
-    """All that is wrong with a YAML or JSON text, in its order; then warnings about what is allowed but doubtful.
+    """Every error in a YAML or JSON text, in the order of the text; if there is none, warnings about doubtful parts.
 
     Errors that involve several parts are only reported if each of the parts is valid by itself.
     """
@@ -180,21 +180,21 @@ def _parsed_json(text: str) -> tuple[_Marks, object]:
 
 
 def _structure(marks: _Marks, value: object) -> Iterator[Remark]:
-    """What YAML allows and JSON does not."""
+    """Remarks about what YAML allows and JSON does not."""
     if not isinstance(value, dict):
-        yield Remark("error", "", 1, 1, "a manifest is a list of members such as `title: ...`")
+        yield Remark("error", "", 1, 1, "a manifest must be a list of members like `title: ...`")
         return
     yield from _repeated(marks.root, ())
     for place, item in _items(value, ()):
         if isinstance(item, date):
-            yield marks.remark(place, "is a date, which JSON has not", "put it in quotes, to be text")
+            yield marks.remark(place, "is a date, which JSON does not have", "put it in quotes to make it text")
         elif isinstance(item, Mapping):
             for name in item:
                 if not isinstance(name, str):
-                    hint = "put it in quotes; YAML reads a plain yes, no, on, off or number as something else than text"
+                    hint = "put it in quotes; YAML does not read a plain yes, no, on, off or number as text"
                     yield marks.remark(place, f"has a member {name!r}, whose name is not text", hint)
         elif not isinstance(item, str | bool | int | float | list | None):
-            yield marks.remark(place, f"is a {type(item).__name__}, which JSON has not")
+            yield marks.remark(place, f"is a {type(item).__name__}, which JSON does not have")
 
 
 def _items(value: object, place: Place) -> Iterator[tuple[Place, object]]:
@@ -223,18 +223,18 @@ def _repeated(node: yaml.Node | None, place: Place) -> Iterator[Remark]:
 
 
 def _field_remarks(errors: Sequence[ErrorDetails], value: dict[str, Any], marks: _Marks) -> list[Remark]:
-    """One remark for each place. Where several forms are allowed, pydantic reports once for each of them."""
+    """One remark for each place. Where several forms are allowed, pydantic reports an error for each of them."""
     found: dict[str, Remark] = {}
     for error in errors:
         place = _real_place(error["loc"], value)
         if error["type"] == "too_short" and len(_at(place, value)) >= error["ctx"]["min_length"]:
-            continue  # pydantic counts the sound items only; the others have remarks of their own
+            continue  # pydantic counts only the valid items; the others have their own remarks
         if error["type"] == "missing":
             place = (*place, error["loc"][-1])
         if place == ("workload",):
             if isinstance(value["workload"], list) and value["workload"]:
-                continue  # it is not the word all-pairs, and need not be: its queries have remarks of their own
-            message, hint = "must be all-pairs, or a list of queries, each with `attributes`", ""
+                continue  # this is about the literal all-pairs; the queries have their own remarks
+            message, hint = "must be all-pairs or a list of queries, each with `attributes`", ""
         else:
             message, hint = _explained(error, place)
         found.setdefault(_spelled(place), marks.remark(place, message, hint))
@@ -250,7 +250,7 @@ def _at(place: Place, value: Any) -> Any:
 def _placeholders(value: Mapping[str, object], marks: _Marks) -> Iterator[Remark]:
     for place, item in _items({name: item for name, item in value.items() if name != "schema"}, ()):
         if isinstance(item, str) and item.startswith("<") and item.endswith(">"):
-            yield marks.remark(place, "is still the placeholder of the template", f"replace {item}")
+            yield marks.remark(place, "is still the template's placeholder", f"replace {item}")
 
 
 def _real_place(loc: tuple[int | str, ...], value: Any) -> Place:
@@ -338,7 +338,7 @@ def _members(place: Place) -> list[str]:
 
 
 def _partial_mistakes(wrong: set[str], value: dict[str, Any]) -> list[str]:
-    """What can be said of the fields that are sound."""
+    """The mistakes that concern only the valid fields."""
     sound: dict[str, Any] = {}
     for name, field in Manifest.model_fields.items():
         alias = field.alias or name
@@ -366,7 +366,7 @@ def _spelled(place: Place) -> str:
 
 
 def _warnings(manifest: Manifest, marks: _Marks) -> Iterator[Remark]:
-    """What is allowed and yet should be looked at by somebody."""
+    """Warnings about what is allowed but deserves a second look."""
 
     def warn(place: Place, message: str, hint: str = "") -> Remark:
         return marks.remark(place, message, hint, severity="warning")
@@ -411,7 +411,7 @@ def _warnings(manifest: Manifest, marks: _Marks) -> Iterator[Remark]:
 
 
 def _unit_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Remark]) -> Iterator[Remark]:
-    """Where what one person can change may be more, or costs more, than it seems."""
+    """Warnings where one person may change more, or cost more, than the author expects."""
     counting = sum(holder.brings == "rows" for holder in manifest.holders)
     spread = counting < len(manifest.holders)
     if manifest.privacy.multiplicity == 1 and counting + spread > 1:

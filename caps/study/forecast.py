@@ -52,12 +52,12 @@ class Forecast:
 
     @property
     def draws(self) -> int:
-        """Noise values of the whole run, at most."""
+        """The most noise values of the whole run."""
         return sum(spend.draws for spend in self.spends)
 
     @property
     def rounds(self) -> int:
-        """Rounds of select and measure, at most: as many as there are selections."""
+        """The most rounds of select and measure: the number of selections."""
         return sum(spend.releases for spend in self.spends if spend.role is Role.SELECT)
 
     def eta(self) -> Fraction:
@@ -72,8 +72,8 @@ class Forecast:
         if spend.last or spend.role is Role.INITIAL or not self.dearest:
             return spend.draws * (LIMIT if spend.last else self._distance(spend.mechanism))
         # A round annealed i times costs as much as 4^i rounds; so n_i of them, at distance d_i, add up to no more than
-        # all rounds at the largest d_i / 4^i. One round more, since the last may cost as much as two. Rounds that
-        # annealing made as dear as it may are others: each costs at least as much as 5/4 of the first ones.
+        # all rounds at the largest d_i / 4^i. One round is added because the last may cost as much as two. Rounds as
+        # dear as annealing can make them are counted apart: each costs at least as much as 5/4 of the first rounds.
         once = _annealed(spend.mechanism)
         worst = max(self._distance(spend.mechanism), self._distance(once) / 4, LIMIT / 16)
         rounds = spend.releases + 1

@@ -69,9 +69,9 @@ MAX_DEGREE = 8
 MAX_TABLES = 8
 """The most holders whose rows are joined on shares: they form 247 sets."""
 OVERLAPS_SHARE = Fraction(1, 20)
-"""Of the budget, for what servers see of a join."""
+"""The share of the budget that pays for what servers see of a join."""
 MISTAKES = "mistakes"
-"""In the context of a validation: a list that takes all mistakes, instead of an exception with them."""
+"""Key in a validation's context: a list that collects all mistakes, in place of an exception."""
 _PLACED = re.compile(r"[a-z_]+[\[.:]")
 
 
@@ -275,7 +275,7 @@ class Manifest(Document):
 
     @model_validator(mode="after")
     def _consistent(self, info: ValidationInfo) -> Self:
-        """Refuse what cannot be run, with the place of the error in front; or list it all, if the caller wants that."""
+        """Refuse a manifest that cannot be run. If the caller's context asks for it, collect the mistakes instead."""
         found = self.mistakes()
         if info.context is not None and MISTAKES in info.context:
             info.context[MISTAKES].extend(found)
@@ -284,7 +284,7 @@ class Manifest(Document):
         return self
 
     def mistakes(self, sound: Container[str] | None = None) -> list[str]:
-        """Every inconsistency between the parts, each beginning with its place; the parts themselves are sound.
+        """Every inconsistency between the parts, each beginning with its place; the parts themselves are valid.
 
         sound: if given, only these fields are valid, and only problems between them are reported.
         """
@@ -741,10 +741,10 @@ class Manifest(Document):
         if self.join is None or self.join.protocol == "shuffle":
             return ()
         return (
-            "S1 learns for every pseudonym, which no server can invert alone, which holders have it; this is NOT "
-            "differentially private",
+            "S1 learns which holders have each pseudonym, which no server can invert alone; this is NOT differentially "
+            "private",
             "a holder that shares what it knows with S1 learns which of its persons other holders have: against S1 "
-            "with a holder nothing hides whether a person takes part",
+            "together with a holder, nothing hides whether a person takes part",
         )
 
     @property
@@ -757,12 +757,12 @@ class Manifest(Document):
             sets = self.overlap_sets
             which = f"each of {sets} sets of holders" if sets > 1 else "the two holders that are joined"
             covered = (
-                f"so is what {one} sees, which is sizes that were agreed, and for {which} how many persons exactly "
-                f"these have in common, with noise by up to {self.dummies:,} dummies; what servers send each other "
-                "follows from these numbers"
+                f"so is what {one} sees, namely the agreed sizes and, for {which}, the number of persons that "
+                f"exactly these have in common, made noisy by up to {self.dummies:,} dummies; what servers send each "
+                "other follows from these numbers"
             )
         else:
-            covered = f"so is what {one} sees, which is sizes that were agreed"
+            covered = f"so is what {one} sees, namely the agreed sizes"
         return (RELEASE, covered)
 
     @property
@@ -770,9 +770,9 @@ class Manifest(Document):
         """What the privacy statement of a run rests on."""
         k = self.privacy.multiplicity
         rows = "one row" if k == 1 else f"{k} rows"
-        own = [f"nobody stands in more than {rows} of the joint table, over all holders together"]
+        own = [f"nobody appears in more than {rows} of the joint table, over all holders together"]
         if self.alignment is not None:
-            own.append("who does not take part leaves a slot of the joint table empty, and nobody else moves there")
+            own.append("a person who does not take part leaves a slot of the joint table empty; nobody else takes it")
         return (*ASSUMPTIONS, *own)
 
     def statement(self, spent: Filter) -> PrivacyStatement:

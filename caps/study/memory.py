@@ -33,7 +33,7 @@ class Memory:
 
 
 def memory_of(manifest: Manifest) -> Memory:
-    """What came; the rows that are worked on at once, some of them as floats; counts and their bits; noise."""
+    """Memory for the inputs; the rows processed at once, some as floats; counts and their bits; noise."""
     spends = manifest.forecast.spends
     draws = max((spend.draws // spend.releases for spend in spends), default=0)
     return Memory(

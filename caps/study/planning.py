@@ -22,9 +22,9 @@ from caps.study.manifest import Manifest
 from caps.study.memory import Memory, memory_of, size_shown
 
 COSTS = "caps.costs"
-"""Group of entry points: functions from a manifest to `Costs`, by the name of the scheme."""
+"""The group of entry points that map a manifest to `Costs`, named by scheme."""
 COMPUTE_ROLE = "compute"
-"""The role of what COMPUTE ANSWERS shows servers of a join."""
+"""The role of what servers see of a join in COMPUTE ANSWERS."""
 OFFER_BYTES = 2048
 """Rough size of an `Offer` as JSON: the signed contribution and two openings."""
 
@@ -47,7 +47,7 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True)
 class SpendCost:
-    """Of all releases of one spend together: while the coordinator waits, and for noise that may be drawn before."""
+    """The cost of all releases of one spend: while the coordinator waits, and for noise that may be drawn earlier."""
 
     online: StepCost
     noise: StepCost
@@ -55,7 +55,7 @@ class SpendCost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the engine declares for a manifest. `spends` are those of `Manifest.forecast`, in order; all at most."""
+    """Upper bounds that the engine declares for a manifest. `spends` are those of `Manifest.forecast`, in order."""
 
     compute: StepCost
     prepare: StepCost
@@ -72,7 +72,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSpend:
-    """A sub-spend: so many releases in one role by one mechanism. `scale` is sigma, the Laplace scale, or epsilon."""
+    """All releases of one mechanism in one role. `scale` is sigma, the Laplace scale, or epsilon."""
 
     role: str
     mechanism: str
@@ -111,7 +111,7 @@ class PlannedUpload:
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """What a run of a study costs, at most."""
+    """The most that a run of a study costs."""
 
     study: str
     title: str
@@ -154,7 +154,7 @@ class StudyPlan:
         )
         for spend in self.spends:
             what = {
-                COMPUTE_ROLE: "look of the servers at what holders have in common",
+                COMPUTE_ROLE: "noisy count by the servers of the persons that holders have in common",
                 "initial": "first measurement",
                 "select": "selection",
                 "measure": "measurement",
@@ -223,7 +223,7 @@ def declared_costs(manifest: Manifest) -> Costs | None:
 
 
 def plan_study(manifest: Manifest, costs: Costs | None = None) -> StudyPlan:
-    """What a run of this study costs, at most. Nothing is spent or asked for."""
+    """The most that a run of this study costs. Nothing is spent or requested."""
     forecast, task = manifest.forecast, manifest.task
     charges = [spend.rho(task.neighbouring) for spend in forecast.spends]
     spends, draws, eta = [], forecast.draws, forecast.eta()
@@ -279,7 +279,7 @@ def _cell_errors(mechanism: AnyMechanism) -> tuple[float, float]:
 
 
 def _marginals(manifest: Manifest, spends: Sequence[Spend]) -> Iterator[PlannedMarginal]:
-    by_role = {spend.role: spend.mechanism for spend in reversed(spends)}  # of several in a role, the first
+    by_role = {spend.role: spend.mechanism for spend in reversed(spends)}  # if a role has several, the first
     initial = set(manifest.program.initial(manifest.task))
     for clique, cells in zip(manifest.layout.cliques, manifest.layout.sizes, strict=True):
         role = Role.INITIAL if clique in initial else Role.MEASURE

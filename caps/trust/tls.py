@@ -70,7 +70,7 @@ def hardened(context: Context) -> Context:
 
 
 def server_context(credentials: Credentials) -> ssl.SSLContext:
-    """For a service: people come without a certificate, machines with one, and no other authority's is accepted."""
+    """The context of a service: people have no client certificate, machines have one from this authority."""
     context = hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     context.load_cert_chain(credentials.certificate, credentials.private_key)
     context.load_verify_locations(credentials.authority)
@@ -168,7 +168,7 @@ def client_context(
     role: str | None = None,
     pin: str | None = None,
 ) -> ssl.SSLContext:
-    """For a caller. `role` and `pin` say whom it must meet: a role URI, and 64 hexadecimal digits."""
+    """The context of a caller. `role`, a URI, and `pin`, 64 hexadecimal digits, identify the intended peer."""
     context = hardened(_ClientContext(ssl.PROTOCOL_TLS_CLIENT))
     context.expected = (role, pin)
     context.load_verify_locations(authority)

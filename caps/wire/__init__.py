@@ -1,8 +1,8 @@
 """What crosses between parties.
 
-`documents` are signed; `steps` are what servers are asked in a run, and answer; `releases` are published files.
-`coordinator`, `holder` and `server` have what the routes of each service take and return beside these; `health` and
-`problems` are every service's. `media` and `digests` are what HTTP headers say about a body.
+`documents` has the signed documents, `steps` the requests and answers of a run, and `releases` the published files.
+`coordinator`, `holder` and `server` have the other bodies that each service's routes take and return; `health` and
+`problems` belong to every service. `media` and `digests` are for the HTTP headers that describe a body.
 """
 
 from caps.wire.documents import (

@@ -9,11 +9,11 @@ from pydantic import BaseModel, Field
 
 from caps.basics.document import Document, Hex32
 
-_FREE = "A sample is drawn from the published model and costs no privacy: the data are not consulted again."
+_FREE = "A sample is drawn from the published model and costs no privacy budget: the data are not used again."
 
 
 class Judged(StrEnum):
-    """What a server made of a study; pending if it was not reached yet, waiting if its operator decides."""
+    """A server's decision on a study: pending if it has not been reached yet, waiting if its operator must decide."""
 
     PENDING = "pending"
     WAITING = "waiting"
@@ -22,7 +22,7 @@ class Judged(StrEnum):
 
 
 class ServerView(BaseModel):
-    """A server's word on a study."""
+    """A server's decision on a study, with its reasons."""
 
     server: str
     state: Judged
@@ -31,14 +31,14 @@ class ServerView(BaseModel):
 
 
 class HolderView(BaseModel):
-    """Whether a holder approved."""
+    """Whether a holder has approved the study."""
 
     holder: str
     approved: bool
 
 
 class StudyView(BaseModel):
-    """A study; `missing` are parties whose approval is not there yet."""
+    """A study; `missing` lists the parties that have not approved it yet."""
 
     study: str
     title: str
@@ -52,7 +52,7 @@ class StudyView(BaseModel):
 
 
 class PartView(BaseModel):
-    """What a holder has done. `contribution` is the one that all three servers hold alike."""
+    """What a holder has done. `contribution` is set if all three servers hold the same one."""
 
     holder: str
     approved: bool
@@ -62,7 +62,7 @@ class PartView(BaseModel):
 
 
 class ParticipationView(BaseModel):
-    """Of all holders; `unreached` says which servers could not be asked, and why."""
+    """What all holders have done; `unreached` says which servers could not be asked, and why."""
 
     study: str
     holders: list[PartView]
@@ -70,13 +70,13 @@ class ParticipationView(BaseModel):
 
 
 class StartBody(Document):
-    """Which holders' contributions to compute on; all that are complete if not given. Sealing is final."""
+    """Which holders' contributions to compute on; if not given, all complete ones. Sealing is final."""
 
     holders: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)] | None = None
 
 
 class RunView(BaseModel):
-    """A run. `percent` is of the privacy budget; `party` and `reason` say what it waits for or why it failed."""
+    """A run. `percent` is of the privacy budget; `party` and `reason` say what the run waits for or why it failed."""
 
     run: str
     study: str
@@ -95,7 +95,7 @@ class RunView(BaseModel):
 
 
 class RunChanged(BaseModel):
-    """An event of a run, `state`: where it is since then."""
+    """The event `state` of a run: its new state."""
 
     at: str | None = None
     state: str
@@ -104,10 +104,10 @@ class RunChanged(BaseModel):
 
 
 class RunProgress(BaseModel):
-    """An event of a run, `progress`: what it does. All of it is public or follows from opened, noisy values.
+    """The event `progress` of a run: what it is doing. All of it is public or follows from opened, noisy values.
 
-    error: after a measurement, by how much (L1) the model before it was wrong there, as the noisy answer tells.
-    annealed: the next rounds spend more.
+    error: after a measurement, the L1 distance between the noisy answer and the previous model's marginal.
+    annealed: whether the next rounds spend more.
     """
 
     at: str | None = None
@@ -122,7 +122,7 @@ class RunProgress(BaseModel):
 
 
 class FileView(BaseModel):
-    """A form of the rows."""
+    """The rows in one format."""
 
     format: str
     media_type: str
@@ -131,7 +131,7 @@ class FileView(BaseModel):
 
 
 class ReleaseView(BaseModel):
-    """A release. `measurements` says whether these and the transcript, which contains them, are published."""
+    """A release. `measurements`: whether the measurements, and the transcript that contains them, are published."""
 
     release: str
     study: str
@@ -148,14 +148,14 @@ class ReleaseView(BaseModel):
 
 
 class SampleBody(Document):
-    """rows: as many as the release if not given. seed: 64 hexadecimal digits; drawn if not given."""
+    """A request for a sample. rows: if not given, as many as the release has. seed: if not given, a random one."""
 
     rows: int | None = None
     seed: Hex32 | None = None
 
 
 class SampleView(BaseModel):
-    """Further rows."""
+    """A further sample of a release's model."""
 
     sample: str
     release: str

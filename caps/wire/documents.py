@@ -1,7 +1,7 @@
 """What parties sign and send about a study: approvals, contributions, receipts, seals, attestations, releases.
 
 Every signed document travels as `Signed`: the document, who signed it, and the signature over its canonical form. The
-signer's key stands in the manifest. Times are ISO 8601 in UTC, and say when, never what.
+signer's key is in the manifest. Times are ISO 8601 in UTC.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COMMITMENT = b"caps/v1/component\0"
 
 
 class Signable(Document):
-    """A document with a type of its own, which the signature covers."""
+    """A document with its own type, which the signature covers."""
 
     kind: ClassVar[str]
 
@@ -44,7 +44,7 @@ D = TypeVar("D", bound=Signable)
 
 
 class Signed(Document, Generic[D]):
-    """A document and the signature of the party it speaks for."""
+    """A document and the signature of the party that issues it."""
 
     document: D
     signer: Name
@@ -52,14 +52,14 @@ class Signed(Document, Generic[D]):
 
     @classmethod
     def by(cls, document: D, signer: str, key: signing.SigningKey) -> Self:
-        """Sign."""
+        """Sign a document."""
         signature = signing.sign(key, document.kind, document.to_json())
         return cls(document=document, signer=signer, signature=signature)
 
     def verify(self, party: Party) -> D:
         """The document. Raises SignatureRefused unless `party` signed it."""
         if self.signer != party.name:
-            raise signing.SignatureRefused(f"this {self.document.kind} is signed for another than {party.name}")
+            raise signing.SignatureRefused(f"this {self.document.kind} names another signer than {party.name}")
         signing.verify(party.signing_key, self.document.kind, self.document.to_json(), self.signature)
         return self.document
 
@@ -75,11 +75,11 @@ class Approval(Signable):
 
 
 class Contribution(Signable):
-    """What one holder shares into a study: its form, and a commitment to each of the three components.
+    """What one holder contributes to a study: its form, and a commitment to each of the three components.
 
     form, bits and shape are those of `caps.study.manifest.Form`. Components 0 and 1 are seeds of 32 bytes, 2 is a
-    vector of little-endian words of `bits`, with nothing between them. Each is committed to with a nonce that only its
-    two servers learn, so the third learns nothing from it.
+    vector of little-endian words of `bits`, with nothing between them. Each commitment uses a nonce that only the
+    component's two servers learn, so the third server learns nothing from it.
     """
 
     kind: ClassVar[str] = "contribution"
@@ -94,7 +94,7 @@ class Contribution(Signable):
 
     @property
     def vector_bytes(self) -> int:
-        """Size of component 2."""
+        """The size of component 2 in bytes."""
         size = self.bits // 8
         for extent in self.shape:
             size *= extent
@@ -102,11 +102,11 @@ class Contribution(Signable):
 
     @property
     def chunks(self) -> int:
-        """How many pieces component 2 travels in; all but the last have `chunk_bytes`."""
+        """The number of pieces in which component 2 is sent; all but the last have `chunk_bytes`."""
         return -(-self.vector_bytes // self.chunk_bytes)
 
     def check(self, manifest: Manifest) -> None:
-        """Raises DomainError unless this is what the manifest says the holder brings."""
+        """Raises DomainError unless the contribution has the form that the manifest demands of the holder."""
         if self.study != manifest.study_id:
             raise DomainError("the contribution is for another study")
         if len(self.commitments) != manifest.sharing.components:
@@ -119,16 +119,16 @@ class Contribution(Signable):
 
 
 def commitment(nonce: bytes, content: bytes) -> str:
-    """Commits to a component: SHA-256 over a fresh nonce of 32 bytes and the seed or the vector's bytes."""
+    """The commitment to a component: SHA-256 over a fresh nonce of 32 bytes and the seed or the vector's bytes."""
     return Commitment(nonce).update(content).hex()
 
 
 class Commitment:
-    """The same, for content that comes in pieces."""
+    """The same commitment, for content that arrives in pieces."""
 
     def __init__(self, nonce: bytes) -> None:
         if len(nonce) != 32:
-            raise DomainError("a nonce has 32 bytes")
+            raise DomainError(f"a nonce must have 32 bytes, not {len(nonce)}")
         self._hash = sha256(_COMMITMENT + nonce)
 
     def update(self, part: bytes | memoryview) -> Self:
@@ -141,12 +141,12 @@ class Commitment:
         return self._hash.hexdigest()
 
     def opens(self, expected: str) -> bool:
-        """Whether the pieces are those committed to."""
+        """Whether the pieces are the content that was committed to."""
         return hmac.compare_digest(self.hex(), expected)
 
 
 class Opening(Document):
-    """A component as its two servers receive it: nonce, and the seed if it is one. The vector comes in chunks."""
+    """A component as two servers receive it: the nonce and, if it has one, the seed. The vector follows in chunks."""
 
     component: Annotated[int, Field(ge=0, lt=max(scheme.components for scheme in SCHEMES.values()))]
     nonce: Hex32
@@ -154,14 +154,14 @@ class Opening(Document):
 
 
 class Offer(Document):
-    """How a contribution begins: the signed statement and the server's two components. Server i holds i and i+1."""
+    """A contribution's first message: the signed statement and the server's two components, i and i+1 for server i."""
 
     contribution: Signed[Contribution]
     openings: Annotated[tuple[Opening, ...], Field(**extremes(lambda scheme: max(map(len, scheme.held))))]
 
 
 class Receipt(Signable):
-    """A server confirms what became of a contribution."""
+    """A server confirms that it accepted, withdrew or erased a contribution."""
 
     kind: ClassVar[str] = "receipt"
     study: Hex32
@@ -173,7 +173,7 @@ class Receipt(Signable):
 
 
 class ContributionState(Document):
-    """What a server has of a contribution. missing: ranges of chunks, first and last, that it waits for."""
+    """What a server has of a contribution. missing: the ranges of chunks (first, last) that it waits for."""
 
     contribution: Hex32
     holder: Name
@@ -183,7 +183,7 @@ class ContributionState(Document):
 
 
 class Seal(Signable):
-    """A server's inputs of a study are final. `inputs` is the digest of the contributions, alike on all servers."""
+    """A server's inputs to a study are final. `inputs`, the digest of the contributions, is the same on all servers."""
 
     kind: ClassVar[str] = "seal"
     study: Hex32
@@ -194,7 +194,7 @@ class Seal(Signable):
 
 
 def inputs_digest(study: str, contributions: Sequence[str]) -> str:
-    """The digest of a set of contributions; their order plays no part."""
+    """The digest of a set of contributions; their order does not matter."""
     return canonical.digest("inputs", {"study": study, "contributions": sorted(contributions)}).hex()
 
 
@@ -215,9 +215,9 @@ class LedgerRange(Document):
 
 
 class Attestation(Signable):
-    """A server's word on a whole run. All but `server`, `ledger` and `at` are alike on all servers.
+    """A server's statement about a whole run. All but `server`, `ledger` and `at` are the same on all servers.
 
-    transcript: digest over the digests of all requests and answers. statement: a `PrivacyStatement` as JSON.
+    transcript: the digest over the digests of all requests and answers. statement: a `PrivacyStatement` as JSON.
     """
 
     kind: ClassVar[str] = "attestation"
@@ -236,9 +236,9 @@ class Attestation(Signable):
 
 
 class ReleaseBody(Signable):
-    """What the coordinator made of the answers: SHA-256 of every file, and the seed that the rows were drawn with.
+    """What the coordinator made from the answers: the SHA-256 of every file, and the seed with which rows were drawn.
 
-    transcript: the digest that the servers attest; the file of that name is among the files.
+    transcript: the digest that the servers attest; the transcript itself is one of the files.
     """
 
     kind: ClassVar[str] = "release"
@@ -253,7 +253,7 @@ class ReleaseBody(Signable):
 
 
 class Certificate(Document):
-    """All that an auditor needs to check who agreed to what, and signed which files: see `caps verify`."""
+    """Everything an auditor needs to check who agreed to what and who signed which files: see `caps verify`."""
 
     version: Literal[1] = 1
     manifest: Manifest

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 class Health(BaseModel):
-    """Whether a service is alive or ready, and if not, why."""
+    """Whether a service is alive or ready and, if it is not ready, why."""
 
     status: str
     service: str

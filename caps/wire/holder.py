@@ -13,20 +13,20 @@ from caps.data.schema import ColumnReport
 from caps.wire.documents import Approval, Contribution, Receipt, Signed
 
 STATEMENT = (
-    "Each server receives two of three components. Every two of them are independent, uniformly random words, whatever "
-    "the table holds; all three add up to the values shared. One server alone learns nothing of them, two together "
-    "learn all. No row, no count and no value leaves the site in the clear."
+    "Each server receives two of three components. Any two of them are independent, uniformly random words, whatever "
+    "the table contains; all three add up to the shared values. One server alone learns nothing about the values; two "
+    "servers together learn all of them. No row, no count and no value leaves the site in the clear."
 )
 PUBLIC = (
     "the study's manifest: schema, workload, privacy, parties",
-    "this holder's name, keys and address on the network",
+    "this holder's name, keys and network address",
     "that it approved and contributed, and when",
-    "sizes of the messages, which follow from the manifest alone",
+    "the sizes of messages, which follow from the manifest alone",
 )
 
 
 class State(StrEnum):
-    """How far a study has come here."""
+    """The state of a study at this holder."""
 
     KNOWN = "known"
     APPROVED = "approved"
@@ -36,7 +36,7 @@ class State(StrEnum):
 
 
 class Goal(StrEnum):
-    """What is to become of a contribution, and whether it has."""
+    """What the holder is doing with a contribution, or has done."""
 
     MATCHING = "matching"
     PUSHING = "pushing"
@@ -46,7 +46,7 @@ class Goal(StrEnum):
 
 
 class Delivery(StrEnum):
-    """A contribution at one server. `absent`: the server never had it when it was withdrawn."""
+    """The state of a contribution at one server. `absent`: it was withdrawn before the server had it."""
 
     PENDING = "pending"
     ACCEPTED = "accepted"
@@ -55,7 +55,7 @@ class Delivery(StrEnum):
 
 
 class Invitation(Document):
-    """Where a study's manifest is, and the digest that it must have."""
+    """Where to fetch a study's manifest, and the digest it must have."""
 
     coordinator: Url
     study: Hex32
@@ -75,7 +75,7 @@ class StudyView(BaseModel):
 
 
 class DeliveryView(BaseModel):
-    """A contribution at one server: bytes of the vector it has, of how many; what it signed; what it objects to."""
+    """A contribution at one server: how many of the vector's bytes it has, what it signed, and its objection if any."""
 
     server: str
     state: Delivery
@@ -87,8 +87,9 @@ class DeliveryView(BaseModel):
 
 
 class ContributionView(BaseModel):
-    """A contribution and how far it has come. While rows that are joined by tags are `matching`, there is none yet, and
-    servers have sent some bytes of evaluations instead."""
+    """A contribution and its state. While rows that are joined by tags are `matching`, there is no contribution yet,
+    and the bytes counted are those of the evaluations that servers have sent.
+    """
 
     contribution: str | None
     state: Goal
@@ -108,17 +109,17 @@ class SlotCounts(BaseModel):
 
 
 class TableReport(BaseModel):
-    """What was found in a table. The counts are exact, hence for its owner alone."""
+    """The result of checking a table. The counts are exact, so only its owner may see them."""
 
     rows: int
     columns: list[ColumnReport]
     alignment: SlotCounts | None = None
     join: KeyReport | None = None
-    """Where rows are joined by a key."""
+    """Present if rows are joined by a key."""
 
 
 class Part(BaseModel):
-    """A marginal, by its attributes, or the block of one column; cells: how many counts, or one-hot columns, it has."""
+    """A marginal, by its attributes, or the block of one column. cells: its number of counts or one-hot columns."""
 
     attributes: list[str]
     cells: int
@@ -133,15 +134,15 @@ class ComponentPreview(BaseModel):
 
 
 class ServerPreview(BaseModel):
-    """What one server would receive: bodies of requests, without the overhead of HTTP and TLS."""
+    """What one server would receive: the bodies of requests, without the overhead of HTTP and TLS."""
 
     server: str
     url: str
     components: list[ComponentPreview]
     elements: int
-    """Blinded elements, of 32 bytes, where rows are joined by tags."""
+    """The number of blinded elements of 32 bytes, if rows are joined by tags."""
     tags: int
-    """Of 16 bytes; to S1 alone."""
+    """The number of tags of 16 bytes; only S1 receives them."""
     offer_bytes: int
     vector_bytes: int
     chunks: int
@@ -149,7 +150,7 @@ class ServerPreview(BaseModel):
 
 
 class Preview(BaseModel):
-    """What would leave the site. The numbers of a table play no part in any size."""
+    """What would leave the site. No size depends on the contents of a table."""
 
     study: str
     holder: str
@@ -161,6 +162,6 @@ class Preview(BaseModel):
     servers: list[ServerPreview]
     total_bytes: int
     views: list[str]
-    """What the guarantee covers, of what is published and of what each party sees; and what it does not."""
+    """What the guarantee covers, and what it does not, of what is published and of what each party sees."""
     statement: str = STATEMENT
     public: list[str] = list(PUBLIC)

@@ -1,6 +1,6 @@
-"""Errors as people and programs meet them: RFC 9457 problem documents of registered types, never with a data value.
+"""Errors as people and programs see them: RFC 9457 problem documents of registered types, without data values.
 
-`Kind` is the one table of problems.
+`Kind` is the only table of problem types.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BASE = "urn:caps:problem:"
 
 @dataclass(frozen=True)
 class Type:
-    """A kind of problem: status, title, whether the same request may succeed later, and what to do."""
+    """A type of problem: its status, its title, whether the same request may succeed later, and what to do."""
 
     status: int
     title: str
@@ -24,28 +24,28 @@ class Type:
 
 
 class Kind(Enum):
-    """Every type of problem; the member's name, in lower case and with hyphens, ends its URN."""
+    """Every type of problem. Its URN ends with the member's name in lower case, with hyphens."""
 
-    MALFORMED = Type(400, "The request is not well formed")
-    UNAUTHENTICATED = Type(401, "Who asks is not known", hint="present a client certificate or a bearer token")
-    FORBIDDEN = Type(403, "Who asks may not do this")
-    NOT_FOUND = Type(404, "There is no such thing here")
-    METHOD_NOT_ALLOWED = Type(405, "This cannot be done with it")
-    NOT_ACCEPTABLE = Type(406, "None of the formats asked for can be given")
-    TIMEOUT = Type(408, "The request took too long to come", retryable=True)
-    CONFLICT = Type(409, "This contradicts what was done before")
-    NOT_READY = Type(409, "Something must be done first", retryable=True)
-    TOO_LARGE = Type(413, "The request is larger than allowed")
-    UNSUPPORTED = Type(415, "The body has a media type that is not read here")
-    RANGE_NOT_SATISFIABLE = Type(416, "The range lies outside the document")
-    INVALID = Type(422, "The request does not describe something possible")
-    TABLE_REFUSED = Type(422, "The table has values that the schema does not admit")
-    SIGNATURE_REFUSED = Type(403, "A signature is not its signer's")
+    MALFORMED = Type(400, "Malformed request")
+    UNAUTHENTICATED = Type(401, "Not authenticated", hint="present a client certificate or a bearer token")
+    FORBIDDEN = Type(403, "Not allowed", hint="use a token or a certificate whose role allows this request")
+    NOT_FOUND = Type(404, "Not found", hint="check the path and the id, and that this is the right service")
+    METHOD_NOT_ALLOWED = Type(405, "Method not allowed", hint="use a method listed in the Allow header")
+    NOT_ACCEPTABLE = Type(406, "None of the requested formats is available")
+    TIMEOUT = Type(408, "The request did not arrive in time", retryable=True)
+    CONFLICT = Type(409, "The request conflicts with an earlier one")
+    NOT_READY = Type(409, "Not ready yet", retryable=True)
+    TOO_LARGE = Type(413, "The request is too large")
+    UNSUPPORTED = Type(415, "Unsupported media type")
+    RANGE_NOT_SATISFIABLE = Type(416, "The range is outside the document")
+    INVALID = Type(422, "Invalid request")
+    TABLE_REFUSED = Type(422, "The table does not match the schema", hint="correct the table and send it again")
+    SIGNATURE_REFUSED = Type(403, "Invalid signature")
     POLICY_REFUSED = Type(403, "This server's policy refuses the study")
     NOT_DUE = Type(409, "The study's schedule does not allow this step now")
-    BUDGET_EXCEEDED = Type(403, "The privacy budget does not allow this")
-    PEER_FAILED = Type(503, "Another party is out of reach or failed", retryable=True)
-    INTERNAL = Type(500, "The service failed", hint="the operator finds the request id in the log")
+    BUDGET_EXCEEDED = Type(403, "The privacy budget does not allow this request")
+    PEER_FAILED = Type(503, "Another party failed or cannot be reached", retryable=True)
+    INTERNAL = Type(500, "Internal error", hint="give the request id to the operator, who can find it in the log")
 
     @property
     def urn(self) -> str:
@@ -54,7 +54,7 @@ class Kind(Enum):
 
 
 class ProblemDocument(BaseModel):
-    """RFC 9457; `type` is one of a fixed list of URNs, and some types carry further members."""
+    """A problem as in RFC 9457; `type` is one of a fixed list of URNs, and some types have further members."""
 
     model_config = ConfigDict(extra="allow")
     type: str

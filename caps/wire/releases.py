@@ -1,4 +1,4 @@
-"""The files of a release that a machine can read: measurements, and the report."""
+"""The machine-readable files of a release: the measurements and the report."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from caps.basics.document import Document, Hex32
 from caps.wire.documents import Index, RunId
 
 MEASUREMENTS, TRANSCRIPT, REPORT, ROWS = "measurements.json", "transcript.ndjson", "report.json", "data."
-"""Names of the files; those of the rows begin with ROWS, and their format follows."""
+"""The names of the files; a file of rows is named ROWS followed by its format."""
 
 
 class NoisyMarginal(Document):
-    """What one measurement opened: a noisy count for each cell, with the names of the cells and error bars."""
+    """The result of one measurement: a noisy count for each cell, with the names of the cells and error bars."""
 
     step: Index
     attributes: tuple[str, ...]
@@ -25,7 +25,7 @@ class NoisyMarginal(Document):
 
 
 class Measurements(Document):
-    """All that was measured in a run, in the order of steps."""
+    """All measurements of a run, in the order of steps."""
 
     version: Literal[1] = 1
     study: Hex32
@@ -34,7 +34,7 @@ class Measurements(Document):
 
 
 class ReportedPrivacy(Document):
-    """The servers' privacy statement, for people: exact fractions are floats here."""
+    """The servers' privacy statement, for people to read: exact fractions are floats here."""
 
     paragraph: str
     certified: bool
@@ -50,7 +50,7 @@ class ReportedPrivacy(Document):
 
 
 class Fit(Document):
-    """How far the model is from one noisy marginal (L1), and how far noise alone would put it."""
+    """The L1 distance of the model from one noisy marginal, and the distance that noise alone would cause."""
 
     attributes: tuple[str, ...]
     distance: float
@@ -68,14 +68,14 @@ class Quality(Document):
 
 
 class Software(Document):
-    """What made the release."""
+    """The software that made the release."""
 
     coordinator: str
     servers: str
 
 
 class Report(Document):
-    """Privacy in words, and quality as estimated from the noisy answers."""
+    """The privacy guarantee in words, and the quality as estimated from the noisy answers."""
 
     version: Literal[1] = 1
     title: str

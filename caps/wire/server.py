@@ -1,4 +1,4 @@
-"""An MPC server's REST interface: what its routes return beside the documents that it signs."""
+"""An MPC server's REST interface: what its routes return apart from the documents that it signs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from caps.wire.documents import Approval, Seal, Signed
 
 
 class LedgerRecord(BaseModel):
-    """A record of a server's privacy ledger with its hash. Each kind has further members of its own."""
+    """A record of a server's privacy ledger with its hash. Each kind has further members."""
 
     model_config = ConfigDict(extra="allow")
     number: int
@@ -24,7 +24,7 @@ class LedgerRecord(BaseModel):
 
 
 class StudyState(Document):
-    """How far a study is on one server. An approval stands for good; shares are there until the state is `erased`."""
+    """The state of a study on one server. An approval is permanent; shares are kept until the state is `erased`."""
 
     study: str
     state: Literal["judged", "approved", "sealed", "erased"]

@@ -1,7 +1,7 @@
-"""What a coordinator asks the servers step by step, and what they answer: runs, requests, answers, transcripts.
+"""What a coordinator requests of the servers in each step, and their answers: runs, requests, answers, transcripts.
 
-A request is one of `caps.dp.oracle`: to compute, to select or to measure. It travels as an object of JSON whose `kind`
-says which, and is named by the digest of its canonical form.
+A request is one of those in `caps.dp.oracle`: compute, select or measure. It is sent as a JSON object whose `kind` says
+which, and is identified by the digest of its canonical form.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from caps.wire.documents import Index, RunId, Signable, Signature
 
 
 def request_to_json(request: StepRequest) -> dict[str, Any]:
-    """As an object of canonical JSON."""
+    """The request as an object for canonical JSON."""
     written: dict[str, Any] = STEP_REQUEST.dump_python(request, mode="json")
     return written
 
 
 def request_from_json(value: object) -> StepRequest:
-    """The inverse of `request_to_json`. Raises DomainError, saying where, for any other object."""
+    """The inverse of `request_to_json`. Raises DomainError with the place if the object is not a request."""
     try:
         return STEP_REQUEST.validate_python(value)
     except ValidationError as error:
@@ -40,7 +40,7 @@ class RunRequest(Document):
 
 
 class RunStatus(Document):
-    """How a run stands on one server. position: steps done; due: what the schedule allows next, in words."""
+    """The state of a run on one server. position: steps done; due: what the schedule allows next, in words."""
 
     run: RunId
     study: Hex32
@@ -55,7 +55,7 @@ class RunStatus(Document):
 
 
 class Answer(Signable):
-    """What a step opened, as every server reports it: the position selected, or the noisy counts.
+    """What a step opened, as every server reports it: the selected position, or the noisy counts.
 
     Step 0 is COMPUTE ANSWERS, whose value says for each sealed contribution, in order, whether it is valid: 1 or 0.
     """
@@ -69,31 +69,32 @@ class Answer(Signable):
 
 
 class Computing(Document):
-    """A step whose answer is not there yet: ask again."""
+    """The answer to this step is not ready yet: ask again."""
 
     state: Literal["computing"] = "computing"
 
 
 def transcript_digest(previous: str, request: str, answer: str) -> str:
-    """The transcript after one more step; it begins with the digest of the inputs."""
+    """The transcript's digest after one more step; the first `previous` is the digest of the inputs."""
     return canonical.digest("transcript", {"previous": previous, "request": request, "answer": answer}).hex()
 
 
 class TranscriptStep(Document):
-    """A line of a release's transcript, which has one for each step: the request, the answer that all servers gave, and
-    their signatures on it in the order S1, S2, S3."""
+    """The line of a release's transcript for one step: the request, the answer that all servers gave, and their
+    signatures on it in the order S1, S2, S3.
+    """
 
     request: StepRequest
     answer: Answer
     signatures: Annotated[tuple[Signature, ...], Field(**extremes(lambda scheme: scheme.parties))]
 
     def line(self) -> bytes:
-        """In canonical form, with a line end."""
+        """The step in canonical form, with a line feed at the end."""
         return canonical.dump(self.to_json()) + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Self:
-        """The inverse of `line`. Raises DomainError, saying where, for anything else."""
+        """The inverse of `line`. Raises DomainError with the place if the line is not valid."""
         if not line.endswith(b"\n"):
-            raise DomainError("the line has no end")
+            raise DomainError("the line does not end with a line feed")
         return cls.from_canonical(line[:-1])

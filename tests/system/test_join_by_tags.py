@@ -56,7 +56,7 @@ def test_a_join_by_tags_from_csv_to_release_with_holders_killed_on_the_way(
     study.check(tmp_path)
     with client(federation, COORDINATOR, "analyst") as analyst:
         report = analyst.report(study.run)
-    assert "S1 learns for every pseudonym" in str(report)
+    assert "S1 learns which holders have each pseudonym" in str(report)
     for server in SERVERS:
         blobs = federation.places[server].home / "state" / "shares" / "blobs" / study.identity
         until(lambda blobs=blobs: not (blobs / "join").exists(), 10)

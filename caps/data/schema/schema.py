@@ -165,7 +165,7 @@ class Schema:
     def examine(
         self, table: Table, *, extra: str = "refuse", separator: str = ",", limits: Limits | None = None
     ) -> Report:
-        """The report that encode() would give or refuse with."""
+        """Returns the report that encode() would return or attach to its refusal."""
         return self.encode_with(table, (), extra=extra, separator=separator, limits=limits)[1]
 
     def encode_with(

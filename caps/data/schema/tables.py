@@ -142,7 +142,7 @@ def _texts(values: list[object], column: Column) -> pl.Series:
 
 
 def is_parquet(data: npt.NDArray[np.uint8]) -> bool:
-    """Whether a file begins and ends as Parquet does."""
+    """Returns whether a file begins and ends as Parquet does."""
     return data[:4].tobytes() == PARQUET_MAGIC and data[-4:].tobytes() == PARQUET_MAGIC
 
 

@@ -30,13 +30,13 @@ UNIT = "one person, who is one row of the joined table"
 ASSUMPTIONS = (
     "at most one of the three servers is corrupted or shares what it sees with others, and it follows the protocol; "
     "the coordinator and any holders may be corrupted with it, and send anything",
-    "AES-128 and keyed BLAKE2b are indistinguishable from random functions but for what delta has for it; HKDF-SHA256, "
-    "Ed25519, and X25519 or ML-KEM-768 are secure, and TLS 1.3 protects the connections",
+    "AES-128 and keyed BLAKE2b are indistinguishable from random functions apart from the term of delta for this; "
+    "HKDF-SHA256, Ed25519, and X25519 or ML-KEM-768 are secure, and TLS 1.3 protects the connections",
     "honest servers and holders draw random numbers from generators that nobody else can predict",
-    "whether an honest holder's table is one that the study admits does not hang on one person, for a refusal is seen",
-    "nothing else computed from these persons' data is released; what is, adds to the loss stated here",
+    "whether the study accepts an honest holder's table does not depend on any one person, because a refusal is seen",
+    "nothing else computed from these persons' data is released; anything that is adds to the privacy loss stated here",
 )
-RELEASE = "what is published is covered by the epsilon and delta stated"
+RELEASE = "what is published is covered by the stated epsilon and delta"
 _SHOWN = Context(prec=4, rounding=ROUND_CEILING)
 _WORDS = {
     "gaussian": ("table with Gaussian noise", "tables with Gaussian noise"),
@@ -169,8 +169,8 @@ class PrivacyStatement:
         k = self.neighbouring.multiplicity
         secret = self.neighbouring.relation is Relation.UNBOUNDED
         change = "added or removed, and the row count is secret" if secret else "replaced, and the row count is public"
-        rows = "" if k == 1 else f" A person may stand in up to {k} rows."
-        hidden = "Where two holders bring one value, that of the first hides the other, and noise is wider for it."
+        rows = "" if k == 1 else f" A person may appear in up to {k} rows."
+        hidden = "Where two holders bring one value, the first hides the other, and the noise is wider because of it."
         moves = f" {hidden}" if self.neighbouring.moves else ""
         return f"The protected unit is {self.unit}; a unit may be {change}.{rows}{moves}"
 
@@ -182,7 +182,7 @@ class PrivacyStatement:
             f"{release.count} {_WORDS[release.kind][release.count > 1]} (sampler {release.sampler})"
             for release in self.releases
         ]
-        made = f"{_listed(parts)} spent {shown(self.rho_spent)} of it" if parts else "nothing has been spent of it"
+        made = f"{_listed(parts)} spent {shown(self.rho_spent)} of it" if parts else "none of it has been spent"
         return (
             f"A budget of rho = {shown(self.rho)} (zero-concentrated differential privacy) was fixed beforehand, and "
             f"{made}. The noise as drawn may differ from the ideal by a statistical distance of {shown(self.eta)}. "
@@ -190,12 +190,12 @@ class PrivacyStatement:
         )
 
     def delta_terms(self) -> tuple[tuple[str, Fraction], ...]:
-        """The terms that delta consists of; the last one is what the others leave."""
+        """The terms of delta; the last one is what the others leave."""
         weight = 1 + exp_up(self.epsilon)
         others = (
-            ("for the noise as drawn, which may be so far from the ideal", weight * self.allowance.eta),
-            ("for pseudorandom in place of random functions", weight * self.allowance.nu),
-            ("for checks of what holders bring that may err", self.allowance.soundness),
+            ("for the distance of the noise as drawn from the ideal", weight * self.allowance.eta),
+            ("for using pseudorandom in place of random functions", weight * self.allowance.nu),
+            ("for checks of holders' inputs, which may err", self.allowance.soundness),
         )
         return (*others, ("from rho", self.delta - sum(value for _, value in others)))
 

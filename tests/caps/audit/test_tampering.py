@@ -190,21 +190,21 @@ LINES: list[tuple[str, Callable[[list[TranscriptStep]], list[TranscriptStep]], s
     (
         "wrong order",
         lambda all_: [*all_[:3], all_[4], all_[3], *all_[5:]],
-        "line 4 must be of step 3, and is of step 4",
+        "line 4 must be step 3, but is step 4",
     ),
-    ("dropped", lambda all_: all_[:5] + all_[6:], "line 6 must be of step 5, and is of step 6"),
-    ("repeated", lambda all_: all_[:5] + all_[4:], "line 6 must be of step 5, and is of step 4"),
-    ("cut off", lambda all_: all_[:-1], "due is round"),
-    ("nothing", lambda _: [], "due is compute"),
+    ("dropped", lambda all_: all_[:5] + all_[6:], "line 6 must be step 5, but is step 6"),
+    ("repeated", lambda all_: all_[:5] + all_[4:], "line 6 must be step 5, but is step 4"),
+    ("cut off", lambda all_: all_[:-1], "due now: round"),
+    ("nothing", lambda _: [], "due now: compute"),
     (
         "signatures of two servers exchanged",
         lambda all_: [*all_[:5], swapped(all_[5]), *all_[6:]],
-        "step 5: the answer does not bear the signature of S1 and S2",
+        "step 5: the answer lacks a valid signature of S1 and S2",
     ),
     (
         "the answer to another request",
         lambda all_: [*all_[:2], all_[2].model_copy(update={"request": all_[1].request}), *all_[3:]],
-        "step 2: the servers answered to another request",
+        "step 2: the servers answered another request",
     ),
 ]
 
@@ -286,7 +286,7 @@ def test_servers_that_agree_on_another_run_are_found_out(
 def test_answers_of_another_run_are_found(study: tuple[Manifest, Keys], steps: Steps, tmp_path: Path) -> None:
     """Signed by all, attested by all: but not the answers of the run that is attested."""
     found = failures(example_release(*study, transcript=transcript_of(*study, steps, "f" * 32)), tmp_path)
-    assert found == {"answers": "step 0: the answer is of another run"}
+    assert found == {"answers": "step 0: the answer belongs to another run"}
 
 
 def test_answers_that_were_not_attested_are_found(
@@ -310,7 +310,7 @@ def test_another_number_of_steps_than_attested_is_found(
     certificate = Certificate(**dict(release.certificate) | {"attestations": (signed, *others)})
     found = failures(ExampleRelease(certificate, release.files), tmp_path)
     assert set(found) == {"agreement", "transcript"}
-    assert f"has {document.steps - 1} steps, and S1 attests {document.steps}" in found["transcript"]
+    assert f"has {document.steps - 1} steps, but S1 attests {document.steps}" in found["transcript"]
 
 
 def test_a_run_that_stopped_early_is_not_a_whole_one(
@@ -318,7 +318,7 @@ def test_a_run_that_stopped_early_is_not_a_whole_one(
 ) -> None:
     found = failures(example_release(*study, transcript=transcript_of(*study, steps[:-1])), tmp_path)
     assert set(found) == {"steps", "charges"}
-    assert f"after {len(steps) - 1} steps the run has not ended: due is round" in found["steps"]
+    assert f"after {len(steps) - 1} steps the run has not ended; due now: round" in found["steps"]
 
 
 def test_a_statement_of_another_sum_is_found(study: tuple[Manifest, Keys], tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_measurements_that_do_not_follow_are_found(
             assert f"{tmp_path / MEASUREMENTS}: step {step}: " in found["measurements"], place
     for listed, words in (
         (document["measurements"][:-1], "is missing"),
-        ([*document["measurements"], document["measurements"][0]], "a measurement more"),
+        ([*document["measurements"], document["measurements"][0]], "more measurements than"),
     ):
         content = canonical.dump({**document, "measurements": listed})
         assert words in failures(published(release, study[1], MEASUREMENTS, content), tmp_path)["measurements"]
@@ -359,7 +359,7 @@ def test_measurements_that_do_not_follow_are_found(
 
 def test_a_charge_waits_for_the_answer_before(study: tuple[Manifest, Keys], steps: Steps) -> None:
     account = Account(study[0])
-    with pytest.raises(DomainError, match="no step waits"):
+    with pytest.raises(DomainError, match="no step is waiting"):
         account.answered(0)
     account.charge(account.check(Compute()))
     assert not account.ended

@@ -151,7 +151,7 @@ def test_a_token_file_that_is_not_there_is_said(service, tmp_path):
 def test_a_problem_goes_to_stderr_and_stdout_stays_empty(service):
     words = caps("study", "status", "00" * 32, *service.options, expect=Exit.NOT_FOUND)
     assert words.stdout == ""
-    assert "There is no such thing here" in words.stderr
+    assert "Not found" in words.stderr
     document = caps("study", "status", "00" * 32, *service.options, "--json", expect=Exit.NOT_FOUND)
     assert document.stdout == ""
     found = json.loads(document.stderr)

@@ -121,7 +121,7 @@ def test_no_answer(error, sent, timed_out, what):
     ("cause", "what"),
     [
         (NotTheParty("the other end is not S1"), "cannot be reached: the other end is not S1"),
-        (ssl.SSLCertVerificationError("no"), "is not trusted: its certificate is not one of the authority's"),
+        (ssl.SSLCertVerificationError("no"), "is not trusted: its certificate is not valid for the authority"),
     ],
 )
 def test_a_stranger_at_the_address_is_named_as_such(cause, what):

@@ -251,7 +251,7 @@ def test_views_say_what_is_covered_and_what_is_not() -> None:
     assert f"up to {shuffle.dummies:,} dummies" in shuffle.views[1]
     assert all(leak in tags.views[1] for leak in tags.leaks)
     assert "NOT differentially private" in tags.views[1]
-    assert "against S1 with a holder nothing hides" in tags.views[1]
+    assert "against S1 together with a holder, nothing hides" in tags.views[1]
 
 
 def test_a_certificate_that_conceals_what_is_not_covered_fails() -> None:
@@ -261,8 +261,8 @@ def test_a_certificate_that_conceals_what_is_not_covered_fails() -> None:
     honest = honest_walk(manifest)[0].statement()
     said = {
         "sound": honest,
-        "conceals an assumption": replace(honest, assumptions=honest.assumptions[:-1]),
-        "does not say what of each party's view": replace(honest, views=honest.views[:1]),
+        "omits an assumption": replace(honest, assumptions=honest.assumptions[:-1]),
+        "does not say correctly what the guarantee covers": replace(honest, views=honest.views[:1]),
         "delta is not divided as": replace(honest, allowance=replace(honest.allowance, soundness=F(0))),
     }
     for reason, statement in said.items():

@@ -51,7 +51,7 @@ def test_an_altered_document_is_refused() -> None:
 def test_another_signer_is_refused() -> None:
     manifest, keys = example_manifest()
     signed = approvals_of(manifest, keys)[0]
-    with pytest.raises(SignatureRefused, match="another than S2"):
+    with pytest.raises(SignatureRefused, match="another signer than S2"):
         signed.verify(manifest.servers[1])
     posing = Signed[Approval](document=signed.document, signer="S2", signature=signed.signature)
     with pytest.raises(SignatureRefused):

@@ -186,7 +186,7 @@ def test_what_is_refused_is_not_written(begun: Record, database: Engine, study, 
         write(begun, 3, finer)
     with pytest.raises(DomainError):
         write(begun, 4, due)
-    with pytest.raises(NotDue, match="compute was asked for"):
+    with pytest.raises(NotDue, match="step compute is not due"):
         write(begun, 3, Compute())
     assert Ledger(database).verify() == count
     assert len(begun.steps) == 3
