@@ -23,6 +23,7 @@ check: $(READY) ## lint, types, import contracts, generated docs up to date
 	@$(BIN)/python -m services.mpc_server.protocol_docs --check docs/protocols.md
 	@$(BIN)/python -m caps.cli.reference --check docs/cli.md
 	@$(BIN)/python -m deploy.proto --check proto/
+	@$(BIN)/python -m deploy.architecture --check docs/architecture.md
 	@$(BIN)/python -m deploy.images.requirements --check
 
 test: check ## everything CI runs: check, then the tests
@@ -46,10 +47,11 @@ bench: $(READY) ## measure everything, for hours, and write docs/benchmarks.md; 
 	done
 	@$(BIN)/python -m bench report
 
-docs: $(READY) ## write what is generated from the code: docs/protocols.md, docs/cli.md, proto/
+docs: $(READY) ## write what is generated from the code: docs/protocols.md, docs/cli.md, proto/, the map in docs/architecture.md
 	@$(BIN)/python -m services.mpc_server.protocol_docs docs/protocols.md
 	@$(BIN)/python -m caps.cli.reference docs/cli.md
 	@$(BIN)/python -m deploy.proto proto/
+	@$(BIN)/python -m deploy.architecture docs/architecture.md
 
 lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
 	@$(BIN)/pip install -q uv
