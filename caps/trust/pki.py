@@ -33,7 +33,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from caps.basics.files import write_private
 from caps.errors import DomainError
 
-PIN_BYTES = 32
 _ROLE = re.compile(r"[a-z][a-z-]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

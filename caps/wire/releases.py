@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from caps.basics.document import Document, Hex32
 from caps.wire.documents import Index, RunId
@@ -67,6 +67,13 @@ class Quality(Document):
     marginals: tuple[Fit, ...]
 
 
+class ReportedAlgorithm(Document):
+    """The algorithm, with all its parameters, those left to their defaults included."""
+
+    name: str
+    parameters: dict[str, int | bool | None]
+
+
 class Software(Document):
     """The software that made the release."""
 
@@ -81,7 +88,7 @@ class Report(Document):
     title: str
     study: Hex32
     run: RunId
-    algorithm: dict[str, Any]
+    algorithm: ReportedAlgorithm
     rows: int
     estimated_total: float
     rounds: int

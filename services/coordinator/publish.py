@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import asdict
 from math import pi, sqrt
 from pathlib import Path
 from threading import Lock
@@ -43,6 +44,7 @@ from caps.wire.releases import (
     NoisyMarginal,
     Quality,
     Report,
+    ReportedAlgorithm,
     ReportedPrivacy,
     Software,
 )
@@ -197,7 +199,7 @@ def make_report(manifest: Manifest, attested: Attested, rows: int, measurements:
         title=manifest.title,
         study=manifest.study_id,
         run=attested.attestations[0].document.run,
-        algorithm=manifest.program.to_json(),
+        algorithm=ReportedAlgorithm(name=manifest.program.name, parameters=asdict(manifest.program)),
         rows=rows,
         estimated_total=outcome.model.total,
         rounds=outcome.rounds,
@@ -245,7 +247,7 @@ def markdown(report: Report) -> str:
     lines = [
         f"# {report.title}",
         "",
-        f"{report.rows:,} synthetic rows by {report.algorithm['name']}, study `{report.study}`, run `{report.run}`.",
+        f"{report.rows:,} synthetic rows by {report.algorithm.name}, study `{report.study}`, run `{report.run}`.",
         "",
         "## Privacy",
         "",

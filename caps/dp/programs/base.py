@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from itertools import combinations
 from math import gcd
@@ -13,7 +13,7 @@ from typing import ClassVar, TypeVar, get_type_hints
 from caps.data.domain import Clique, Domain, Workload
 from caps.dp.bounds import MOST_COUNTED
 from caps.dp.privacy.neighbouring import Neighbouring, Relation
-from caps.dp.privacy.rational import positive, read_count, read_object, read_text
+from caps.dp.privacy.rational import positive, read_count
 from caps.dp.privacy.schedule import Schedule
 from caps.errors import DomainError, LocalError
 
@@ -121,10 +121,6 @@ class Program(ABC):
         """Noise values for each marginal measured after a selection; None means as many as it has cells."""
         return None
 
-    def to_json(self) -> dict[str, object]:
-        """Returns an object for canonical JSON."""
-        return {"name": self.name, "parameters": asdict(self)}
-
 
 P = TypeVar("P", bound=Program)
 _C = TypeVar("_C", bound=type[Program])
@@ -153,11 +149,6 @@ def program(name: str, parameters: Mapping[str, object] | None = None) -> Progra
     return chosen(_REGISTRY, name, parameters)
 
 
-def program_from_json(value: object) -> Program:
-    """The inverse of `Program.to_json`."""
-    return program(*read_choice(value))
-
-
 def chosen(registry: Mapping[str, type[P]], name: str, parameters: Mapping[str, object] | None) -> P:
     """The registry's entry of this name. Raises DomainError if the name or a parameter is unknown."""
     cls = registry.get(name)
@@ -167,12 +158,3 @@ def chosen(registry: Mapping[str, type[P]], name: str, parameters: Mapping[str, 
     for unknown in sorted(set(parameters or {}) - set(known)):
         raise DomainError(f"{name} has no parameter {unknown!r}; it takes {', '.join(known) or 'none'}")
     return replace(cls(), **(parameters or {}))
-
-
-def read_choice(value: object) -> tuple[str, Mapping[str, object]]:
-    """Name and parameters from a JSON object."""
-    members = read_object(value, ("name", "parameters"))
-    parameters = members["parameters"]
-    if not isinstance(parameters, dict):
-        raise DomainError("parameters must be an object")
-    return read_text(members["name"]), parameters

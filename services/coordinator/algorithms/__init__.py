@@ -14,7 +14,6 @@ from services.coordinator.algorithms.base import (
     Progress,
     Stage,
     algorithm,
-    algorithm_from_json,
     names,
 )
 
@@ -28,7 +27,6 @@ __all__ = [
     "Stage",
     "Task",
     "algorithm",
-    "algorithm_from_json",
     "all_pairs",
     "names",
 ]

@@ -24,7 +24,7 @@ from caps.dp.bounds import UNIT_BITS
 from caps.dp.oracle import Measurement, Oracle, Selection, rounded_estimate
 from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.dp.privacy.schedule import Role, Schedule, Step, step_name
-from caps.dp.programs.base import Program, Task, chosen, read_choice, registered
+from caps.dp.programs.base import Program, Task, chosen, registered
 from caps.errors import DomainError, LocalError
 from caps.wire.coordinator import RunProgress
 from services.coordinator.estimation import Estimator, Floats, Measured, Model
@@ -304,8 +304,3 @@ def names() -> tuple[str, ...]:
 def algorithm(name: str, parameters: Mapping[str, object] | None = None) -> Algorithm:
     """The algorithm of that name. Raises DomainError if it, or a parameter, is unknown."""
     return chosen(_REGISTRY, name, parameters)
-
-
-def algorithm_from_json(value: object) -> Algorithm:
-    """The inverse of `Algorithm.to_json`."""
-    return algorithm(*read_choice(value))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pkgutil
 import re
 from fractions import Fraction as F
@@ -32,7 +31,7 @@ from caps.dp.privacy import (
 )
 from caps.dp.programs.base import MAX_POOLED
 from caps.errors import DomainError, LocalError
-from services.coordinator.algorithms import Stage, Task, algorithm, algorithm_from_json, all_pairs, names
+from services.coordinator.algorithms import Stage, Task, algorithm, all_pairs, names
 from services.coordinator.algorithms.aim import Aim
 from services.coordinator.algorithms.base import Algorithm, Walk, magnitude, register
 from services.coordinator.algorithms.gaussian import FixedGaussian
@@ -100,13 +99,8 @@ def test_parameters_of_a_wrong_kind_are_refused(bad: dict) -> None:
         algorithm("aim", bad)
 
 
-def test_algorithms_survive_json() -> None:
-    chosen = algorithm("mwem", {"rounds": 7, "pooled": False})
-    assert chosen == Mwem(rounds=7, pooled=False)
-    assert algorithm_from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
-    for bad in ({"name": "aim"}, {"name": "aim", "parameters": []}, {"name": 3, "parameters": {}}, []):
-        with pytest.raises(DomainError):
-            algorithm_from_json(bad)
+def test_an_algorithm_has_the_parameters_chosen() -> None:
+    assert algorithm("mwem", {"rounds": 7, "pooled": False}) == Mwem(rounds=7, pooled=False)
 
 
 def test_a_name_is_taken_once() -> None:
@@ -128,12 +122,11 @@ def test_an_algorithm_without_a_program_that_servers_know_is_refused() -> None:
     assert names() == programs.names()
 
 
-def test_programs_are_named_once_and_survive_json() -> None:
+def test_programs_are_named_once_and_are_no_algorithms() -> None:
     with pytest.raises(LocalError, match="two programs"):
         programs.base.register(type("Other", (programs.base.registered("aim"),), {}))
     for name in programs.names():
         chosen = programs.program(name)
-        assert chosen == programs.program_from_json(algorithm(name).to_json())
         assert not isinstance(chosen, Algorithm)
         with pytest.raises(DomainError, match=f"{name} has no parameter 'epsilon'"):
             programs.program(name, {"epsilon": 1})
