@@ -1,4 +1,4 @@
-"""Private record alignment: which rows of different tables belong to the same person, without a common row order.
+"""Private record alignment: which rows of different tables belong to one person, without a common order or identifier.
 
 No table may repeat an identifier, which is checked. Tables are shuffled, identifiers are encrypted under a key that
 nobody knows, and the ciphertexts are opened and compared in the clear (Mohassel, Rindal and Rosulek 2020). Equal tags
