@@ -171,7 +171,7 @@ def test_an_answer_is_written_once(begun: Record, study: tuple[Manifest, Keys], 
     before = begun.steps[1]
     answer(begun, keys, 1, transcript[0][1])
     assert begun.steps[1] == before
-    with pytest.raises(LocalError, match="given another answer"):
+    with pytest.raises(LocalError, match="given a different answer"):
         answer(begun, keys, 1, tuple(x + 1 for x in transcript[0][1]))
 
 
