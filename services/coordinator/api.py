@@ -65,7 +65,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _parsed(body: bytes) -> object:
-    """Read by our own parser: it refuses what two readers could understand differently."""
+    """The body as read by our own parser, which refuses what two readers could understand differently."""
     try:
         return canonical.parse(body)
     except DomainError as error:
@@ -73,7 +73,7 @@ def _parsed(body: bytes) -> object:
 
 
 def make_router(store: Store, studies: Studies, runs: Runs, publisher: Publisher) -> APIRouter:
-    """All routes but those every service has."""
+    """All routes except those that every service has."""
     router = APIRouter()
     study_routes(router, store, studies)
     run_routes(router, store, runs)
@@ -119,7 +119,7 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
         responses={200: {"model": StudyView, "description": "Known already"}},
     )
     def propose(body: Annotated[bytes, Depends(_body)], response: Response) -> StudyView:
-        """Propose a study: a manifest. It is sent to the servers, and what they say is kept."""
+        """Propose a study by its manifest, which is sent to the servers; their verdicts are kept."""
         manifest, new = studies.propose(_parsed(body))
         response.status_code = 201 if new else 200
         response.headers["Location"] = f"/v1/studies/{manifest.study_id}"
@@ -132,7 +132,7 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
 
     @router.get("/v1/studies/{study}", dependencies=[Depends(_READERS)])
     def get_study(study: StudyId) -> StudyView:
-        """A study: its state, approvals and who is missing."""
+        """A study: its state, its approvals, and which are missing."""
         return view(study)
 
     @router.get(
@@ -145,7 +145,7 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
 
     @router.post("/v1/studies/{study}/refresh", dependencies=[Depends(_OPERATOR)])
     def refresh(study: StudyId) -> StudyView:
-        """Ask the servers that have not approved again."""
+        """Ask again the servers that have not approved."""
         studies.refresh(study)
         return view(study)
 
@@ -200,7 +200,7 @@ def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
 
     @router.post("/v1/studies/{study}/runs", status_code=202, dependencies=[Depends(_OPERATOR)])
     def start(study: StudyId, response: Response, body: StartBody | None = None) -> RunView:
-        """Seal the inputs and start a run; while one goes on, that one."""
+        """Seal the inputs and start a run. While a run is going, returns that one."""
         run, _ = runs.start(study, body.holders if body is not None else None)
         response.headers["Location"] = f"/v1/runs/{run.run}"
         return view(run)
@@ -215,14 +215,14 @@ def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
         dependencies=[Depends(_ANALYSTS)],
         response_class=Response,
         response_model=None,
-        responses={200: {"content": {media.EVENTS: {}}}, 204: {"description": "All was told and the run has ended"}},
+        responses={200: {"content": {media.EVENTS: {}}}, 204: {"description": "The run has ended; no events follow"}},
     )
     def events(run: RunId, last_event_id: Annotated[str | None, Header()] = None) -> Response:
         """The run as Server-Sent Events: `state` and `progress`. Ends with the run."""
         record = runs.run(run)
         number = last_event_id or "0"
         if not number.isascii() or not number.isdigit() or len(number) > 9:
-            raise Problem(Kind.MALFORMED, "Last-Event-ID is not a number of an event")
+            raise Problem(Kind.MALFORMED, "Last-Event-ID must be the number of an event")
         if record.state in ENDED and not any(is_last(event) for event in store.events(run, after=int(number))):
             return Response(status_code=204)  # tells a browser not to connect again
         return StreamingResponse(
@@ -291,7 +291,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
         """A file with values that the servers opened, if the study publishes them."""
         found = publisher.release(release)
         if not found.certificate.manifest.publication.measurements:
-            raise Problem(Kind.FORBIDDEN, "the study's manifest keeps the measurements unpublished", release=release)
+            raise Problem(Kind.FORBIDDEN, "the study's manifest forbids publishing the measurements", release=release)
         return content.send(request, publisher.file(release, name), found.files[name], media_type=media_type)
 
     @router.get("/v1/releases", dependencies=[Depends(_ANALYSTS)])
@@ -349,7 +349,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
     def sample_data(
         release: RunId, sample: RunId, request: Request, form: Annotated[str | None, Query(alias="format")] = None
     ) -> Response:
-        """The rows of a sample, as those of the release."""
+        """The rows of a sample, in the same formats as the release's."""
         found = publisher.sample(release, sample)
         return rows(request, form, f"sample-{sample[:12]}", found.files, partial(publisher.sample_file, sample))
 
@@ -383,7 +383,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
 
     @router.get("/v1/releases/{release}/certificate", dependencies=[Depends(_ANALYSTS)], response_model=Certificate)
     def certificate(release: RunId, request: Request) -> Response:
-        """What `caps verify` checks without asking anybody; canonical JSON."""
+        """The certificate that `caps verify` checks offline, in canonical JSON."""
         text = canonical.dump(publisher.release(release).certificate.to_json())
         return content.send(request, text, _entry(text), media_type=media.JSON)
 
@@ -395,7 +395,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
         responses={200: {"content": {media.NDJSON: {}}}},
     )
     def transcript(release: RunId, request: Request) -> Response:
-        """Every request, with the answer that the servers signed: `caps verify` computes the charges again from it."""
+        """Every request with the answer that the servers signed. `caps verify` recomputes the charges from it."""
         return opened(release, TRANSCRIPT, request, media.NDJSON)
 
 

@@ -1,5 +1,5 @@
-"""Content with a digest over HTTP: validators, ranges and Repr-Digest (RFC 9110 and 9530). Written out here, for
-Starlette's own file response has another ETag, reads ranges by rules of its own, and answers errors in plain text."""
+"""Content with a digest over HTTP: validators, ranges and Repr-Digest (RFC 9110 and 9530). Written out here because
+Starlette's own file response has a different ETag, reads ranges by its own rules, and answers errors in plain text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def send(
     filename: str | None = None,
     varies: bool = False,
 ) -> Response:
-    """A representation: whole, a part of it, or nothing if the client has it already."""
+    """The response: the whole content, a part of it, or nothing if the client already has it."""
     etag = f'"{entry.sha256}"'
     headers = {
         "ETag": etag,
@@ -57,7 +57,7 @@ def send(
 
 
 def wanted_part(header: str | None, size: int) -> tuple[int, int] | None:
-    """First byte and end of a single range; None, for the whole, if it is no such. Raises Problem if it is beyond."""
+    """First byte and end of a single range; None, meaning all, for any other header. Raises Problem if it is beyond."""
     match = _RANGE.fullmatch(header.replace(" ", "")) if header is not None else None
     if match is None or match.group(1) == match.group(2) == "":
         return None
@@ -68,7 +68,7 @@ def wanted_part(header: str | None, size: int) -> tuple[int, int] | None:
     end = min(size, int(last) + 1) if first and last else size
     if begin >= end:
         headers = {"Content-Range": f"bytes */{size}"}
-        raise Problem(Kind.RANGE_NOT_SATISFIABLE, f"there are {size} bytes", headers=headers)
+        raise Problem(Kind.RANGE_NOT_SATISFIABLE, f"the range begins after the last of {size} bytes", headers=headers)
     return begin, end
 
 
@@ -85,6 +85,6 @@ def _read(path: Path, begin: int, end: int) -> Iterator[bytes]:
         while begin < end:
             chunk = file.read(min(_CHUNK, end - begin))
             if not chunk:
-                raise OSError("the file is shorter than recorded")
+                raise OSError(f"{path.name} is shorter than recorded")
             begin += len(chunk)
             yield chunk

@@ -1,4 +1,4 @@
-"""What algorithms and estimators say to each other: measurements go in, a model comes out.
+"""The interface between algorithms and estimators: measurements go in, a model comes out.
 
 The loops (`services.coordinator.algorithms`) see only this much of `services.coordinator.generate`, which they never
 import; so a loop runs with any estimator.
@@ -20,7 +20,7 @@ from caps.errors import DomainError
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 Where: TypeAlias = Mapping[str, int | Iterable[int]]
-"""Attributes that are fixed to a code, or to be among some."""
+"""Attributes with the code, or the set of codes, that each is restricted to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +35,9 @@ class Measured:
         values = np.ascontiguousarray(self.values, np.float64).ravel()
         object.__setattr__(self, "values", values)
         if not np.isfinite(values).all():
-            raise DomainError("a measured count is not a number")
+            raise DomainError("a measured count is not a finite number")
         if not (np.isfinite(self.sigma) and self.sigma > 0):
-            raise DomainError(f"noise has a positive standard deviation, not {self.sigma}")
+            raise DomainError(f"the standard deviation of noise must be positive, not {self.sigma}")
 
 
 class Model(Protocol):
@@ -59,12 +59,12 @@ class Model(Protocol):
         """The expected counts of any clique, in the shape domain.shape(clique)."""
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> list[Floats]:
-        """The same of many cliques, which share the work."""
+        """The expected counts of many cliques, which share the work."""
 
     def sample(
         self, rows: int | None = None, *, seed: int | str | bytes | None = None, where: Where | None = None
     ) -> Codes:
-        """Synthetic rows: as many as the model stands for, unless told; only such as agree with `where`."""
+        """Synthetic rows, as many as the model stands for unless given; only rows that agree with `where`."""
 
     def save(self, path: str | PathLike[str]) -> None:
         """Store the model in a file that `generate.load_model` reads."""
@@ -76,14 +76,14 @@ class Estimator(Protocol):
     def fit(
         self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: Model | None = None
     ) -> Model:
-        """The least-squares fit; of all such, the one of greatest entropy. `warm_start` only saves time."""
+        """The least-squares fit; among several, the one with the greatest entropy. `warm_start` only saves time."""
 
     def smoothed(self, model: Model, measurements: Sequence[Measured]) -> Model:
-        """The most probable model after these measurements if one of independent columns, like `model`'s, is before.
+        """The most probable model given these measurements and a prior of independent columns like `model`'s.
 
         A fit reproduces what it was given, noise and all. Where noise is large, what it says about a cell is closer to
-        the truth once it is drawn to what the columns alone would say; where it is small, this changes nothing.
+        the truth once it is pulled towards what the columns alone say; where noise is small, this changes nothing.
         """
 
     def model_bytes(self, cliques: Iterable[Clique]) -> int:
-        """Memory of the model of these cliques: 8 bytes a cell of its junction tree. Nothing is fitted."""
+        """Memory of a model of these cliques: 8 bytes per cell of its junction tree. Nothing is fitted."""

@@ -14,9 +14,9 @@ from services.coordinator.states import ENDED
 from services.coordinator.store import Event, Store
 
 LOOK_EVERY = 0.5
-"""Seconds until the store is looked at though nobody said that it changed, for the sake of `stopping`."""
+"""Seconds after which to look at the store even without a notification, so that `stopping` is noticed."""
 HEARTBEAT_EVERY = 15.0
-"""A comment, so that proxies do not take a quiet run for a dead connection."""
+"""A comment, sent so that proxies do not mistake a quiet run for a dead connection."""
 
 
 def encoded(event: Event) -> bytes:
@@ -39,7 +39,7 @@ async def stream(
     look_every: float = LOOK_EVERY,
     heartbeat_every: float = HEARTBEAT_EVERY,
 ) -> AsyncIterator[bytes]:
-    """What happened after event number `after` and what happens from now on, to the run's end."""
+    """All events after number `after`, past and future, until the run ends."""
     yield b"retry: 2000\n\n"
     with store.written.listening() as written:
         told = monotonic()

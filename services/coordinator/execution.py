@@ -1,8 +1,8 @@
-"""One run, from the seal to the attestations: what the servers are asked, and what is believed of their answers.
+"""One run, from the seal to the attestations: what the servers are asked, and how their answers are checked.
 
-A request is written down before it is sent, and with it the answers that led to it. After a crash the loop is run
-again: recorded steps are answered from the record, or by the servers as before, models are fitted again, and the loop
-must ask the very same questions.
+A request is recorded before it is sent, together with the answers that led to it. After a crash the loop is run again:
+recorded steps are answered from the record, or by the servers as before; models are fitted again; and the loop must ask
+exactly the same questions.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from services.coordinator.states import RunEvent, State
 from services.coordinator.store import News, Run, Store
 
 PATIENCE = Backoff(first=0.5, longest=30.0)
-"""Between attempts to reach a party that is out of reach, without end."""
+"""Pauses between attempts to reach a party that is out of reach, which go on without end."""
 _OWN_WORDS = frozenset({"server", "ledger", "at"})
 _FOLLOWED = frozenset({Stage.SELECT, Stage.GENERATE})
-"""Stages after which the next request is at hand, and takes the news of them along. After others, a fit may be long."""
+"""Stages that the next request follows at once, taking their news along. After the others, a fit may take long."""
 T = TypeVar("T")
 
 log = logging.getLogger("caps.coordinator")
 
 
 class RunFailed(CapsError):
-    """The run cannot go on, ever; `party` is to blame, if anybody is."""
+    """The run can never go on. `party` is to blame, if anybody is."""
 
     def __init__(self, what: str, party: str | None = None) -> None:
         super().__init__(what)
@@ -60,12 +60,12 @@ class RunFailed(CapsError):
 
 
 class Stopped(Exception):
-    """The service ends; the run goes on when it starts again."""
+    """The service is stopping; the run goes on when it starts again."""
 
 
 @dataclass(frozen=True)
 class Attested:
-    """A run that has ended: what came out, and the servers' word on it."""
+    """A run that has ended: its outcome, and the servers' attestations."""
 
     outcome: Outcome
     transcript: str
@@ -74,7 +74,7 @@ class Attested:
 
 
 class Execution:
-    """Takes one run through its steps. Not for two threads at once."""
+    """Takes one run through its steps. Not thread-safe."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Execution:
         estimator = create_estimator("kernel", task.domain)
         try:
             outcome = algorithm(choice.name, choice.parameters).run(task, oracle, estimator, self._report)
-        except RunFailed:  # what shows why is kept
+        except RunFailed:  # keep the record that shows why
             self._write_down()
             raise
         self._write_down()
@@ -118,7 +118,7 @@ class Execution:
         return Attested(outcome, oracle.transcript, tuple(attestations), statement)
 
     def patiently(self, attempt: Callable[[], T]) -> T:
-        """Attempt until every party that is needed is there. In between, the run waits and says for whom."""
+        """Try until every party that is needed is there. Between attempts the run waits, and says for which party."""
         retries, said = self._patience.begin(), None
         while True:
             if self._stop.is_set():
@@ -146,7 +146,7 @@ class Execution:
             self._store.change_state(self._run.run, RunEvent.PROCEED)
 
     def pause(self, seconds: float) -> None:
-        """Raises Stopped if the service ends meanwhile."""
+        """Sleep. Raises Stopped if the service stops in the meantime."""
         if self._stop.wait(seconds):
             raise Stopped
 
@@ -159,11 +159,11 @@ class Execution:
         agree(seals, "seal", apart_from=frozenset({"server", "at"}))
         for seal in seals:
             if seal.document.server != seal.signer or seal.document.study != study:
-                raise Misbehaved(seal.signer, "sealed something else than this study")
+                raise Misbehaved(seal.signer, "sealed something other than this study")
         seal = seals[0].document
         expected = inputs_digest(study, request.contributions)
         if seal.inputs != expected or sorted(seal.contributions) != sorted(request.contributions):
-            raise RunFailed("the servers have sealed other contributions than those asked for")
+            raise RunFailed("the servers have sealed contributions other than those they were asked to seal")
         self._store.seal(self._run.run, seal.inputs, seal.contributions)
         return seal.inputs, seal.contributions
 
@@ -176,7 +176,7 @@ class Execution:
         self._replies(f"/v1/runs/{self._run.run}", self._request_run)
 
     def obtain(self, step: int, digest: str, body: Mapping[str, Any]) -> list[Signed[Answer]]:
-        """What all servers answer alike."""
+        """The servers' answers to a step, which must agree."""
         path, again = f"/v1/runs/{self._run.run}/steps/{step}", False
 
         def attempt() -> list[Signed[Answer]]:
@@ -190,21 +190,21 @@ class Execution:
         agree(answers, f"answer to step {step}")
         said = answers[0].document
         if (said.study, said.run, said.step) != (self._manifest.study_id, self._run.run, step):
-            raise RunFailed(f"the servers answered to something else than step {step} of this run")
+            raise RunFailed(f"the servers answered something other than step {step} of this run")
         if said.request != digest:
-            raise RunFailed(f"the servers answered to another request than that of step {step}")
+            raise RunFailed(f"the servers answered a different request than the one sent for step {step}")
         return answers
 
     def step(self, step: int, request: StepRequest, digest: str) -> Answer:
-        """The answer to a step: recorded if it is, else asked for. Raises RunFailed if another request is recorded."""
+        """The answer to a step, recorded or asked for now. Raises RunFailed if a different request is recorded."""
         record, body = self._steps.get(step), request_to_json(request)
         if record is None:
             self._store.add_step(self._run.run, step, body, digest, self._news)
             self._news = News()
         elif record.digest != digest:
             raise RunFailed(
-                f"repeated after a restart, step {step} asks for something else than recorded: the software, or the "
-                "machine it runs on, has changed"
+                f"step {step}, repeated after a restart, differs from the recorded one: the software, or the machine "
+                "it runs on, has changed"
             )
         elif record.answers:
             return record.answers[0].document
@@ -219,13 +219,13 @@ class Execution:
         return answers[0].document
 
     def refused(self, contributions: list[str]) -> RunFailed:
-        """Inputs that the servers found invalid. They must not vanish silently: the study agreed on all of them."""
+        """The error for inputs that servers found invalid. They must not vanish silently: the study agreed on all."""
         names = ", ".join(self._run.contributions[one] for one in contributions)
-        return RunFailed(f"the servers found that the contribution of {names} is not valid", names)
+        return RunFailed(f"the servers found the contribution of {names} invalid", names)
 
     def _report(self, progress: Progress) -> None:
         self._reported += 1
-        if self._reported > self._told:  # the rest was told before a restart
+        if self._reported > self._told:  # the others were reported before a restart
             self._news.progress.append(progress.view().model_dump(mode="json", exclude={"at"}))
             if progress.stage not in _FOLLOWED:
                 self._write_down()
@@ -255,10 +255,10 @@ class Execution:
         found = said.to_json()
         for name, value in expected.items():
             if (sorted(found[name]) if isinstance(value, list) else found[name]) != value:
-                raise RunFailed(f"the servers attest to other {name} than the coordinator's")
+                raise RunFailed(f"the servers' attestations differ from the coordinator's record: {name}")
         for attestation in attestations:
             if attestation.document.server != attestation.signer:
-                raise Misbehaved(attestation.signer, "attests in another's name")
+                raise Misbehaved(attestation.signer, "attests in another server's name")
         _statement(self._manifest, said)
         self._store.add_attestations(self._run.run, attestations)
         return attestations
@@ -267,7 +267,7 @@ class Execution:
         return [signed(document, reply) for reply in self._replies(path, body)]
 
     def _replies(self, path: str, body: object) -> list[Any]:
-        """What all three servers say to the same PUT, as soon as none is still computing."""
+        """All three servers' replies to the same PUT, once none is still computing."""
         while True:
             replies = self._servers.ask_all(self._manifest, "PUT", path, body)
             pauses = [reply.pending for reply in replies if reply.pending is not None]
@@ -277,7 +277,7 @@ class Execution:
 
 
 class ServersOracle:
-    """The servers, as the loop sees them. Steps are numbered in the order they are asked, COMPUTE ANSWERS is 0."""
+    """The servers as the loop sees them. Steps are numbered in the order they are asked; COMPUTE ANSWERS is 0."""
 
     def __init__(self, execution: Execution, layout: Layout, sealed: tuple[str, ...], inputs: str) -> None:
         self.layout = layout
@@ -287,10 +287,10 @@ class ServersOracle:
         self._sealed = sealed
 
     def answers(self) -> None:
-        """As Oracle.answers. Raises RunFailed if the servers refused a contribution."""
+        """See `Oracle.answers`. Raises RunFailed if the servers refused a contribution."""
         value = self._ask(Compute()).value
         if not isinstance(value, tuple) or len(value) != len(self._sealed) or not {0, 1}.issuperset(value):
-            raise RunFailed("the servers do not say of each contribution whether it is valid")
+            raise RunFailed("the servers do not say for every contribution whether it is valid")
         refused = [one for one, valid in zip(self._sealed, value, strict=True) if not valid]
         if refused:
             raise self._execution.refused(refused)
@@ -299,7 +299,7 @@ class ServersOracle:
         """As Oracle.select."""
         value = self._ask(selection).value
         if isinstance(value, tuple) or not 0 <= value < len(selection.candidates):
-            raise RunFailed(f"the servers selected no candidate in {selection.step}")
+            raise RunFailed(f"the servers selected none of the candidates in {selection.step}")
         return value
 
     def measure(self, measurement: Measurement) -> Integers:
@@ -318,14 +318,14 @@ class ServersOracle:
 
 
 def _statement(manifest: Manifest, attestation: Attestation) -> PrivacyStatement:
-    """What the servers say was spent, which must keep within the manifest."""
+    """The servers' statement of what was spent, which must stay within the manifest's budget."""
     try:
         statement = PrivacyStatement.from_json(canonical.dump(attestation.statement))
     except DomainError as error:
         raise RunFailed(f"the servers' privacy statement does not hold: {error}") from None
     privacy = manifest.privacy
     if statement.epsilon > privacy.exact_epsilon or statement.delta > privacy.exact_delta:
-        raise RunFailed("the servers state a greater privacy loss than the study's")
+        raise RunFailed("the servers state a greater privacy loss than the study allows")
     if statement.neighbouring != manifest.neighbouring or statement.certified != manifest.algorithm.certified:
-        raise RunFailed("the servers' privacy statement is about another kind of privacy than the study's")
+        raise RunFailed("the servers' privacy statement is about a different kind of privacy than the study's")
     return statement

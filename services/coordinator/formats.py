@@ -28,7 +28,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its name in `?format=`, media type, and ending of files."""
+    """A format: its name in `?format=`, its media type, and how it is written."""
 
     name: str
     media_type: str
@@ -54,7 +54,7 @@ def _ndjson(frame: pl.DataFrame, path: Path) -> None:
 
 CSV = f"{media.CSV}; charset=utf-8; header=present"
 FORMATS: tuple[Format, ...] = (
-    Format("csv", CSV, None),  # written by the schema, which knows how owners spell values
+    Format("csv", CSV, None),  # written by the schema, which knows how owners write values
     Format("parquet", media.PARQUET, _parquet),
     Format("arrow", media.ARROW, _arrow),
     Format("ndjson", media.NDJSON, _ndjson),
@@ -63,7 +63,7 @@ FORMATS: tuple[Format, ...] = (
 
 
 def write_all(schema: Schema, codes: Codes, seed: str, folder: Path) -> None:
-    """The rows in every format. Numbers are drawn within their bins: by the seed, so that all formats hold the same."""
+    """Write the rows in every format. Numbers are drawn within their bins from the seed: the same in all formats."""
     schema.write_csv(codes, folder / "data.csv", uniform=Uniform(_VALUES_LABEL + seed).floats)
     frame = schema.frame(codes, uniform=Uniform(_VALUES_LABEL + seed).floats)
     for form in FORMATS:
@@ -91,12 +91,12 @@ def entries(folder: Path) -> dict[str, FileEntry]:
 
 
 def digest_of_bytes(text: bytes) -> str:
-    """SHA-256 of a text, in hexadecimal."""
+    """SHA-256 of some bytes, in hexadecimal."""
     return sha256(text).hexdigest()
 
 
 def by_name(name: str) -> Format:
-    """The format that `?format=` names. Raises Problem."""
+    """The format that `?format=` names. Raises Problem if there is none."""
     for form in FORMATS:
         if form.name == name:
             return form
@@ -104,13 +104,13 @@ def by_name(name: str) -> Format:
 
 
 def negotiated(accept: str | None) -> Format:
-    """The format that an Accept header likes best (RFC 9110, 12.5.1); the first if it does not care. Raises Problem."""
+    """The format that an Accept header prefers (RFC 9110, 12.5.1); the first if it has none. Raises Problem."""
     types = [form.media_type for form in FORMATS]
     return FORMATS[types.index(preferred(accept, types))]
 
 
 def preferred(accept: str | None, types: Sequence[str]) -> str:
-    """The media type that an Accept header likes best; the first among equals. Raises Problem if it likes none."""
+    """The media type that an Accept header prefers; the first among equals. Raises Problem if it accepts none."""
     if accept is None or not accept.strip():
         return types[0]
     ranges = dict(_ranges(accept))
@@ -135,7 +135,7 @@ def _ranges(accept: str) -> Iterator[tuple[str, float]]:
 
 
 def _quality(media_type: str, ranges: Mapping[str, float]) -> float:
-    """Of the most specific range that matches."""
+    """The quality that the most specific matching range gives a media type."""
     plain = media_type.partition(";")[0]
     for candidate in (plain, f"{plain.partition('/')[0]}/*", "*/*"):
         if candidate in ranges:
@@ -144,4 +144,6 @@ def _quality(media_type: str, ranges: Mapping[str, float]) -> float:
 
 
 def _unacceptable(available: list[str]) -> Problem:
-    return Problem(Kind.NOT_ACCEPTABLE, f"choose one of {', '.join(available)}", available=available)
+    return Problem(
+        Kind.NOT_ACCEPTABLE, f"this format is not available; choose one of {', '.join(available)}", available=available
+    )

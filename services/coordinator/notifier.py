@@ -1,4 +1,4 @@
-"""Wakes those who wait for something to be written, in whichever thread and loop they are."""
+"""Wakes whoever waits for something to be written, in any thread and event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Notifier:
         self._listeners: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def notify(self) -> None:
-        """Set the events of all who listen."""
+        """Set the events of all listeners."""
         with self._lock:
             listeners = list(self._listeners)
         for loop, heard in listeners:
@@ -25,7 +25,7 @@ class Notifier:
 
     @contextmanager
     def listening(self) -> Iterator[asyncio.Event]:
-        """An event that is set at every notification. Clear it before looking, and nothing is missed."""
+        """An event that is set at every notification. Clear it before looking, so that nothing is missed."""
         listener = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
             self._listeners.add(listener)

@@ -6,8 +6,8 @@
     releases/<run>/measurements.json   what the servers measured, with error bars
     releases/<run>/report.json         privacy and quality
 
-All of it follows from the answers and the seed, so a crash on the way repeats the same release. Nothing here has seen
-the data: quality is what the model makes of the noisy answers.
+All of it follows from the answers and the seed, so after a crash the same release is made again. Nothing here has seen
+the data: quality is judged by how the model compares with the noisy answers.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Publisher:
 
     @property
     def name(self) -> str:
-        """Whom to name if a release cannot be written."""
+        """The party to name if a release cannot be written."""
         return self._site.name
 
     def publish(self, run: str, attested: Attested) -> None:
-        """Publish a run that the servers attested. Nothing is to be seen of it until all is on disk."""
+        """Publish a run that the servers have attested. Nothing of it is visible until all of it is on disk."""
         record = self._fixed(run)
         assert record.seed is not None
         assert record.published_at is not None
@@ -119,11 +119,11 @@ class Publisher:
             self._store.begin_publishing(run, secrets.token_hex(32))
             record = self._store.run(run)
         if record is None:
-            raise LocalError("there is no such run")
+            raise LocalError(f"there is no run {run} here")
         return record
 
     def _write_transcript(self, manifest: Manifest, run: str, path: Path) -> list[NoisyMarginal]:
-        """Write the steps down, one at a time, for requests may be large. Returns what was measured in them."""
+        """Write the steps one at a time, because requests may be large. Returns the measurements in them."""
         measured = []
         with path.open("wb") as file:
             for step in self._store.steps(run):
@@ -136,10 +136,10 @@ class Publisher:
         return measured
 
     def release(self, release: str) -> Release:
-        """Raises Problem if it is not published."""
+        """A release. Raises Problem if it is not published."""
         found = self._store.release(release)
         if found is None:
-            raise Problem(Kind.NOT_FOUND, "there is no such release here", release=release)
+            raise Problem(Kind.NOT_FOUND, "this coordinator has published no such release", release=release)
         return found
 
     def file(self, release: str, name: str) -> Path:
@@ -151,14 +151,14 @@ class Publisher:
         return self._samples / sample / name
 
     def sample(self, release: str, sample: str) -> Sample:
-        """Raises Problem if there is none."""
+        """A sample of a release. Raises Problem if there is no such sample."""
         for found in self._store.samples(self.release(release).release):
             if found.sample == sample:
                 return found
-        raise Problem(Kind.NOT_FOUND, "there is no such sample of this release", release=release)
+        raise Problem(Kind.NOT_FOUND, "this release has no such sample", release=release)
 
     def resample(self, release: str, rows: int | None, seed: str | None) -> tuple[Sample, bool]:
-        """Further rows of a release's model; whether they are new. The same rows and seed give the same table."""
+        """Further rows from a release's model, and whether they are new. The same rows and seed give the same table."""
         found = self.release(release)
         manifest = found.certificate.manifest
         if not manifest.publication.resamples:
@@ -185,7 +185,7 @@ class Publisher:
 
 
 def write_rows(schema: Schema, model: Model, rows: int, seed: str, folder: Path) -> None:
-    """Draw rows and write them: a function of the model and the seed alone."""
+    """Draw rows and write them. They depend on the model and the seed alone."""
     write_all(schema, model.sample(rows, seed=bytes.fromhex(seed)), seed, folder)
 
 

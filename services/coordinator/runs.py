@@ -1,4 +1,4 @@
-"""Runs: starting them, taking them up again after a restart, and telling how far they are. One thread for each."""
+"""Runs: starting them, resuming them after a restart, and reporting how far they are. One thread for each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger("caps.coordinator")
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run is. `percent` is of the privacy budget, which every algorithm spends to the end."""
+    """How far a run is. `percent` is the part of the privacy budget spent, all of which every algorithm spends."""
 
     percent: float
     round: int | None
@@ -71,11 +71,11 @@ class Runs:
 
     @property
     def stopping(self) -> bool:
-        """Whether the service is about to end."""
+        """Whether the service is stopping."""
         return self._stop.is_set()
 
     def open(self) -> None:
-        """Take up unfinished runs, and keep asking servers that have not judged a study yet."""
+        """Resume unfinished runs, and keep asking servers that have not judged a study yet."""
         for run in self._store.runs():
             if run.state not in ENDED:
                 self._spawn(run.run)
@@ -83,22 +83,22 @@ class Runs:
         self._attendant.start()
 
     def close(self) -> None:
-        """Stop at the next step boundary. Whatever is under way goes on after the next start."""
+        """Stop at the next step boundary. Unfinished runs go on after the next start."""
         self._stop.set()
         threads = [*self._threads.values(), *([self._attendant] if self._attendant else [])]
         for thread in threads:
             thread.join(10)
 
     def start(self, study: str, holders: tuple[str, ...] | None = None) -> tuple[Run, bool]:
-        """Begin a run on what all servers hold, or only what these holders gave; whether it is new. Raises Problem."""
+        """Begin a run on what all servers hold, or only what these holders gave. Also returns whether it is new."""
         with self._lock:
             earlier = self._store.runs(study)
             if earlier and earlier[-1].state not in ENDED:
                 return earlier[-1], False
             if any(run.state is State.RELEASED for run in earlier):
-                raise Problem(Kind.CONFLICT, "the study is released; its budget is agreed for one release", study=study)
+                raise Problem(Kind.CONFLICT, "the study is already released; its budget covers one", study=study)
             sealed = next((run for run in reversed(earlier) if run.inputs is not None), None)
-            if sealed is not None:  # inputs are final: another attempt is on the same
+            if sealed is not None:  # inputs are final: another attempt uses the same
                 contributions, request = dict(sealed.contributions), sealed.seal_request
             else:
                 contributions, request = self._gathered(study, holders)
@@ -110,14 +110,14 @@ class Runs:
         return begun, True
 
     def run(self, run: str) -> Run:
-        """Raises Problem if there is no such run."""
+        """A run. Raises Problem if there is no such run."""
         found = self._store.run(run)
         if found is None:
-            raise Problem(Kind.NOT_FOUND, "there is no such run here", run=run)
+            raise Problem(Kind.NOT_FOUND, "this coordinator has no such run", run=run)
         return found
 
     def position(self, run: str) -> Position:
-        """How far a run is, from what it reported."""
+        """How far a run is, according to its reports."""
         told = [event.body for event in self._store.events(run) if event.kind == "progress"]
         measured = tuple(tuple(one["clique"]) for one in told if one["stage"] in _MEASURED)
         sizes = [one["model_bytes"] for one in told if one["model_bytes"] is not None]
@@ -132,7 +132,7 @@ class Runs:
         )
 
     def figures(self) -> Iterator[Reading]:
-        """For the operator: runs by state, whom they wait for, how far they are."""
+        """For the operator: runs by state, which parties they wait for, and how far they are."""
         found = self._store.runs()
         states = Counter(run.state for run in found)
         yield Reading("caps_studies", len(self._store.studies()), ("known",))
@@ -145,7 +145,7 @@ class Runs:
                 yield Reading("caps_run_steps", self._store.answered(run.run), (run.run,))
 
     def perform(self, run: str) -> None:
-        """Take a run to its end, in this thread. Raises Stopped if the service ends first."""
+        """Take a run to its end, in this thread. Raises Stopped if the service stops first."""
         record = self.run(run)
         if record.state in ENDED:
             return
@@ -176,12 +176,12 @@ class Runs:
             self._fail(run, error.what, error.party)
         except CapsError as error:
             self._fail(run, str(error), None)
-        except Exception as error:  # noqa: BLE001  a run that cannot go on must say so, and where; never with a value
-            if self.stopping:  # connections are being closed under its hands
+        except Exception as error:  # noqa: BLE001  a run that cannot go on must say so, and where, but quote no value
+            if self.stopping:  # its connections are being closed
                 raise Stopped from None
             where = logs.frames(error)
             log.error(json.dumps({"run": run, "error": type(error).__name__, "where": where}))
-            self._fail(run, f"an unforeseen {type(error).__name__}; the log says where", None)
+            self._fail(run, f"unexpected {type(error).__name__}; the coordinator's log says where", None)
 
     def _publish(self, run: str, attested: Attested) -> None:
         try:
@@ -226,7 +226,7 @@ class Runs:
         self._abandon(self.run(run))
 
     def _abandon(self, run: Run) -> None:
-        """Let the servers give back what a failed run did not charge. One that is away is told before the next run."""
+        """Have the servers give back what a failed run did not charge. One out of reach is told before the next run."""
         manifest = self._studies.manifest(run.study)
         for reply in self._servers.ask_each(manifest, "DELETE", f"/v1/runs/{run.run}"):
             if isinstance(reply, ServerError):
@@ -249,7 +249,7 @@ class Runs:
             logs.say(log, "stopped")
 
     def _attend(self) -> None:
-        """Servers that were out of reach, or whose operators had not decided, are asked again."""
+        """Ask servers again that were out of reach or whose operators had not decided."""
         pause = _ATTEND_EVERY
         while not self._stop.wait(pause):
             pause = _ATTEND_EVERY

@@ -1,9 +1,9 @@
-"""Calls to the three servers. What goes wrong has a party to blame:
+"""Calls to the three servers. Every error names the party to blame:
 
 ServerError          `.party` names who is to blame
 +-- Unavailable      out of reach, or waiting for another that is: the same call may succeed later
 +-- ServerRefused    said no, and will say so again; `.problem` is what it sent
-+-- Misbehaved       an answer that is malformed, wrongly signed, or contradicts that of the others
++-- Misbehaved       an answer that is malformed, wrongly signed, or contradicts the others
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from caps.trust.signing import SignatureRefused
 from caps.wire import Signable, Signed, media
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 5.0
-"""Seconds between questions for what a server is computing (202)."""
+"""Seconds between requests for what a server is still computing (202)."""
 
 Connect = Callable[[Server], httpx.Client]
 D = TypeVar("D", bound=Signable)
 
 
 class ServerError(CapsError):
-    """A server is to blame, or another party by its word."""
+    """A server is to blame, or another party that a server blames."""
 
     def __init__(self, party: str, what: str) -> None:
         super().__init__(f"{party}: {what}")
@@ -44,9 +44,9 @@ class ServerError(CapsError):
 
 
 class Unavailable(ServerError):
-    """Try again later. `direct` if this was seen here, and not told by a server about another.
+    """Try again later. `direct` if this was seen here, rather than reported by one server about another.
 
-    retry_after: seconds that the server wants to be left alone for, if it said so.
+    retry_after: how many seconds the server asked us to wait, if it did.
     """
 
     def __init__(self, party: str, what: str, *, direct: bool = True, retry_after: float | None = None) -> None:
@@ -69,7 +69,7 @@ class Misbehaved(ServerError):
 
 @dataclass(frozen=True)
 class Reply:
-    """A server's answer; `pending` (202) if it is not there yet, with the seconds after which to ask again."""
+    """A server's answer. `pending`: if it is not ready yet (202), the seconds after which to ask again."""
 
     server: Server
     body: Any
@@ -80,14 +80,14 @@ class Reply:
 class Servers:
     """Keeps a connection to each server, and asks all three at once.
 
-    `stamp` changes when the own certificate is renewed: calls from then on are made with the new one.
+    `stamp` changes when our own certificate is renewed: calls from then on are made with the new one.
     """
 
     def __init__(self, connect: Connect, *, stamp: Callable[[], object] = lambda: None) -> None:
         self._connect = connect
         self._stamp = stamp
         self._clients: dict[tuple[str, str, str], tuple[object, httpx.Client]] = {}
-        self._retired: list[httpx.Client] = []  # perhaps in use yet
+        self._retired: list[httpx.Client] = []  # perhaps still in use
         self._lock = Lock()
         self._threads = ThreadPoolExecutor(24, thread_name_prefix="servers")
 
@@ -109,7 +109,7 @@ class Servers:
             response = calls.send(http, server.name, method, path, content=content, headers=headers)
         except ClientError as error:
             raise _failure(error) from None
-        except OSError as error:  # the own certificate, perhaps being renewed at this moment
+        except OSError as error:  # our own certificate, perhaps being renewed at this moment
             raise Unavailable(server.name, f"cannot be called ({type(error).__name__})") from None
         pending = _pending(response) if response.status_code == 202 else None
         return Reply(server, _parsed(server, response), response.status_code == 201, pending)
@@ -130,7 +130,7 @@ class Servers:
         return list(self._threads.map(lambda context, server: context.run(one, server), contexts, manifest.servers))
 
     def ask_all(self, manifest: Manifest, method: str, path: str, body: object = None) -> list[Reply]:
-        """The same, where all are needed. Raises the worst error: a refusal counts for more than a silence."""
+        """The same, if all answers are needed. Raises the worst error: a refusal outweighs silence."""
         results = self.ask_each(manifest, method, path, body)
         errors = [result for result in results if isinstance(result, ServerError)]
         if errors:
@@ -149,29 +149,29 @@ class Servers:
 
 
 def signed(document: type[D], reply: Reply) -> Signed[D]:
-    """What a reply holds, if its server signed it. Raises Misbehaved."""
+    """The document in a reply, which its server must have signed. Raises Misbehaved."""
     try:
         found: Signed[D] = Signed[document].model_validate(reply.body)  # type: ignore[valid-type]
         found.verify(reply.server)
     except ValidationError:
-        raise Misbehaved(reply.server.name, f"sent something else than a signed {document.kind}") from None
+        raise Misbehaved(reply.server.name, f"sent something other than a signed {document.kind}") from None
     except SignatureRefused as error:
         raise Misbehaved(reply.server.name, str(error)) from None
     return found
 
 
 def agree(documents: Sequence[Signed[D]], what: str, *, apart_from: frozenset[str] = frozenset()) -> None:
-    """Raises Misbehaved, which names those who differ, unless all documents say the same."""
+    """Raise Misbehaved, naming the servers that differ, unless all documents say the same."""
     said = [canonical.dump(_without(signed.document, apart_from)) for signed in documents]
     if len(set(said)) == 1:
         return
     commonest = max(said, key=said.count)
     names = [signed.signer for signed, text in zip(documents, said, strict=True)]
     if said.count(commonest) == 1:
-        raise Misbehaved(", ".join(names), f"each reports another {what}")
+        raise Misbehaved(", ".join(names), f"each reports a different {what}")
     odd = [name for name, text in zip(names, said, strict=True) if text != commonest]
     others = [name for name in names if name not in odd]
-    raise Misbehaved(", ".join(odd), f"reports another {what} than {' and '.join(others)}")
+    raise Misbehaved(", ".join(odd), f"reports a different {what} than {' and '.join(others)}")
 
 
 def _without(document: BaseModel, names: frozenset[str]) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def _parsed(server: Server, response: httpx.Response) -> Any:
     try:
         return json.loads(response.content) if response.content else None
     except ValueError:
-        raise Misbehaved(server.name, "sent something else than JSON") from None
+        raise Misbehaved(server.name, "sent something other than JSON") from None
 
 
 def _failure(error: ClientError) -> ServerError:

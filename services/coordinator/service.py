@@ -29,7 +29,7 @@ DESCRIPTION = "Takes a study from its manifest to a release. Sees opened, noisy 
 
 @dataclass(frozen=True)
 class Coordinator:
-    """The parts; `open` takes up what a restart interrupted."""
+    """The coordinator's parts. `open` resumes what a restart interrupted."""
 
     site: Site
     store: Store
@@ -52,7 +52,7 @@ class Coordinator:
         return cls(site, store, servers, studies, publisher, runs)
 
     def close(self) -> None:
-        """Stop runs at a step boundary, then the connections."""
+        """Stop runs at a step boundary, then close the connections."""
         self.runs.close()
         self.servers.close()
 

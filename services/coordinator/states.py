@@ -1,4 +1,4 @@
-"""What a run, a server's word on a study, and a study itself can be, and what leads from one to the next: no I/O.
+"""The states of a run, of a server's verdict on a study, and of a study, and the transitions between them; no I/O.
 
 A run:
 
@@ -8,16 +8,16 @@ A run:
                           v  |                   v           |
                         waiting <----------------+-----------+
 
-Any run that has not ended can fail. It waits for a party that is out of reach, or for its own disk, and says for whom:
-while the steps go on as well as while the release is written, so a run that waits may be released at once. Nothing but
-`released` and `failed` is an end. A restart takes up every other run and repeats what came before from the record: one
-that was publishing stays so, one that waited proceeds, although it may have waited to publish.
+Any run that has not ended can fail. A run may have to wait for a party that is out of reach, or for its own disk, and
+says which. That can happen both while steps are done and while the release is written, so a waiting run may go straight
+to released. Only `released` and `failed` are final. A restart resumes every other run and repeats what came before from
+the record: a run that was publishing stays so; one that was waiting proceeds, even if it was waiting to publish.
 
-A server's word on a study is pending until it is reached, and waiting while its operator decides. A refusal may be
-taken back, for operators change their policies. An approval stands, whatever the server says when it is asked again:
-it is signed, and others rely on it.
+A server's verdict on a study is pending until the server is reached, and waiting while its operator decides. A refusal
+may be taken back, because operators change their policies. An approval stands, whatever the server says when it is
+asked again: it is signed, and others rely on it.
 
-A study has no state of its own: it follows from what its servers said and from its last run.
+A study has no state of its own: its state follows from its servers' verdicts and from its last run.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ TRANSITIONS: dict[tuple[State, RunEvent], State] = {
     (State.WAITING, RunEvent.RELEASE): State.RELEASED,
     (State.WAITING, RunEvent.FAIL): State.FAILED,
     (State.PUBLISHING, RunEvent.WAIT): State.WAITING,
-    (State.PUBLISHING, RunEvent.PUBLISH): State.PUBLISHING,  # once more, after a restart
+    (State.PUBLISHING, RunEvent.PUBLISH): State.PUBLISHING,  # again, after a restart
     (State.PUBLISHING, RunEvent.RELEASE): State.RELEASED,
     (State.PUBLISHING, RunEvent.FAIL): State.FAILED,
 }
 
 
 def after(state: State, event: RunEvent) -> State:
-    """The state that an event leads to. Raises LocalError where it cannot happen."""
+    """The state that an event leads to. Raises LocalError if the event cannot happen in this state."""
     found = TRANSITIONS.get((state, event))
     if found is None:
         raise LocalError(f"a run that is {state} cannot {event}")
@@ -99,7 +99,7 @@ JUDGEMENTS: dict[tuple[Judged, Answered], Judged] = {
 
 
 class StudyState(StrEnum):
-    """A study in one word."""
+    """The state of a study, in one word."""
 
     PROPOSED = "proposed"
     APPROVED = "approved"
@@ -109,7 +109,7 @@ class StudyState(StrEnum):
 
 
 def study_state(judged: Iterable[Judged], last_run: State | None) -> StudyState:
-    """The study's state, from what its servers made of it and the state of its last run, if there was one."""
+    """The study's state, from its servers' verdicts and the state of its last run, if there was one."""
     match last_run:
         case None:
             approved = all(one is Judged.APPROVED for one in judged)

@@ -29,7 +29,7 @@ log = logging.getLogger("caps.coordinator")
 
 @dataclass(frozen=True)
 class Judgement:
-    """A server's word on a study, or why there is none."""
+    """A server's verdict on a study, or why there is none."""
 
     server: str
     state: Judged
@@ -57,7 +57,7 @@ class Run:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step as recorded; without answers until all servers agreed."""
+    """A step as recorded, without answers until all servers have agreed."""
 
     step: int
     request: Mapping[str, Any]
@@ -67,7 +67,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class News:
-    """What happened in a run and is not written down yet: answers to steps, alike from all servers, and progress."""
+    """What happened in a run and is not recorded yet: progress, and answers to steps on which all servers agree."""
 
     answers: dict[int, Sequence[Signed[Answer]]] = field(default_factory=dict)
     progress: list[Mapping[str, Any]] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Sample:
 
 
 class Store:
-    """Reads and writes the tables. `written` notifies after every write."""
+    """Reads and writes the tables. `written` is notified after every write."""
 
     def __init__(self, engine: Engine, clock: Callable[[], datetime]) -> None:
         self._engine = engine
@@ -126,7 +126,7 @@ class Store:
         self.written = Notifier()
 
     def now(self) -> str:
-        """The time as documents spell it."""
+        """The current time, as written in documents."""
         return instant(self._clock())
 
     @contextmanager
@@ -144,7 +144,7 @@ class Store:
             return connection.execute(statement).mappings().first()
 
     def add_study(self, manifest: Manifest) -> bool:
-        """Keep a manifest. False if it is known."""
+        """Keep a manifest. False if it was known before."""
         row = {
             "study": manifest.study_id,
             "manifest": manifest.canonical_bytes().decode(),
@@ -158,7 +158,7 @@ class Store:
         return added
 
     def studies(self) -> list[str]:
-        """Ids, the oldest first."""
+        """The ids of all studies, the oldest first."""
         order = (tables.studies.c.created_at, tables.studies.c.study)
         return [row["study"] for row in self._all(select(tables.studies.c.study).order_by(*order))]
 
@@ -177,20 +177,20 @@ class Store:
         return "" if row is None else str(row["created_at"])
 
     def add_approval(self, study: str, name: str, approval: Signed[Approval]) -> bool:
-        """Keep an approval, which has been verified. False if this party had approved: the first one stays."""
+        """Keep a verified approval. False if this party had already approved: its first approval stays."""
         row = {"study": study, "role": approval.document.role, "name": name, "approval": _text(approval.to_json())}
         with self._write() as connection:
             return _insert_once(connection, tables.approvals, row)
 
     def approvals(self, study: str) -> dict[tuple[str, str], Signed[Approval]]:
-        """By role and name."""
+        """The approvals of a study, by role and name."""
         rows = self._all(select(tables.approvals).where(tables.approvals.c.study == study))
         return {(row["role"], row["name"]): Signed[Approval].model_validate_json(row["approval"]) for row in rows}
 
     def judge(
         self, study: str, server: str, answer: Answered, reason: str | None = None, objections: Sequence[str] = ()
     ) -> None:
-        """Keep what a server answered; an approval stays as it is."""
+        """Record a server's answer. An approval stays as it is."""
         place = (tables.judgements.c.study == study) & (tables.judgements.c.server == server)
         with self._write() as connection:
             judged = Judged(connection.execute(select(tables.judgements.c.state).where(place)).scalar_one())
@@ -214,7 +214,7 @@ class Store:
         }
 
     def add_run(self, run: str, study: str, contributions: Mapping[str, str], request: SealRequest) -> None:
-        """Write a run down, before any server hears of it."""
+        """Record a run, before any server hears of it."""
         with self._write() as connection:
             number = connection.execute(select(func.coalesce(func.max(tables.runs.c.number), 0) + 1)).scalar_one()
             row = {
@@ -235,14 +235,14 @@ class Store:
         return None if row is None else _run(row)
 
     def runs(self, study: str | None = None) -> list[Run]:
-        """Runs, of one study or all, the oldest first."""
+        """The runs of one study, or all runs, the oldest first."""
         statement = select(tables.runs).order_by(tables.runs.c.number)
         if study is not None:
             statement = statement.where(tables.runs.c.study == study)
         return [_run(row) for row in self._all(statement)]
 
     def change_state(self, run: str, event: RunEvent, *, party: str | None = None, reason: str | None = None) -> None:
-        """Go to the state that an event leads to, and tell of it; nothing is written if all is as it was."""
+        """Enter the state that an event leads to, and record that as an event. Writes nothing if nothing changes."""
         was = self._one(_state_of(run))
         if was is None or _changed(was, event, party, reason) != was:
             with self._write() as connection:
@@ -257,11 +257,11 @@ class Store:
         log.info(json.dumps({"run": run, **new}))
 
     def seal(self, run: str, inputs: str, sealed: Sequence[str]) -> None:
-        """Keep what the servers sealed."""
+        """Record what the servers sealed."""
         self._set(run, {"inputs": inputs, "sealed": json.dumps(list(sealed))})
 
     def begin_publishing(self, run: str, seed: str) -> None:
-        """Fix the seed and the time of the release, so that a crash repeats the same one."""
+        """Fix the seed and the time of the release, so that it is the same when repeated after a crash."""
         self._set(run, {"seed": seed, "published_at": self.now()})
 
     def _set(self, run: str, values: Mapping[str, object]) -> None:
@@ -269,7 +269,7 @@ class Store:
             connection.execute(update(tables.runs).where(tables.runs.c.run == run).values(values))
 
     def steps(self, run: str) -> Iterator[StepRecord]:
-        """All steps begun, in order, each read when it is its turn: together they may be large."""
+        """All steps begun, in order. They are read one by one, because together they may be large."""
         for number in count():
             row = self._one(select(tables.steps).where(tables.steps.c.run == run, tables.steps.c.step == number))
             if row is None:
@@ -283,14 +283,14 @@ class Store:
         return 0 if row is None else int(row["count"])
 
     def add_step(self, run: str, step: int, request: Mapping[str, Any], digest: str, news: News) -> None:
-        """Write a request down, before any server hears of it; and, with it, what happened before."""
+        """Record a request before any server hears of it, together with what happened before."""
         row = {"run": run, "step": step, "request": _text(request), "digest": digest}
         with self._write() as connection:
             self._add_news(connection, run, news)
             connection.execute(insert(tables.steps).values(row))
 
     def add_news(self, run: str, news: News) -> None:
-        """Write down what happened, at once or not at all."""
+        """Record what happened, in one transaction."""
         with self._write() as connection:
             self._add_news(connection, run, news)
 
@@ -303,14 +303,14 @@ class Store:
             self._add_event(connection, run, "progress", progress)
 
     def add_attestations(self, run: str, attestations: Sequence[Signed[Attestation]]) -> None:
-        """Keep the servers' words on a run, all at once."""
+        """Keep the servers' attestations of a run, in one transaction."""
         with self._write() as connection:
             for attestation in attestations:
                 row = {"run": run, "server": attestation.signer, "attestation": _text(attestation.to_json())}
                 connection.execute(insert(tables.attestations).values(row))
 
     def attestations(self, run: str) -> list[Signed[Attestation]]:
-        """In the order of servers; none until there are all."""
+        """The attestations of a run, in the order of the servers; empty until all of them are there."""
         statement = select(tables.attestations).where(tables.attestations.c.run == run)
         rows = self._all(statement.order_by(tables.attestations.c.server))
         return [Signed[Attestation].model_validate_json(row["attestation"]) for row in rows]
@@ -322,13 +322,13 @@ class Store:
         connection.execute(insert(tables.events).values(row))
 
     def events(self, run: str, *, after: int = 0) -> list[Event]:
-        """What happened after the event of that number."""
+        """The events of a run after event number `after`."""
         place = (tables.events.c.run == run) & (tables.events.c.number > after)
         rows = self._all(select(tables.events).where(place).order_by(tables.events.c.number))
         return [Event(row["number"], row["kind"], json.loads(row["body"]), row["at"]) for row in rows]
 
     def add_release(self, run: str, certificate: Certificate, files: Mapping[str, FileEntry]) -> None:
-        """Publish: the release is there and the run has ended, in one transaction."""
+        """Publish: record the release and the end of its run, in one transaction."""
         row = {
             "release": run,
             "certificate": _text(certificate.to_json()),
@@ -345,18 +345,18 @@ class Store:
         return None if row is None else _release(row)
 
     def releases(self) -> list[Release]:
-        """The oldest first."""
+        """All releases, the oldest first."""
         order = (tables.releases.c.created_at, tables.releases.c.release)
         return [_release(row) for row in self._all(select(tables.releases).order_by(*order))]
 
     def add_sample(self, sample: Sample) -> None:
-        """Keep a sample whose files are there."""
+        """Record a sample whose files are complete."""
         row = {name: getattr(sample, name) for name in ("sample", "release", "rows", "seed", "created_at")}
         with self._write() as connection:
             _insert_once(connection, tables.samples, row | {"files": _files_text(sample.files)})
 
     def samples(self, release: str) -> list[Sample]:
-        """Of one release, the oldest first."""
+        """The samples of one release, the oldest first."""
         order = (tables.samples.c.created_at, tables.samples.c.sample)
         rows = self._all(select(tables.samples).where(tables.samples.c.release == release).order_by(*order))
         return [

@@ -25,7 +25,7 @@ _LISTED = TypeAdapter(list[ContributionState])
 
 @dataclass(frozen=True)
 class Part:
-    """What a holder has done: whether it approved, and which servers hold what of it.
+    """What a holder has done: whether it has approved, and which contributions each server holds.
 
     contribution: the one that all three servers hold, if there is one.
     """
@@ -38,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Participation:
-    """Of all holders; `unreached` says why a server's word is missing."""
+    """The parts of all holders. `unreached` says why a server's answer is missing."""
 
     parts: tuple[Part, ...]
     unreached: Mapping[str, str]
@@ -53,12 +53,12 @@ class Studies:
         self._servers = servers
 
     def propose(self, document: object) -> tuple[Manifest, bool]:
-        """Keep a manifest and ask the servers; whether it is new. Raises Problem for one that cannot be served."""
+        """Keep a manifest and ask the servers. Also returns whether it is new. Raises Problem if it is refused."""
         manifest = read_manifest(document)
         if not self._site.is_me(manifest.coordinator):
             raise Problem(
                 Kind.INVALID,
-                "the manifest names another coordinator than this one, or one with other keys",
+                "the manifest names a different coordinator, or this one with different keys",
                 errors=[{"place": "coordinator", "message": f"must be {self._site.name} with its keys"}],
             )
         new = self._store.add_study(manifest)
@@ -66,29 +66,29 @@ class Studies:
         return manifest, new
 
     def manifest(self, study: str) -> Manifest:
-        """Raises Problem if there is no such study."""
+        """The manifest of a study. Raises Problem if there is no such study."""
         manifest = self._store.manifest(study)
         if manifest is None:
-            raise Problem(Kind.NOT_FOUND, "there is no such study here", study=study)
+            raise Problem(Kind.NOT_FOUND, "this coordinator has no such study; propose its manifest first", study=study)
         return manifest
 
     def refresh(self, study: str) -> float:
         """Ask the servers, unless all have approved. Servers that cannot be reached stay pending.
 
-        Returns the longest that one wants to be left alone for, in seconds.
+        Returns the longest wait, in seconds, that a server asked for.
         """
         manifest, before = self.manifest(study), self._store.judgements(study)
         if all(before[server.name].state is Judged.APPROVED for server in manifest.servers):
             return 0.0
         replies = self._servers.ask_each(manifest, "PUT", f"/v1/studies/{study}", manifest.to_json())
         for server, reply in zip(manifest.servers, replies, strict=True):
-            # A server that has approved is asked again only because another is; it can do no more than repeat it.
+            # A server that has approved is asked again only because another is; all it can do is repeat its approval.
             if before[server.name].state is not Judged.APPROVED:
                 self._judge(manifest, server.name, reply)
         return max((reply.retry_after or 0.0 for reply in replies if isinstance(reply, Unavailable)), default=0.0)
 
     def _judge(self, manifest: Manifest, server: str, reply: Reply | ServerError) -> None:
-        """Write down what a server's reply says of a study, and its approval if it is one."""
+        """Record what a server's reply says about a study, and the approval if it is one."""
         study = manifest.study_id
         match reply:
             case ServerRefused():
@@ -102,28 +102,28 @@ class Studies:
             approval = signed(Approval, reply)
             said = approval.document
             if (said.study, said.role) != (study, SERVER) or said.exchange_digest is None:
-                raise Misbehaved(server, "approved something else than this study")
+                raise Misbehaved(server, "approved something other than this study")
         except Misbehaved as error:
             return self._store.judge(study, server, Answered.NO, error.what)
         self._store.add_approval(study, server, approval)
         return self._store.judge(study, server, Answered.YES)
 
     def holder(self, study: str, name: str) -> Holder:
-        """A holder of a study. Raises Problem."""
+        """A study's holder by name. Raises Problem if there is none."""
         try:
             return self.manifest(study).holder(name)
         except DomainError:
-            raise Problem(Kind.NOT_FOUND, "the study has no such holder", study=study) from None
+            raise Problem(Kind.NOT_FOUND, f"the study has no holder {name}", study=study) from None
 
     def approve(self, study: str, holder: Holder, approval: Signed[Approval]) -> bool:
-        """Keep a holder's approval; whether it is new."""
+        """Keep a holder's approval. Returns whether it is new."""
         said = approval.verify(holder)
         if (said.study, said.role) != (study, HOLDER):
-            raise Problem(Kind.INVALID, "this approves something else", study=study)
+            raise Problem(Kind.INVALID, "this approval is for something other than this study", study=study)
         return self._store.add_approval(study, holder.name, approval)
 
     def participation(self, study: str) -> Participation:
-        """Ask the servers what they hold."""
+        """What each holder has done, from what the servers say they hold."""
         manifest, approvals = self.manifest(study), self._store.approvals(study)
         replies = self._servers.ask_each(manifest, "GET", f"/v1/studies/{study}/contributions")
         held: dict[str, dict[str, tuple[str, ...]]] = {holder.name: {} for holder in manifest.holders}
@@ -131,7 +131,9 @@ class Studies:
         for server, reply in zip(manifest.servers, replies, strict=True):
             listed = _contributions(reply) if isinstance(reply, Reply) else None
             if listed is None:
-                unreached[server.name] = reply.what if isinstance(reply, ServerError) else "sent no list"
+                unreached[server.name] = (
+                    reply.what if isinstance(reply, ServerError) else "sent no list of contributions"
+                )
                 continue
             for one in listed:
                 if one.state == "complete" and one.holder in held:
@@ -150,9 +152,9 @@ class Studies:
 
 
 def read_manifest(document: object) -> Manifest:
-    """The manifest of an object of JSON. Raises Problem with the places of errors."""
+    """The manifest in a JSON object. Raises Problem with the place of each error."""
     if not isinstance(document, dict):
-        raise Problem(Kind.INVALID, "a manifest is an object")
+        raise Problem(Kind.INVALID, "a manifest must be a JSON object")
     try:
         return Manifest.from_json(document)
     except ValidationError as error:
@@ -168,7 +170,7 @@ def _sentences(value: object) -> tuple[str, ...]:
 
 
 def _contributions(reply: Reply) -> list[ContributionState] | None:
-    """What a server lists; None if it is no such list."""
+    """The contributions that a server lists; None if its reply is not such a list."""
     try:
         return _LISTED.validate_python(reply.body)
     except ValidationError:

@@ -1,6 +1,6 @@
-"""What the coordinator keeps: every table in one place. All of it is public, or opened and noisy; files hold releases.
+"""All of the coordinator's tables. Everything in them is public, or opened and noisy; releases are files.
 
-Signed documents are text in canonical JSON. What a crash could undo is written before it is acted upon.
+Signed documents are text in canonical JSON. Whatever must survive a crash is written before it is acted upon.
 """
 
 from __future__ import annotations

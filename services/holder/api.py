@@ -1,4 +1,4 @@
-"""The holder's routes. People of its own organisation call them; docs/services.md says who may do what."""
+"""The holder's routes, for people of its own organisation; docs/services.md says who may do what."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _BODY: dict[str, Any] = {
 
 
 def holder_app(service: HolderService) -> FastAPI:
-    """The application; it starts and stops the work in the background."""
+    """The application, which also starts and stops the background work."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -173,12 +173,12 @@ def router(service: HolderService) -> APIRouter:
 
     @routes.put("/{study}/table", dependencies=OWNER, openapi_extra=_BODY)
     async def load(study: Hex32, request: Request) -> TableReport:
-        """The table, as CSV or Parquet. It is checked against the schema, and kept if it is sound."""
+        """Send the table, as CSV or Parquet. It is checked against the schema, and kept if it is valid."""
         return await receive(study, request, service.load)
 
     @routes.get("/{study}/table", dependencies=OWNER)
     def table(study: Hex32) -> TableReport:
-        """What was counted when the table was checked. The counts are exact: for its owner alone."""
+        """What was counted when the table was checked. The counts are exact, for the owner's eyes only."""
         return service.report(study)
 
     @routes.delete("/{study}/table", status_code=204, dependencies=OWNER)
@@ -200,7 +200,7 @@ def router(service: HolderService) -> APIRouter:
         "/{study}/contribution", dependencies=OWNER, responses={202: {"model": ContributionView}}, openapi_extra=_BODY
     )
     async def load_and_contribute(study: Hex32, request: Request, response: Response) -> ContributionView:
-        """The same with the table as body."""
+        """The same, with the table as the request's body."""
         return reply(await receive(study, request, service.load_and_contribute), response)
 
     @routes.get("/{study}/contribution", dependencies=BOTH)
@@ -210,27 +210,27 @@ def router(service: HolderService) -> APIRouter:
 
     @routes.delete("/{study}/contribution", dependencies=OWNER, responses={202: {"model": ContributionView}})
     def withdraw(study: Hex32, response: Response) -> ContributionView:
-        """Withdraw from all servers, which they allow until the study is sealed."""
+        """Withdraw the contribution from all servers. They allow this until the study is sealed."""
         return reply(service.withdraw(study), response)
 
     return routes
 
 
 def media_type_of(request: Request) -> str:
-    """CSV or Parquet, by what the request says. Raises a problem, 415, for anything else."""
+    """CSV or Parquet, as the request's Content-Type says. Raises a problem (415) for anything else."""
     message = Message()
     message["content-type"] = request.headers.get("content-type", "")
     found = message.get_content_type()
     charset = str(message.get_param("charset", "utf-8")).lower()
     if found not in (CSV, PARQUET) or charset not in ("utf-8", "us-ascii"):
-        raise Problem(Kind.UNSUPPORTED, f"a table is {CSV}, in UTF-8, or {PARQUET}")
+        raise Problem(Kind.UNSUPPORTED, f"send the table as {CSV}, in UTF-8, or as {PARQUET}")
     if request.headers.get("content-encoding", "identity") != "identity":
-        raise Problem(Kind.UNSUPPORTED, "a table is sent without a content encoding")
+        raise Problem(Kind.UNSUPPORTED, "send the table without a Content-Encoding")
     return found
 
 
 async def save(request: Request, path: Path) -> str:
-    """Stream a body to a new file; its SHA-256. Raises a problem if it ends early."""
+    """Stream a body to a new file and return its SHA-256. Raises a problem if the body ends early."""
     digest, buffer = sha256(), bytearray()
     with await to_thread.run_sync(_create, path) as file:
         try:
@@ -241,7 +241,7 @@ async def save(request: Request, path: Path) -> str:
                     await to_thread.run_sync(file.write, bytes(buffer))
                     buffer.clear()
         except ClientDisconnect:
-            raise Problem(Kind.MALFORMED, "the body ended before all of it was there") from None
+            raise Problem(Kind.MALFORMED, "the request's body ended early; send the table again") from None
         digest.update(buffer)
         await to_thread.run_sync(_finish, file, bytes(buffer))
     return digest.hexdigest()

@@ -14,9 +14,9 @@ _ROWS = 1 << 16
 
 
 def count_marginals(layout: Layout, codes: npt.NDArray[np.integer]) -> npt.NDArray[np.uint32]:
-    """What `layout.marginals` returns, as words of Z_2^32; fast, and some rows at a time."""
+    """What `layout.marginals` returns, as words of Z_2^32; computed fast, one block of rows at a time."""
     if len(codes) > MOST_COUNTED:
-        raise DomainError("2^32 rows and more cannot be counted in Z_2^32")
+        raise DomainError("the table has 2^32 rows or more, which is too many to count in Z_2^32")
     domain = layout.domain
     counts = np.zeros(layout.cells, np.uint32)
     cliques = [tuple(domain.position(name) for name in clique) for clique in layout.cliques]
@@ -24,7 +24,7 @@ def count_marginals(layout: Layout, codes: npt.NDArray[np.integer]) -> npt.NDArr
     index = np.empty(min(rows, len(codes)), np.int64)
     for start in range(0, len(codes), rows):
         block = domain.check_codes(codes[start : start + rows])
-        # Missing values get a category of their own, which is cut off again: no row has to be picked out.
+        # Missing values get a category of their own, which is dropped afterwards: no row has to be filtered out.
         columns = [np.array(column) for column in block.T]
         extents = list(domain.sizes)
         for position, column in enumerate(columns):

@@ -2,15 +2,14 @@
 
     ids, shuffled -> blinded -> evaluated by each server -> tags -> S1 -> positions
 
-Every row has its turn, those that are only padding as well, so that nothing here tells how many rows a table has; they
-are shuffled, so that nothing tells where in the file a row stands. Each stage is a file that only grows, in batches.
-All blinds follow from one seed: a stage that was cut off goes on with the same bytes, and servers count a repeated
-batch once.
+Every row is sent, padding rows included, so that nothing here reveals how many rows the table has. Rows are shuffled,
+so that nothing reveals where in the file a row is. Each stage is a file that only grows, batch by batch. All blinds are
+derived from one seed: an interrupted stage resumes with the same bytes, and servers count a repeated batch once.
 
     FOLDER/seed, ids, places     the start: ids of all padded rows, and where among them the table's rows are
     FOLDER/blinded, evaluated-*  elements, sent to the servers and returned by each
-    FOLDER/tags                  what S1 gets; `told` says that it did
-    FOLDER/positions             the end; then only ids and places stay, so that the same persons can be brought again
+    FOLDER/tags                  what S1 receives; `told` marks that it has
+    FOLDER/positions             the end; then only ids and places stay, to contribute the same people again
 
 `caps.data.oprf` is imported where it is used: it unpacks a library, which only studies with such a join need.
 """
@@ -44,7 +43,7 @@ from services.holder.sharing import Entropy
 from services.holder.table import Rows
 
 BATCH = 4096
-"""Elements of one request."""
+"""Elements in one request."""
 _SEED, _IDS, _PLACES, _BLINDED, _TAGS, _TOLD, _POSITIONS = (
     "seed",
     "ids",
@@ -57,17 +56,17 @@ _SEED, _IDS, _PLACES, _BLINDED, _TAGS, _TOLD, _POSITIONS = (
 
 
 class Unmatched(Exception):
-    """Some servers did not do what they were asked. `retry_after`: the longest that one wants to be left alone for."""
+    """Some servers did not do what they were asked. `retry_after`: the longest wait that one of them asked for."""
 
     def __init__(self, problems: Mapping[str, PeerProblem]) -> None:
-        super().__init__("the matching did not end")
+        super().__init__("the matching is not finished")
         self.problems: dict[str, dict[str, Any]] = {name: problem.document for name, problem in problems.items()}
         waits = [problem.retry_after for problem in problems.values() if problem.retry_after is not None]
         self.retry_after = max(waits, default=None)
 
     @property
     def retryable(self) -> bool:
-        """Whether going on may help: no server refused for good."""
+        """Whether trying again may help: no server has refused for good."""
         return all(problem["retryable"] for problem in self.problems.values())
 
 
@@ -77,7 +76,7 @@ def joins_by_tags(manifest: Manifest, holder: Holder) -> bool:
 
 
 def begin(holder: Holder, rows: Rows, folder: Path, entropy: Entropy) -> None:
-    """Fix, durably, what is asked for: the ids of all padded rows, in random order, and the seed of their blinds."""
+    """Durably fix what will be asked for: the ids of all padded rows, in random order, and the seed of their blinds."""
     assert holder.capacity is not None
     assert rows.ids is not None
     count, capacity = len(rows.ids), holder.capacity
@@ -93,8 +92,8 @@ def begin(holder: Holder, rows: Rows, folder: Path, entropy: Entropy) -> None:
 
 
 def places(folder: Path, rows: Rows, *, same_table: bool) -> npt.NDArray[np.int64]:
-    """Where among the shuffled ids the rows of a table are. Raises a problem if it has persons that are not there."""
-    if same_table:  # also rows without a key, whose ids are random and others each time
+    """Where the rows of a table are among the shuffled ids. Raises a problem if the table has people who are not."""
+    if same_table:  # this covers rows without a key, whose ids are random and differ each time
         return np.frombuffer((folder / _PLACES).read_bytes(), "<u4").astype(np.int64)
     assert rows.ids is not None
     known, wanted = _words(_ids(folder)), _words(rows.ids)
@@ -102,15 +101,15 @@ def places(folder: Path, rows: Rows, *, same_table: bool) -> npt.NDArray[np.int6
     found = order[np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)]
     if not np.array_equal(known[found], wanted):
         detail = (
-            "positions in this study were asked for another table: only persons of that one can be brought, "
-            "for servers answer one query for each row"
+            "the table has people who were not in the table first matched in this study; servers answer only one query "
+            "for each row, so contribute a table with none but those people"
         )
         raise Problem(Kind.CONFLICT, detail)
     return found.astype(np.int64)
 
 
 def _words(ids: Ids) -> npt.NDArray[np.bytes_]:
-    """As keys that sort; the suffix keeps numpy from dropping zeros at the end."""
+    """The ids as sortable keys. The suffix keeps numpy from dropping trailing zeros."""
     marked = np.concatenate([ids, np.ones((len(ids), 1), np.uint8)], axis=1)
     return np.ascontiguousarray(marked).view(f"S{ID_BYTES + 1}").reshape(-1)
 
@@ -129,11 +128,11 @@ class _Growing:
 
     @property
     def size(self) -> int:
-        """Bytes that are there."""
+        """Bytes written so far."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def missing(self) -> Iterator[tuple[int, int]]:
-        """First item and end of each batch that is not there; a batch that was cut off is not."""
+        """First item and end of each batch that is missing or incomplete."""
         done = self.size // self.item
         if done < self.total:
             done -= done % BATCH
@@ -141,7 +140,7 @@ class _Growing:
             yield first, min(first + BATCH, self.total)
 
     def write(self, first: int, data: bytes) -> None:
-        """A batch, on the disk when this returns, in place of what stood there and behind."""
+        """Write a batch and sync it to disk, replacing whatever was at that place and after it."""
         with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.truncate(first * self.item)
             file.seek(first * self.item)
@@ -157,19 +156,19 @@ class _Growing:
 
 
 class Matcher:
-    """Goes through the stages, as a task of the retry queue; what was done is not done again."""
+    """Goes through the stages as a task of the retry queue. What is done is not repeated."""
 
     def __init__(self, site: Site, retries: RetryQueue) -> None:
         self._site = site
         self._retries = retries
 
     def evaluated(self, folder: Path, server: str) -> int:
-        """Bytes of evaluations that are here from a server."""
+        """Bytes of evaluations received from a server so far."""
         path = folder / f"evaluated-{server}"
         return path.stat().st_size if path.exists() else 0
 
     def positions(self, manifest: Manifest, holder: Holder, folder: Path) -> npt.NDArray[np.int64]:
-        """The position of every shuffled id. Raises Unmatched, to be repeated if that is retryable."""
+        """The position of every shuffled id. Raises Unmatched; call again if that is retryable."""
         assert holder.capacity is not None
         path = folder / _POSITIONS
         if not path.exists():
@@ -205,7 +204,7 @@ class Matcher:
             raise Unmatched(problems)
 
     def _ask(self, study: str, server: Server, folder: Path, blinded: _Growing) -> None:
-        """All evaluations of one server."""
+        """Get all evaluations from one server."""
         evaluated = _Growing(folder / f"evaluated-{server.name}", ELEMENT_BYTES, blinded.total)
         with self._site.calls(server, timeout=LONG_TIMEOUT) as client:
             for first, end in evaluated.missing():
@@ -215,7 +214,7 @@ class Matcher:
                     client, server.name, "POST", f"/v1/studies/{study}/oprf", content=batch, headers=media.BYTES_BODY
                 ).content
                 if len(answer) != len(batch):
-                    raise _wrong(server.name, "evaluated another number of elements than it was asked for")
+                    raise _wrong(server.name, "returned a different number of elements than it was sent")
                 evaluated.write(first, answer)
 
     def _finalise(self, manifest: Manifest, folder: Path, capacity: int) -> None:
@@ -233,12 +232,12 @@ class Matcher:
             except PeerViolation as error:
                 erase(parts[error.party].path)
                 name = names[error.party]
-                problem = _wrong(name, "returned evaluations that are no elements")
+                problem = _wrong(name, "returned evaluations that are not group elements")
                 raise Unmatched({name: problem}) from None
             tags.write(first, found.tobytes())
 
     def _matched(self, manifest: Manifest, folder: Path, capacity: int) -> bytes:
-        """Give S1 the tags, once, and ask for the positions."""
+        """Send S1 the tags, once, and ask for the positions."""
         server, told = manifest.servers[0], folder / _TOLD
         path = f"/v1/studies/{manifest.study_id}"
         try:
@@ -251,9 +250,9 @@ class Matcher:
             positions = np.frombuffer(found[: capacity * POSITION_BYTES], "<u4")
             assert manifest.slots is not None
             if len(found) != capacity * POSITION_BYTES or len(np.unique(positions)) != capacity:
-                raise _wrong(server.name, "gave other positions than one for each row")
+                raise _wrong(server.name, "did not return exactly one position for each row")
             if int(positions.max()) >= manifest.slots:
-                raise _wrong(server.name, "gave positions outside the joint table")
+                raise _wrong(server.name, "returned positions outside the joint table")
         except PeerProblem as problem:
             raise Unmatched({server.name: problem}) from None
         return found

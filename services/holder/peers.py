@@ -1,7 +1,7 @@
-"""Calls to the other parties. What goes wrong ends as a problem document, which can be kept and shown to the owner.
+"""Calls to the other parties. Whatever goes wrong becomes a problem document, which can be kept and shown to the owner.
 
-It is in the other party's words or in the holder's own; `retryable` says whether to ask again, as `caps.client.calls`
-has it.
+It is in the other party's words or in the holder's own. `retryable` says whether to ask again, by the rules of
+`caps.client.calls`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from caps.wire import media
 from caps.wire.problems import Kind
 
 LONG_TIMEOUT = 120.0
-"""Seconds for servers that have work to do before they answer, such as hashing a whole vector."""
+"""Time-out, in seconds, for servers that must work before they answer, such as hashing a whole vector."""
 _MAX_MANIFEST = 8 << 20
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class PeerProblem(Exception):
-    """Another party did not do what it was asked. `retry_after`: seconds that it wants to be left alone for."""
+    """Another party did not do what it was asked. `retry_after`: how many seconds it asked us to wait."""
 
     def __init__(self, document: dict[str, Any], retry_after: float | None = None) -> None:
         super().__init__(document["detail"])
@@ -43,14 +43,14 @@ class PeerProblem(Exception):
 
     @classmethod
     def own(cls, kind: Kind, detail: str, *, party: str, retryable: bool) -> PeerProblem:
-        """In the holder's words."""
+        """A problem in the holder's own words."""
         document = Problem(kind, detail, party=party).document("")
         del document["request_id"]
         return cls(document | {"retryable": retryable})
 
     @classmethod
     def of(cls, error: ClientError) -> PeerProblem:
-        """What a call ended with: in the other party's words if it sent a problem document."""
+        """The problem that a call ended with, in the other party's words if it sent a problem document."""
         party, retryable = error.party, error.retryable
         own = cls.own(Kind.PEER_FAILED, f"{party}: {error.what}", party=party, retryable=retryable)
         words = error.words()
@@ -58,14 +58,14 @@ class PeerProblem(Exception):
         return cls(document, error.retry_after)
 
     def passed_on(self) -> Problem:
-        """The same as the end of a request of the owner."""
+        """The same problem as the answer to an owner's request."""
         kinds = {kind.urn: kind for kind in Kind}
         kind = kinds.get(self.document["type"], Kind.PEER_FAILED)
         return Problem(kind, self.document["detail"], party=self.document["party"], retryable=self.retryable)
 
 
 def ask(client: httpx.Client, party: str, method: str, path: str, **options: Any) -> httpx.Response:
-    """The answer of a party, if it is one of success. Raises PeerProblem."""
+    """A party's successful answer. Raises PeerProblem for any other."""
     try:
         return calls.send(client, party, method, path, **options)
     except ClientError as error:
@@ -73,19 +73,19 @@ def ask(client: httpx.Client, party: str, method: str, path: str, **options: Any
 
 
 def read(model: type[M], response: httpx.Response, party: str) -> M:
-    """The document of an answer. Raises PeerProblem if it is another."""
+    """The document in an answer. Raises PeerProblem if it is not of this model."""
     try:
         return model.model_validate_json(response.content)
     except ValidationError:
-        detail = f"{party} answered with something else than the {model.__name__} asked for"
+        detail = f"{party} answered with something other than the {model.__name__} it was asked for"
         raise PeerProblem.own(Kind.PEER_FAILED, detail, party=party, retryable=False) from None
 
 
 def fetch_manifest(site: Site, url: str, study: str) -> Manifest:
-    """The manifest of a study from its coordinator, of whom only the address is known yet.
+    """Fetch a study's manifest from its coordinator, of which only the address is known so far.
 
-    The authority vouches for the certificate. The manifest is what was asked for if its digest is the study's id, and
-    it must name the very coordinator that gave it. Raises a Problem.
+    The authority vouches for the certificate. The manifest is the right one if its digest is the study's id; it must
+    also name the coordinator that served it. Raises a Problem.
     """
     party = "the coordinator"
     try:
@@ -96,7 +96,7 @@ def fetch_manifest(site: Site, url: str, study: str) -> Manifest:
             connection = response.extensions["network_stream"].get_extra_info("ssl_object")
             machine = machine_of(connection.getpeercert(True))
             if machine is None or machine.role != "coordinator":
-                raise Problem(Kind.INVALID, "the other end is not a coordinator", party=party)
+                raise Problem(Kind.INVALID, "this is the address of another service, not of a coordinator", party=party)
             if not response.is_success:
                 raise calls.problem_of(response, party)
             body = calls.read(response, party, limit=_MAX_MANIFEST)
@@ -104,10 +104,10 @@ def fetch_manifest(site: Site, url: str, study: str) -> Manifest:
         raise PeerProblem.of(error).passed_on() from None
     manifest = _manifest(body)
     if manifest.study_id != study:
-        raise Problem(Kind.INVALID, "the manifest is not that of the study asked for", study=study)
+        raise Problem(Kind.INVALID, "the coordinator sent the manifest of a different study", study=study)
     found = manifest.coordinator
     if (found.name, found.pin, found.url) != (machine.name, machine.pin, url):
-        raise Problem(Kind.INVALID, "the manifest names another coordinator than the one that gave it", study=study)
+        raise Problem(Kind.INVALID, "the manifest names a coordinator other than the one that sent it", study=study)
     return manifest
 
 
@@ -118,11 +118,11 @@ def _manifest(body: bytes) -> Manifest:
             return Manifest.from_json(value)
     except (DomainError, ValidationError):
         pass
-    raise Problem(Kind.INVALID, "the coordinator's answer is not a sound manifest")
+    raise Problem(Kind.INVALID, "the coordinator's answer is not a valid manifest")
 
 
 def send_approval(site: Site, coordinator: Coordinator, study: str, approval: BaseModel) -> None:
-    """Give the coordinator this holder's signature. Raises PeerProblem."""
+    """Send this holder's signed approval to the coordinator. Raises PeerProblem."""
     with site.calls(coordinator, timeout=calls.TIMEOUT) as client:
         path = f"/v1/studies/{study}/approvals/{site.name}"
         ask(client, coordinator.name, "PUT", path, content=approval.model_dump_json().encode(), headers=media.JSON_BODY)

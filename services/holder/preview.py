@@ -1,4 +1,4 @@
-"""The dry run: exactly what would leave the site. It follows from the manifest, whatever the table holds."""
+"""The dry run: exactly what would leave the site. It depends on the manifest only, not on the table's content."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from services.holder.matching import joins_by_tags
 from services.holder.sharing import Secrets, offer, stated
 
 JOINED_BY_TAGS = (
-    "Before that, every server receives one blinded element for each row, padding included: uniformly random, "
-    "whatever the row is. S1 then receives one tag for each: the same for the same person at every holder, and "
-    "computed with all three servers' help."
+    "Before that, every server receives one blinded element for each row, padding included. It is uniformly random, "
+    "whatever the row contains. S1 then receives one tag for each row. A person has the same tag at every holder; "
+    "computing it takes all three servers."
 )
 
 
 def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> Preview:
-    """The dry run of one holder; its offers are made, with blanks for secrets, and measured."""
+    """The dry run of one holder. Its offers are built with blanks in place of secrets, and measured."""
     form = manifest.form_of(holder)
     by_tags = joins_by_tags(manifest, holder)
     asked = (holder.capacity or 0) if by_tags else 0

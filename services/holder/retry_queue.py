@@ -1,4 +1,4 @@
-"""Work in the background that is tried again until it is done, one thread for each task."""
+"""Background work that is retried until it is done, with one thread for each task."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from caps.service import logs
 log = logging.getLogger("caps.holder")
 
 BACKOFF = Backoff(first=0.5, longest=60.0)
-"""Between attempts at a task, without end."""
+"""Pauses between attempts at a task, which go on without end."""
 
 
 class TryLater(Exception):
-    """The task cannot be done at the moment; `asked` is the seconds that the other party wants us to wait, if any."""
+    """The task cannot be done at the moment; `asked` is the seconds that the other party asked us to wait, if any."""
 
     def __init__(self, asked: float | None = None) -> None:
         super().__init__()
@@ -27,11 +27,11 @@ class TryLater(Exception):
 
 
 class Stopped(Exception):
-    """The service ends; the task is taken up again at the next start."""
+    """The service is stopping; the task resumes at the next start."""
 
 
 class RetryQueue:
-    """Tasks by key. What they are about is durable elsewhere: this knows only which ones are under way."""
+    """Tasks by key. Their subject is stored durably elsewhere; the queue knows only which tasks are under way."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RetryQueue:
         put_off: Callable[[Hashable], None] = lambda _: None,
         wait: Callable[[threading.Event, float], object] = threading.Event.wait,
     ) -> None:
-        """`put_off` is told of each attempt that failed; `wait` sleeps until a nudge comes or the seconds are over."""
+        """`put_off` is told of each failed attempt; `wait` sleeps until a nudge comes or the time is up."""
         self._backoff = backoff
         self._put_off = put_off
         self._wait = wait
@@ -50,7 +50,7 @@ class RetryQueue:
         self._stopping = False
 
     def start(self, key: Hashable, work: Callable[[], None]) -> None:
-        """Do this in a thread. A task that is under way ends its pause, and looks once more before it ends."""
+        """Do this in a thread. A task already under way cuts its pause short, and runs once more before it ends."""
         with self._lock:
             if self._stopping:
                 return
@@ -58,19 +58,19 @@ class RetryQueue:
                 self._nudges[key].set()
                 return
             self._nudges[key] = threading.Event()
-            with logs.bound(request_id=logs.request_id() or logs.new_id()):  # of whoever asked for it
+            with logs.bound(request_id=logs.request_id() or logs.new_id()):  # the request id of whoever asked for it
                 target = copy_context().run
             thread = threading.Thread(target=target, args=(self._run, key, work), name=f"task-{key}", daemon=True)
             self._threads[key] = thread
             thread.start()
 
     def check(self) -> None:
-        """Raises Stopped when the service ends; to be called between the parts of long work."""
+        """Raise Stopped if the service is stopping; to be called between the parts of long work."""
         if self._stopping:
             raise Stopped
 
     def wait(self, keys: Iterable[Hashable], seconds: float) -> None:
-        """Until these tasks are done, but not longer."""
+        """Wait until these tasks are done, for at most so many seconds."""
         until = monotonic() + seconds
         for key in keys:
             thread = self._threads.get(key)
@@ -78,7 +78,7 @@ class RetryQueue:
                 thread.join(max(0.0, until - monotonic()))
 
     def stop(self) -> None:
-        """End all tasks where they are."""
+        """Stop all tasks where they are."""
         with self._lock:
             self._stopping = True
             for nudge in self._nudges.values():
@@ -98,11 +98,11 @@ class RetryQueue:
                 self._put_off(key)
                 self._wait(nudge, retries.pause(asked=later.asked))
                 continue
-            except Exception as error:  # noqa: BLE001  says where, never what: its text may quote anything
+            except Exception as error:  # noqa: BLE001  log where, never what: the text may quote data
                 log.error(json.dumps({"task": str(key), "error": type(error).__name__}))
                 self._wait(nudge, self._backoff.longest)
                 continue
-            with self._lock:  # so that no nudge falls between the last look and the end
+            with self._lock:  # so that no nudge is lost between the last run and the end
                 if not nudge.is_set():
                     del self._nudges[key], self._threads[key]
                     return

@@ -3,7 +3,7 @@
     data/state.db                                 records (services.holder.store)
     data/studies/<study>/table-<random>           the table, as the owner sent it
     data/studies/<study>/shares-<random>/         seeds, nonces and component 2, until the servers have signed
-    data/studies/<study>/matching-<random>/       where rows are joined by tags: ids, and their positions
+    data/studies/<study>/matching-<random>/       if rows are joined by tags: ids and their positions
     data/studies/<study>/upload-<random>          a table on its way in
 
 A file counts from the moment a record names it. Files that no record names are erased at the next start.
@@ -47,7 +47,7 @@ _PATIENCE = 10.0
 """Seconds that a withdrawal waits for the servers before it goes on in the background."""
 _APPROVAL, _MATCHING = "approval", "matching"
 _ASKED = {_APPROVAL: "coordinator", _MATCHING: "servers"}
-"""Who is asked by tasks that are not about one server."""
+"""The other party of tasks that do not concern one server."""
 
 Progress = ContributionRecord | MatchingRecord
 
@@ -69,11 +69,11 @@ class HolderService:
         site.metrics.read(self._figures)
         self.matcher = Matcher(site, self._retries)
         self.uploader = Uploader(site, self.store, self._retries, parcel=self._parcel, delivered=self._drop)
-        self._heavy = threading.Lock()  # one table in memory at a time, and nobody erases it meanwhile
+        self._heavy = threading.Lock()  # one table in memory at a time, and nobody erases it in the meantime
         self._limits = Limits(bytes=self.options.max_upload)
 
     def start(self) -> None:
-        """Erase what a crash left behind, and take up what it interrupted."""
+        """Erase what a crash left behind and resume what it interrupted."""
         self._sweep()
         for record in self.store.studies():
             self._tell_coordinator(record)
@@ -82,7 +82,7 @@ class HolderService:
             self._match_soon(record)
 
     def close(self) -> None:
-        """Stop where we are; `start` goes on from there."""
+        """Stop at the current point; `start` resumes from there."""
         self._retries.stop()
         self.store.close()
         os.close(self._alone)
@@ -104,21 +104,21 @@ class HolderService:
             yield Reading("caps_contributions", goals[goal], (goal,))
 
     def know(self, coordinator: str, study: str) -> tuple[StudyRecord, bool]:
-        """Fetch a manifest; the study, and whether it is new here."""
+        """Fetch a manifest. Returns the study and whether it is new here."""
         manifest = peers.fetch_manifest(self.site, coordinator, study)
         self.me(manifest)
         new = self.store.add_study(manifest)
         return self.store.study(study), new
 
     def me(self, manifest: Manifest) -> Holder:
-        """This holder's entry of a manifest. Raises a problem if there is none with its name and keys."""
+        """This holder's entry in a manifest. Raises a problem if no entry has its name and keys."""
         for holder in manifest.holders:
             if self.site.is_me(holder):
                 return holder
-        raise Problem(Kind.INVALID, f"the study has no holder {self.site.name} with this site's keys")
+        raise Problem(Kind.INVALID, f"the study lists no holder {self.site.name} with this site's keys")
 
     def approve(self, study: str) -> StudyRecord:
-        """Sign the study for its owner, and send the signature."""
+        """Sign the study on the owner's behalf and send the signature to the coordinator."""
         approval = Approval(study=study, role="holder", at=self.site.instant())
         record = self.store.approve(study, Signed[Approval].by(approval, self.site.name, self.site.signing_key))
         self._tell_coordinator(record)
@@ -142,34 +142,34 @@ class HolderService:
         self._retries.start((record.study, _APPROVAL), send)
 
     def upload_path(self, study: str) -> Path:
-        """Where a table may be written to. Raises a problem if none may come now."""
+        """Where to write an uploaded table. Raises a problem if the study takes no table now."""
         record = self.store.study(study)
-        if record.state is not State.CONTRIBUTED:  # the same table once more is no conflict
+        if record.state is not State.CONTRIBUTED:  # sending the same table again is not a conflict
             after(record.state, Event.LOAD)
         return private_directory(self._root / study) / f"upload-{secrets.token_hex(8)}"
 
     def load(self, study: str, upload: Path, media_type: str, digest: str) -> TableReport:
-        """Check an uploaded file and keep it as the study's table; it is erased if it is refused."""
+        """Check an uploaded file and keep it as the study's table. A refused file is erased."""
         with self._heavy:
             return self._load(study, upload, media_type, digest)[0]
 
     def load_and_contribute(self, study: str, upload: Path, media_type: str, digest: str) -> Progress:
-        """As `load` and then `contribute`, but the table is read only once."""
+        """`load` followed by `contribute`, with the table read only once."""
         with self._heavy:
             _, rows = self._load(study, upload, media_type, digest)
             record, found = self._contribute(study, rows)
         return self._pursue(record, found)
 
     def _load(self, study: str, upload: Path, media_type: str, digest: str) -> tuple[TableReport, Rows | None]:
-        """The report, and the rows that were read for it: none if the same table is here already."""
+        """The report and the rows that were read for it; no rows if the same table is already here."""
         try:
             record, old = self.store.study(study), self.store.table(study)
             asked = self.store.matching(study)
             if record.state is State.CONTRIBUTED or (asked is not None and asked.wanted):
                 if old is not None and old.digest == digest:
                     return old.report, None
-                what = "was contributed" if record.state is State.CONTRIBUTED else "is being matched"
-                raise Problem(Kind.CONFLICT, f"another table {what}: withdraw it before you load again")
+                what = "has been contributed" if record.state is State.CONTRIBUTED else "is being matched"
+                raise Problem(Kind.CONFLICT, f"another table {what}; withdraw it before loading a new one")
             rows, report = read_table(upload, media_type, record.manifest, self.me(record.manifest), self._limits)
             table = TableRecord(f"table-{secrets.token_hex(8)}", media_type, digest, upload.stat().st_size, report)
             kept = upload.with_name(table.file)
@@ -183,22 +183,22 @@ class HolderService:
             erase(upload)
 
     def report(self, study: str) -> TableReport:
-        """What was counted in the table that is here. Raises a problem if there is none."""
+        """The counts from checking the study's table. Raises a problem if no table is here."""
         self.store.study(study)
         table = self.store.table(study)
         if table is None:
-            raise Problem(Kind.NOT_FOUND, "no table of this study is here")
+            raise Problem(Kind.NOT_FOUND, "no table is loaded for this study")
         return table.report
 
     def erase_table(self, study: str) -> None:
-        """Erase the table here. A contribution made of it stays; the record goes first, so none names a lost file.
+        """Erase the table here; a contribution made from it stays. The record goes first: none names a lost file.
 
-        Hashed ids of its rows go as well, if it was joined by tags.
+        If the rows were joined by tags, their hashed ids are erased as well.
         """
         with self._heavy:
             asked = self.store.matching(study)
             if asked is not None and asked.wanted:
-                raise Problem(Kind.CONFLICT, "the table is being matched: withdraw it before you erase it")
+                raise Problem(Kind.CONFLICT, "the table is being matched; withdraw it before erasing it")
             table = self.store.forget_table(study)
             if table is not None:
                 erase(self._root / study / table.file)
@@ -212,18 +212,18 @@ class HolderService:
         return preview(self.site, manifest, self.me(manifest), loaded=self.store.table(study) is not None)
 
     def contribute(self, study: str) -> Progress:
-        """Share the table and push it, after a matching if rows are joined by tags; go on with that if it was begun."""
+        """Share the table and push it; if rows are joined by tags, match them first. Resumes what was already begun."""
         with self._heavy:
             record, found = self._contribute(study, None)
         return self._pursue(record, found)
 
     def _contribute(self, study: str, rows: Rows | None) -> tuple[StudyRecord, Progress]:
-        """Write down what is to be pursued. `rows`, of the study's table, spare reading it again."""
+        """Record what is to be done. `rows`, if given, are those of the study's table, which is then not read again."""
         record, found = self.store.study(study), self.store.contribution(study)
         if record.state is State.CONTRIBUTED:
             assert found is not None
             if found.goal is Goal.WITHDRAWING:
-                raise Problem(Kind.CONFLICT, "the contribution is being withdrawn")
+                raise Problem(Kind.CONFLICT, "the contribution is being withdrawn; contribute again once that is done")
             if found.goal is Goal.PUSHING:
                 found = self.store.aim(study, Goal.PUSHING)
             return record, found
@@ -244,7 +244,7 @@ class HolderService:
     def _begin_matching(self, record: StudyRecord, table: TableRecord, rows: Rows | None) -> MatchingRecord:
         study, found = record.study, self.store.matching(record.study)
         if found is not None:
-            if found.digest != table.digest:  # then it may have persons whose positions were never asked for
+            if found.digest != table.digest:  # it may contain people whose positions were never asked for
                 matching.places(self._root / study / found.folder, rows or self._read(record, table), same_table=False)
             return self.store.want_matching(study, True)
         folder = self._root / study / f"matching-{secrets.token_hex(8)}"
@@ -261,7 +261,7 @@ class HolderService:
             self._retries.start((record.study, _MATCHING), partial(self._match, record.study))
 
     def _match(self, study: str) -> None:
-        """Get the positions of the table's rows, and contribute it with them."""
+        """Get the positions of the table's rows, then contribute the table."""
         record, found = self.store.study(study), self.store.matching(study)
         if found is None or not found.wanted:
             return
@@ -285,7 +285,7 @@ class HolderService:
         self.uploader.start(record.manifest)
 
     def evaluated(self, record: MatchingRecord) -> dict[str, int]:
-        """Bytes of evaluations that are here, by server."""
+        """Bytes of evaluations received so far, by server."""
         manifest, folder = self.store.study(record.study).manifest, self._root / record.study / record.folder
         return {server.name: self.matcher.evaluated(folder, server.name) for server in manifest.servers}
 
@@ -304,21 +304,21 @@ class HolderService:
             raise
 
     def contribution(self, study: str) -> ContributionRecord:
-        """The latest contribution. Raises a problem, 404, if there was none."""
+        """The latest contribution. Raises a problem (404) if there is none."""
         found = self.store.contribution(study)
         if found is None:
-            raise Problem(Kind.NOT_FOUND, "nothing was contributed to the study", study=study)
+            raise Problem(Kind.NOT_FOUND, "nothing has been contributed to this study", study=study)
         return found
 
     def progress(self, study: str) -> Progress:
-        """The latest contribution, or the matching before it. Raises a problem, 404, if there was none."""
+        """The latest contribution, or the matching that precedes it. Raises a problem (404) if there is neither."""
         asked = self.store.matching(study)
         return asked if asked is not None and asked.wanted else self.contribution(study)
 
     def withdraw(self, study: str) -> Progress:
-        """Take the contribution back from all servers. Raises the problem of a server that refuses."""
+        """Withdraw the contribution from all servers. Raises the problem sent by a server that refuses."""
         manifest = self.store.study(study).manifest
-        with self._heavy:  # so that no contribution comes of a matching that is given up
+        with self._heavy:  # so that an abandoned matching cannot turn into a contribution
             asked = self.store.matching(study)
             if asked is not None and asked.wanted:
                 return self.store.want_matching(study, False)
@@ -363,5 +363,5 @@ def _lock(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        raise Problem(Kind.CONFLICT, f"another holder runs on {path.parent}") from None
+        raise Problem(Kind.CONFLICT, f"another holder process is using {path.parent}; stop it first") from None
     return descriptor

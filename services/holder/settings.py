@@ -1,4 +1,4 @@
-"""What a holder can be told besides where its things are. Only this module reads these variables."""
+"""A holder's settings beyond those of every service. Only this module reads these variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.holder.retry_queue import BACKOFF
 
 @dataclass(frozen=True)
 class Options:
-    """max_upload: bytes of a table, and of what a Parquet file unfolds to. backoff: pauses between attempts."""
+    """max_upload: most bytes of a table, and of a Parquet file once decompressed. backoff: pauses between attempts."""
 
     max_upload: int = 16 << 30
     backoff: Backoff = BACKOFF
@@ -23,5 +23,5 @@ class Options:
         """CAPS_MAX_UPLOAD, in bytes."""
         given = environment.get("CAPS_MAX_UPLOAD", str(cls.max_upload))
         if not given.isascii() or not given.isdigit() or int(given) < 1:
-            raise DomainError("CAPS_MAX_UPLOAD must be a number of bytes")
+            raise DomainError("CAPS_MAX_UPLOAD must be a whole number of bytes")
         return cls(max_upload=int(given))

@@ -1,8 +1,8 @@
-"""A holder's contribution: what it shares, split into three components, written to files until servers have them.
+"""A holder's contribution: its data split into three components, kept in files until the servers have them.
 
 The result is that of `caps.shares.sharing.deal`, made piece by piece, so that neither the one-hot columns nor the
-random components ever stand in memory as a whole. Marginals are always shared in Z_2^32: a ring chosen by their size
-would tell whether the holder has fewer than 65,536 rows.
+random components are ever in memory as a whole. Marginals are always shared in Z_2^32: a ring chosen by their size
+would reveal whether the holder has fewer than 65,536 rows.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Secrets:
 
     @classmethod
     def draw(cls, entropy: Entropy, scheme: Scheme) -> Secrets:
-        """Fresh ones. `entropy(n)` returns n random bytes: `secrets.token_bytes`."""
+        """Fresh secrets. `entropy(n)` returns n random bytes, as `secrets.token_bytes` does."""
         seeded = len(scheme.seeded)
         drawn = [entropy(SEED_BYTES) for _ in range(seeded + scheme.components)]
         if len(set(drawn)) != len(drawn) or any(len(one) != SEED_BYTES for one in drawn):
-            raise DomainError("the entropy source must return the number of fresh bytes asked for")
+            raise DomainError("the entropy source must return as many fresh bytes as it is asked for")
         return cls(scheme, tuple(drawn[:seeded]), tuple(drawn[seeded:]))
 
     @property
@@ -73,7 +73,7 @@ class Secrets:
 
     @classmethod
     def from_bytes(cls, data: bytes, scheme: Scheme) -> Secrets:
-        """What to_bytes() returned."""
+        """The inverse of `to_bytes`."""
         value = json.loads(data)
         seeds, nonces = (tuple(map(bytes.fromhex, value[name])) for name in ("seeds", "nonces"))
         return cls(scheme, seeds, nonces)
@@ -81,18 +81,18 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Parcel:
-    """A directory with the secrets and the vector of one contribution; it is erased when the servers have signed."""
+    """The directory with one contribution's secrets and vector, which is erased once the servers have signed."""
 
     folder: Path
     scheme: Scheme
 
     def offer(self, contribution: Signed[Contribution], party: int) -> Offer:
-        """What server `party`, counted from 0, receives first."""
+        """What server `party` (counted from 0) receives first."""
         secrets = Secrets.from_bytes((self.folder / _SECRETS).read_bytes(), self.scheme)
         return offer(contribution, secrets, party)
 
     def chunk(self, number: int, size: int) -> bytes:
-        """A piece of component 2, which is cut into pieces of `size`."""
+        """Chunk `number` of component 2, which is cut into chunks of `size` bytes."""
         with (self.folder / _VECTOR).open("rb") as file:
             file.seek(number * size)
             return file.read(size)
@@ -104,7 +104,7 @@ def offer(contribution: Signed[Contribution], secrets: Secrets, party: int) -> O
 
 
 def stated(form: Form, study: str, holder: str, commitments: tuple[str, ...], at: str) -> Contribution:
-    """The document the holder signs."""
+    """The document that the holder signs."""
     return Contribution.model_validate(
         {
             "study": study,
@@ -122,7 +122,7 @@ def stated(form: Form, study: str, holder: str, commitments: tuple[str, ...], at
 def prepare(
     site: Site, manifest: Manifest, holder: Holder, rows: Rows, folder: Path, entropy: Entropy
 ) -> Signed[Contribution]:
-    """Count or spread the rows, share them, and write all that a push needs into `folder`, durably."""
+    """Count or spread the rows, share them, and durably write all that a push needs into `folder`."""
     form = manifest.form_of(holder)
     secrets = Secrets.draw(entropy, manifest.sharing)
     folder.mkdir(mode=0o700)
@@ -147,7 +147,7 @@ def prepare(
 
 
 def one_hot_pieces(domain: Domain, rows: Rows, slots: int) -> Iterator[Words]:
-    """The slots x width columns, some slots at a time; a slot that nobody fills is zero."""
+    """The slots x width columns, a few slots at a time. A slot without a row is zero."""
     placed = np.full((slots, len(domain.attributes)), MISSING, np.int32)
     placed[np.arange(len(rows.codes)) if rows.slots is None else rows.slots] = rows.codes
     step = max(1, _PIECE_BYTES // (2 * domain.width))
@@ -156,7 +156,7 @@ def one_hot_pieces(domain: Domain, rows: Rows, slots: int) -> Iterator[Words]:
 
 
 def records(manifest: Manifest, holder: Holder, rows: Rows) -> Words:
-    """Rows with hashed identifiers and padding rows, in the order of identifiers: nothing tells which are which."""
+    """Rows with hashed identifiers, and padding rows, sorted by identifier so that nothing tells them apart."""
     assert holder.capacity is not None
     assert rows.ids is not None
     domain, empty = manifest.columns_of(holder).domain(), holder.capacity - len(rows.codes)
@@ -167,7 +167,7 @@ def records(manifest: Manifest, holder: Holder, rows: Rows) -> Words:
 
 
 def write_vector(path: Path, pieces: Iterator[Words], form: Form, secrets: Secrets) -> str:
-    """Component 2, value minus (of records, XOR) components 0 and 1, into a file; returns the commitment to it."""
+    """Write the vector to a file: the value minus (for records, XOR) the seeded components. Returns its commitment."""
     streams = [expand_stream(seed, COMPONENT_LABEL + bytes([i]), form.bytes) for i, seed in secrets.seeded.items()]
     ring, algebra = SHARED_RINGS[form.bits], Algebra.XOR if form.form == "records" else Algebra.ADD
     committed = Commitment(secrets.nonces[secrets.scheme.vector])
@@ -183,5 +183,5 @@ def write_vector(path: Path, pieces: Iterator[Words], form: Form, secrets: Secre
         file.flush()
         os.fsync(file.fileno())
     if written != form.bytes:
-        raise DomainError(f"the contribution's size is {written} bytes; the study expects {form.bytes}")
+        raise DomainError(f"the contribution has a size of {written} bytes; the study expects {form.bytes}")
     return committed.hex()

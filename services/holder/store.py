@@ -37,7 +37,7 @@ class StudyRecord:
 
 @dataclass(frozen=True)
 class TableRecord:
-    """A table that is here. digest: SHA-256 of the file, to recognise it."""
+    """A loaded table. digest: SHA-256 of the file, to recognise it by."""
 
     file: str
     media_type: str
@@ -71,8 +71,8 @@ class ContributionRecord:
 
 @dataclass(frozen=True)
 class MatchingRecord:
-    """How a study's rows get their positions. digest: of the table they were asked for. wanted: whether a contribution
-    is to follow. problems: what servers objected to, by their names."""
+    """How a study's rows get their positions. digest: of the table being matched. wanted: whether a contribution is to
+    follow. problems: what servers objected to, by server name."""
 
     study: str
     folder: str
@@ -82,7 +82,7 @@ class MatchingRecord:
 
     @property
     def goal(self) -> Goal:
-        """As of a contribution."""
+        """The goal, in the terms of a contribution."""
         return Goal.MATCHING if self.wanted else Goal.WITHDRAWN
 
 
@@ -94,11 +94,11 @@ class Store:
         self._manifests: dict[str, Manifest] = {}
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the database."""
         self._engine.dispose()
 
     def add_study(self, manifest: Manifest) -> bool:
-        """Whether the study is new here."""
+        """Keep a manifest. Returns whether the study is new here."""
         with self._engine.begin() as db:
             if _study_row(db, manifest.study_id) is not None:
                 return False
@@ -115,7 +115,7 @@ class Store:
             ]
 
     def study(self, study: str) -> StudyRecord:
-        """One study. Raises a problem, 404, if it is not known here."""
+        """One study. Raises a problem (404) if it is not known here."""
         with reading(self._engine) as db:
             return self._known(db, study)
 
@@ -129,7 +129,7 @@ class Store:
             return self._known(db, study)
 
     def approval_told(self, study: str, problem: Mapping[str, Any] | None, *, sent: bool) -> None:
-        """What the coordinator said to the approval."""
+        """Record the coordinator's reply to the approval."""
         with self._engine.begin() as db:
             values = {"approval_sent": sent, "approval_problem": _json(problem)}
             db.execute(tables.studies.update().where(tables.studies.c.study == study).values(values))
@@ -140,7 +140,7 @@ class Store:
             return _table(db, study)
 
     def load(self, study: str, table: TableRecord) -> TableRecord | None:
-        """Keep a table that was checked; the one whose place it takes. Raises a problem where none may come."""
+        """Keep a checked table; return the one it replaces. Raises a problem if the study takes no table now."""
         with self._engine.begin() as db:
             record, old = self._known(db, study), _table(db, study)
             _move(db, record, Event.LOAD)
@@ -152,7 +152,7 @@ class Store:
             return old
 
     def forget_table(self, study: str) -> TableRecord | None:
-        """Let go of a table; it is returned, for its file is to be erased next."""
+        """Forget a table and return its record, so that the caller can erase its file."""
         with self._engine.begin() as db:
             record, table = self._known(db, study), _table(db, study)
             if table is not None:
@@ -163,12 +163,12 @@ class Store:
     def contribute(
         self, study: str, table: TableRecord, folder: str, document: Signed[Contribution]
     ) -> ContributionRecord:
-        """From here on the study has this contribution of this table, whose files are complete in `folder`."""
+        """Record a contribution made from this table; its files in `folder` are complete."""
         with self._engine.begin() as db:
             record = self._known(db, study)
             _move(db, record, Event.CONTRIBUTE)
             if _table(db, study) != table:
-                raise Problem(Kind.CONFLICT, "the table was replaced in the meantime")
+                raise Problem(Kind.CONFLICT, "the table was replaced in the meantime; contribute again")
             db.execute(tables.matchings.update().where(tables.matchings.c.study == study).values(wanted=False))
             name = document.document.digest()
             values = {"contribution": name, "study": study, "folder": folder, "goal": Goal.PUSHING}
@@ -181,12 +181,12 @@ class Store:
             return found
 
     def matching(self, study: str) -> MatchingRecord | None:
-        """How the study's rows get their positions, if that was begun."""
+        """The study's matching, if one was begun."""
         with reading(self._engine) as db:
             return _matching(db, study)
 
     def begin_matching(self, study: str, table: TableRecord, folder: str) -> MatchingRecord:
-        """From here on positions are asked for this table, whose ids are in `folder`, so as to contribute it."""
+        """Record that this table is being matched, to be contributed afterwards; its ids are in `folder`."""
         with self._engine.begin() as db:
             after(self._known(db, study).state, Event.CONTRIBUTE)
             values = {"study": study, "folder": folder, "digest": table.digest, "wanted": True, "problems": "{}"}
@@ -196,7 +196,7 @@ class Store:
             return found
 
     def want_matching(self, study: str, wanted: bool) -> MatchingRecord:
-        """Whether a contribution is to follow; what servers objected to before is forgotten."""
+        """Record whether a contribution is to follow, and forget what servers objected to before."""
         with self._engine.begin() as db:
             db.execute(
                 tables.matchings.update().where(tables.matchings.c.study == study).values(wanted=wanted, problems="{}")
@@ -206,14 +206,14 @@ class Store:
             return found
 
     def matching_told(self, study: str, problems: Mapping[str, Mapping[str, Any]]) -> None:
-        """What servers objected to."""
+        """Record what servers objected to."""
         with self._engine.begin() as db:
             db.execute(
                 tables.matchings.update().where(tables.matchings.c.study == study).values(problems=json.dumps(problems))
             )
 
     def forget_matching(self, study: str) -> MatchingRecord | None:
-        """Let go of a matching; it is returned, for its folder is to be erased next."""
+        """Forget a matching and return its record, so that the caller can erase its folder."""
         with self._engine.begin() as db:
             found = _matching(db, study)
             db.execute(tables.matchings.delete().where(tables.matchings.c.study == study))
@@ -250,7 +250,7 @@ class Store:
         receipt: Signed[Receipt] | None = None,
         problem: Mapping[str, Any] | None = None,
     ) -> Goal:
-        """News of a server; the contribution, and with it the study, moves on when all three have signed."""
+        """Record news from a server. The contribution, and with it the study, moves on when all three have signed."""
         with self._engine.begin() as db:
             found = _contribution(db, study)
             assert found is not None
@@ -275,7 +275,9 @@ class Store:
     def _known(self, db: Connection, study: str) -> StudyRecord:
         row = _study_row(db, study)
         if row is None:
-            raise Problem(Kind.NOT_FOUND, "this holder does not know the study", study=study)
+            raise Problem(
+                Kind.NOT_FOUND, "this holder does not know the study; have it fetch the manifest first", study=study
+            )
         return self._study(row)
 
     def _study(self, row: RowMapping) -> StudyRecord:

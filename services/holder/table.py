@@ -1,4 +1,4 @@
-"""An owner's table: read, checked against the study, and reported on by counts, never by values."""
+"""An owner's table is read, checked against the study, and reported on by counts, never by values."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from caps.wire.problems import Kind
 
 @dataclass(frozen=True, repr=False)
 class Rows:
-    """Codes of the rows that take part; the slot of each, unless it is its place in the file; its hashed identifier,
-    where rows are joined by a key."""
+    """Codes of the rows that take part; the slot of each, unless that is its place in the file; and, if rows are joined
+    by a key, the hashed identifier of each."""
 
     codes: Codes
     slots: npt.NDArray[np.int64] | None = None
@@ -36,8 +36,8 @@ class Rows:
 def read_table(
     path: Path, media_type: str, manifest: Manifest, holder: Holder, limits: Limits
 ) -> tuple[Rows, TableReport]:
-    """The table of a file, which is read once. Raises DomainError, or a Problem with a report, unless the study admits
-    it."""
+    """The table in a file, which is read once. Raises DomainError, or a Problem with a report, if the study does not
+    admit it."""
     _check_format(path, media_type)
     schema = manifest.columns_of(holder)
     if holder.brings == "columns" and manifest.join is not None:
@@ -51,9 +51,9 @@ def read_table(
     _check_values(found, report)
     if report.alignment is not None and report.alignment.refused:
         refused, name = report.alignment.refused, report.alignment.name
-        raise _refusal(f"slot numbers that the study does not admit: {refused} in column {name}", report)
+        raise _refusal(f"column {name} has {refused} slot numbers that the study does not admit", report)
     if alignment is not None and len(codes) > alignment.slots:
-        raise _refusal(f"the table has more rows than the {alignment.slots} slots of the study", report)
+        raise _refusal(f"the table has more rows than the study's {alignment.slots} slots", report)
     if holder.brings == "rows" and len(codes) > manifest.most_persons:
         raise _refusal(f"the table has more rows than the {manifest.most_persons} that the study can count", report)
     if not len(codes):
@@ -62,7 +62,7 @@ def read_table(
 
 
 def _joined(path: Path, schema: Schema, manifest: Manifest, holder: Holder, limits: Limits) -> tuple[Rows, TableReport]:
-    """The table of a holder whose rows are joined by a key: the rows that the key admits, with hashed identifiers."""
+    """The table of a holder whose rows are joined by a key: the rows with a usable key, with hashed identifiers."""
     assert manifest.join is not None
     assert holder.capacity is not None
     key = manifest.join.key
@@ -94,11 +94,11 @@ def _check_format(path: Path, media_type: str) -> None:
     if not path.stat().st_size:
         raise DomainError("the file is empty")
     if is_parquet(np.memmap(path, np.uint8, "r")) != (media_type == PARQUET):
-        raise DomainError(f"the table is not what its media type says, {media_type}")
+        raise DomainError(f"the file is not {media_type}, the media type it was sent as")
 
 
 def _slots(given: pl.Series, name: str, slots: int) -> tuple[npt.NDArray[np.int64], SlotCounts]:
-    """The slot of each row, and counts of those that cannot be."""
+    """The slot of each row, and counts of the slot numbers that are not admitted."""
     column = Numeric(name=name, bin_edges=(0, slots), integer=True, outside="refuse")
     prepared = given.to_frame("slot").lazy().select(column.prepare(pl.col("slot"), given.dtype))
     values = collected(prepared, len(given)).to_series().cast(pl.Float64)

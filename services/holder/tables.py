@@ -1,4 +1,4 @@
-"""What a holder keeps: every table in one place. No row of a table, no seed and no share is in here: those are files.
+"""All of a holder's database tables. No row of an owner's table, no seed and no share is in here: those are files.
 
 Signed documents are text in JSON.
 """
@@ -17,7 +17,7 @@ studies = Table(
     Column("state", String(16), nullable=False),  # State
     Column("approval", Text),  # Signed[Approval]
     Column("approval_sent", Boolean, nullable=False, default=False),
-    Column("approval_problem", Text),  # JSON: why the coordinator does not have it
+    Column("approval_problem", Text),  # JSON: why the coordinator does not have the approval
 )
 
 owner_tables = Table(

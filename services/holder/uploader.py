@@ -2,8 +2,8 @@
 
     PUT offer -> chunks the server lacks -> PUT each of them -> POST receipt -> verify it, write it down
 
-Each task reads from the store what is wanted, so one that was cut off, or overtaken by a withdrawal, does the right
-thing the next time. Servers answer repeated requests as they did the first.
+Each task reads its goal from the store, so one that was interrupted, or overtaken by a withdrawal, does the right thing
+the next time. Servers answer a repeated request as they did the first.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Uploader:
             self._retries.start(self._key(manifest, party), partial(self._visit, manifest, party))
 
     def wait(self, manifest: Manifest, seconds: float) -> None:
-        """Until the servers have answered, but not longer."""
+        """Wait for the servers' answers, for at most so many seconds."""
         self._retries.wait([self._key(manifest, party) for party in range(len(manifest.servers))], seconds)
 
     def sent(self, contribution: str, server: str) -> int:
@@ -67,7 +67,7 @@ class Uploader:
         return manifest.study_id, manifest.servers[party].name
 
     def _visit(self, manifest: Manifest, party: int) -> None:
-        """Do what is wanted of one server now, and write down how it went."""
+        """Do what the goal demands at one server, and record how it went."""
         with logs.bound(study=manifest.study_id, party=manifest.servers[party].name):
             self._do(manifest, party)
 
@@ -109,10 +109,10 @@ class Uploader:
         answer = ask(client, server.name, "PUT", path, content=offer, headers=media.JSON_BODY)
         has = read(ContributionState, answer, server.name)
         if has.contribution != record.contribution or has.state in ("withdrawn", "erased"):
-            raise _unexpected(server, "does not take this contribution any more")
+            raise _unexpected(server, "no longer takes this contribution")
         if manifest.sharing.vector in manifest.sharing.held[party]:
             if any(last >= statement.chunks for _, last in has.missing):
-                raise _unexpected(server, "asks for chunks that the contribution has not")
+                raise _unexpected(server, "asks for chunks that the contribution does not have")
             lacking = sorted({number for first, last in has.missing for number in range(first, last + 1)})
             self._sent[record.contribution, server.name] = max(
                 0, statement.vector_bytes - len(lacking) * statement.chunk_bytes
@@ -120,7 +120,7 @@ class Uploader:
             for number in lacking:
                 self._retries.check()
                 if self._record(manifest).goal is not Goal.PUSHING:
-                    raise TryLater  # at once: whoever changed the goal has nudged this task
+                    raise TryLater  # retried at once: whoever changed the goal has nudged this task
                 chunk = parcel.chunk(number, statement.chunk_bytes)
                 headers = {**media.BYTES_BODY, "Content-Digest": digests.spelled(sha256(chunk).digest())}
                 ask(client, server.name, "PUT", f"{path}/chunks/{number}", content=chunk, headers=headers)
@@ -135,7 +135,7 @@ class Uploader:
     def _withdraw(
         self, client: httpx.Client, record: ContributionRecord, server: Server, state: Delivery
     ) -> Signed[Receipt] | None:
-        """The receipt; None if the server, which never accepted the contribution, does not know it."""
+        """The receipt; None if the server never accepted the contribution and does not know it."""
         try:
             answer = ask(client, server.name, "DELETE", _path(record))
         except PeerProblem as problem:
@@ -169,5 +169,5 @@ def _verified(receipt: Signed[Receipt], event: str, record: ContributionRecord, 
         server.name,
         event,
     ):
-        raise _unexpected(server, "gave a receipt for something else")
+        raise _unexpected(server, "sent a receipt for something else")
     return receipt

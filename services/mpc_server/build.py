@@ -1,11 +1,11 @@
 """Which build of the software this is: a digest of all that decides which bytes a server sends under a run's masks.
 
 Two builds that sent different messages under the same masks would give away what the masks hide. So the digest is part
-of what a run's randomness follows from and of the run's record, and servers compare it before they speak. In it are:
+of what a run's randomness is derived from and of the run's record, and servers compare it first. It covers:
 
 - every source file of `caps` and of the MPC server, by name and content. All of them, since a list of those that matter
   would be wrong one day; and nothing that differs between two installations of the same, such as paths and times;
-- the protocols that are declared, also by other packages, and the version of the noise tables;
+- the declared protocols, including those of other packages, and the version of the noise tables;
 - the versions of Python (without its patch level) and of numpy, whose arithmetic is behind every message.
 
 The version of `cryptography` is not: what it computes is fixed by standards to the last bit, and its security updates
@@ -35,7 +35,7 @@ from services.mpc_server.engine.registry import REGISTRY
 def build_digest() -> str:
     """The build of this process, 64 hexadecimal digits."""
     for module in walk_packages(engine.__path__, f"{engine.__name__}."):
-        import_module(module.name)  # whoever asks: the registry is whole
+        import_module(module.name)  # so that the registry is complete, whoever asks
     parts = {
         "sources": {
             package.__name__: source_digests(Path(folder))
@@ -56,7 +56,7 @@ def source_digests(folder: Path) -> dict[str, str]:
 
 
 def brief(digest: str) -> str:
-    """A digest as sentences name it."""
+    """A digest, shortened for messages."""
     return f"{digest[:12]}..."
 
 

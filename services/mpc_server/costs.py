@@ -26,11 +26,11 @@ _DECLARING = (
     release,
     sampling,
     steps,
-)  # imported for what they put into the registry
+)  # imported because they register protocols
 
 
 def costs_of(manifest: Manifest) -> Costs:
-    """Rounds and bytes of a run, at most. Raises DomainError for the paper's samplers, whose noise is not planned."""
+    """Upper bounds on rounds and bytes of a run. Raises DomainError for the paper's samplers, which have no plan."""
     if not manifest.algorithm.certified:
         raise DomainError(f"the costs of {manifest.algorithm.noise} noise are not declared; only those of joint noise")
     forecast = manifest.forecast
@@ -47,7 +47,7 @@ def costs_of(manifest: Manifest) -> Costs:
 def _compute(manifest: Manifest) -> StepCost:
     """COMPUTE ANSWERS, if every holder contributes; joined rows, as if every table had the same persons.
 
-    Of the dummies, half belong to their set: that is their number without noise.
+    Half of the dummies belong to their set: that is their number without noise.
     """
     if not manifest.joined:
         return _declared(manifest.scheme, "compute_answers", answers_sizes_of(manifest))

@@ -1,4 +1,4 @@
-"""An MPC server's figures for its operator: mesh, ledger, runs. Read when somebody looks at /metrics."""
+"""An MPC server's figures for its operator: mesh, ledger, runs. Read when /metrics is requested."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from services.mpc_server.storage.ledger import Ledger, LedgerBroken
 from services.mpc_server.transport.keeper import MeshKeeper
 
 _LEDGER_LASTS = 60.0
-"""Seconds for which the ledger is not recomputed: that reads every record."""
+"""Seconds before the ledger is verified again, which reads every record."""
 
 
 def mesh_figures(keeper: MeshKeeper) -> Source:
-    """How the mesh fares."""
+    """The state of the mesh."""
 
     def source() -> Iterator[Reading]:
         state = keeper.state

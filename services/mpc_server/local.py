@@ -45,7 +45,7 @@ STUDY = sha256(b"three local servers, no private data").digest()
 
 @dataclass
 class Report:
-    """How one server fared: its task's result, or the error it ended with."""
+    """What became of one server: its task's result, or the error it ended with."""
 
     party: int
     exit_code: int
@@ -74,7 +74,7 @@ class LocalServers:
         replies = [json.loads(answer) if answer else {} for answer in answers]
         for party, reply in enumerate(replies):
             if "answer" not in reply:
-                raise RuntimeError(f"{party_name(party)} ended: {reply.get('error', 'without a word')}")
+                raise RuntimeError(f"{party_name(party)} ended: {reply.get('error', 'without an error message')}")
         return [reply["answer"] for reply in replies]
 
     def end_requests(self) -> None:

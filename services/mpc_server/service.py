@@ -34,7 +34,7 @@ from services.mpc_server.transport.keeper import MeshKeeper
 from services.mpc_server.transport.tls import listen
 
 SWEEP = 3600.0
-"""Seconds between two looks for shares whose time is up."""
+"""Seconds between two searches for shares whose time is up."""
 
 log = logging.getLogger("caps.mpc_server")
 
@@ -47,7 +47,7 @@ class MpcServer:
         self._site = Site(settings.base, role="mpc-server", clock=clock)
         names = [party_name(party) for party in range(len(settings.mesh))]
         if self._site.name not in names:
-            raise DomainError(f"an MPC server is called {' or '.join(names)}, not {self._site.name}")
+            raise DomainError(f"an MPC server must be called {' or '.join(names)}, not {self._site.name}")
         self._party = names.index(self._site.name)
         policy = Policy.read(settings.policy)
         database = open_database(settings.base.database, metadata, migrations="services.mpc_server.migrations")
@@ -101,7 +101,7 @@ class MpcServer:
         )
 
     def missing(self) -> list[str]:
-        """Why no run could go on now: peers out of reach, or a certificate that nobody accepts."""
+        """Why no run can go on now: peers out of reach, or a certificate that nobody accepts."""
         state, expired = self._keeper.state, self._site.expired()
         if state.phase == "connected":
             return expired
@@ -135,7 +135,7 @@ class MpcServer:
             await asyncio.sleep(SWEEP)
 
     async def _make_keeper(self) -> MeshKeeper:
-        """In the engine's thread, whose event loop the keeper belongs to."""
+        """Make the keeper in the engine's thread, to whose event loop it belongs."""
         own = self._settings.mesh_listen
         return MeshKeeper(
             self._party,

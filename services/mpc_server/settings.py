@@ -18,7 +18,7 @@ class ServerSettings:
     """base: as for every service. mesh: where the servers talk to each other, in the order S1, S2, ...
 
     mesh_listen: where this one listens, if not at its address in the mesh.
-    patience: seconds a step waits for a session before it is answered that a peer is missing.
+    patience: seconds that a step waits for a session before the answer is that a peer is missing.
     """
 
     base: Settings
@@ -51,5 +51,5 @@ class ServerSettings:
 def _endpoint(text: str) -> Endpoint:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit():
-        raise DomainError(f"{text!r} is not host:port")
+        raise DomainError(f"{text!r} is not an address of the form host:port")
     return Endpoint(host.strip("[]"), int(port))

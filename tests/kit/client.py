@@ -108,7 +108,7 @@ def routes(script: Script) -> APIRouter:
     @router.get("/studies/{study}")
     def study(study: str) -> StudyView:
         if study != STUDY:
-            raise Problem(Kind.NOT_FOUND, "there is no such study here", study=study)
+            raise Problem(Kind.NOT_FOUND, "this coordinator has no such study; propose its manifest first", study=study)
         return study_view("One study")
 
     @router.get("/studies/{study}/participation")

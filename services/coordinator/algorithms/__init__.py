@@ -1,6 +1,6 @@
 """Select-measure-generate loops against an Oracle: pure, so the same loop runs on the clear twin and on the servers.
 
-Every module here that registers an algorithm is found by itself: to add a mechanism is to add a file. See
+Modules here that register an algorithm are found automatically: to add a mechanism, add a file. See
 docs/adding-a-mechanism.md.
 """
 

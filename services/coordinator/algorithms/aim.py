@@ -11,14 +11,14 @@ from services.coordinator.estimation import Model
 
 @register
 class Aim(AimProgram, Algorithm):
-    """In each round, the candidate whose error in the model most exceeds the noise.
+    """In each round, measures the candidate whose error in the model most exceeds the noise.
 
-    Deviation from private-pgm's aim.py: all columns are measured at the start, also those outside the workload; scores
+    Deviation from private-pgm's aim.py: all columns are measured at the start, even those outside the workload; scores
     are integers in units of 2^-8; the budget is divided, and rounds are annealed, as `AimSchedule` says.
     """
 
     def loop(self, walk: Walk) -> Model:
-        """As the base says."""
+        """See `Algorithm.loop`."""
         domain, weights, draws = walk.task.domain, self.candidates(walk.task), self.draws(walk.task)
         sizes = Sizes(walk.estimator)
         walk.measure_all(self.initial(walk.task))

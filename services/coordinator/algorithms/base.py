@@ -41,10 +41,10 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What may be shown while a run goes on. All of it is public or follows from opened, noisy values.
+    """What may be shown while a run is going. All of it is public or follows from opened, noisy values.
 
     error: after a measurement, by how much (L1) the model before it was wrong there; estimated from the noisy answer by
-    subtracting what the noise contributes. annealed: after a fit, that the next rounds spend more.
+    subtracting what the noise contributes. annealed: after a fit, whether the next rounds spend more.
     """
 
     round: int
@@ -57,7 +57,7 @@ class Progress:
     annealed: bool = False
 
     def view(self) -> RunProgress:
-        """For people to look at: budgets become floats."""
+        """The progress as shown to people, with budgets as floats."""
         return RunProgress(
             round=self.round,
             stage=self.stage,
@@ -94,7 +94,7 @@ def magnitude(mechanism: AnyMechanism) -> float:
             return sqrt(2 / pi) * mechanism.deviation
         case Laplace():
             return 1 / sinh(1 / mechanism.scale)
-    raise LocalError("a selection adds no noise to cells")
+    raise LocalError("a selection adds no noise to cells, so it has no magnitude")
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Walk:
     estimator: Estimator
     report: Report = silent
     candidates: int | None = None
-    """How many a selection may have at most: so many noise values are drawn for each."""
+    """The most candidates that a selection may have; as many noise values are drawn for each selection."""
     round: int = 0
     measured: list[Measured] = field(default_factory=list)
     _fitted: tuple[Measured, ...] = ()
@@ -124,11 +124,11 @@ class Walk:
         """Expected absolute value of the noise in a cell of this round's measurement."""
         following = self.schedule.after().step
         if following is None or following.role is not Role.MEASURE:
-            raise LocalError("no measurement follows")
+            raise LocalError("the schedule has no further measurement")
         return magnitude(following.mechanism)
 
     def next_round(self) -> int:
-        """Begin a round, and say which."""
+        """Begin a round and return its number."""
         self.round += 1
         return self.round
 
@@ -140,7 +140,7 @@ class Walk:
         bias: Sequence[float],
         weights: Sequence[int],
     ) -> Clique:
-        """SELECT one of the candidates: one with great weight (error of its estimate - bias), in people."""
+        """SELECT one of the candidates, favouring a large weight (error of its estimate - bias), in people."""
         mechanism = self._due(Role.SELECT, NoisyMax, PermuteAndFlip).mechanism
         assert isinstance(mechanism, NoisyMax | PermuteAndFlip)
         selection = Selection(
@@ -158,7 +158,7 @@ class Walk:
         return clique
 
     def measure(self, clique: Clique, estimate: Floats, *, draws: int | None = None) -> Measured:
-        """MEASURE this round's marginal, of which the model so far has an estimate."""
+        """MEASURE this round's marginal; `estimate` is what the model says so far."""
         step = self._due(Role.MEASURE, Gaussian, Laplace)
         measured = self._ask(clique, step, draws)
         self._advance()
@@ -179,19 +179,19 @@ class Walk:
         self._advance()
 
     def anneal(self) -> bool:
-        """Let the measurement just made be followed by dearer rounds. False if the schedule has none."""
+        """Have the following rounds spend more than the one just measured. False if the schedule has no such rounds."""
         if self._before is None:
-            raise LocalError("no step has been charged")
+            raise LocalError("cannot anneal before a step has been charged")
         plain, self.schedule = self.schedule, self._before.after(anneal=True)
         return self.schedule != plain
 
     def fit(self, warm_start: Model | None = None, *, measurements: Sequence[Measured] | None = None) -> Model:
-        """GENERATE: a model of these measurements; of all, unless given. Tell of it by `fitted`."""
+        """GENERATE: fit a model to these measurements, or to all of them. Report it with `fitted`."""
         self._fitted = tuple(self.measured if measurements is None else measurements)
         return self.estimator.fit(self._fitted, total=self.task.total, warm_start=warm_start)
 
     def smoothed(self, model: Model) -> Model:
-        """The last model without what is but noise in the measurements it was fitted to."""
+        """The last model, without what is only noise in the measurements it was fitted to."""
         return self.estimator.smoothed(model, self._fitted)
 
     def fitted(self, clique: Clique | None = None, *, annealed: bool = False) -> None:
@@ -213,7 +213,7 @@ class Walk:
     def _due(self, role: Role, *kinds: type[AnyMechanism]) -> Step:
         step = self.schedule.step
         if step is None or step.role is not role or not isinstance(step.mechanism, kinds):
-            raise LocalError(f"the schedule has no {role} here")
+            raise LocalError(f"no {role} is due in the schedule at this point")
         return step
 
     def _advance(self) -> None:
@@ -246,7 +246,7 @@ class Algorithm(Program):
     def run(self, task: Task, oracle: Oracle, estimator: Estimator, report: Report = silent) -> Outcome:
         """Spend the budget. Raises DomainError before anything is charged if the oracle cannot answer what is asked."""
         if oracle.layout.domain != task.domain:
-            raise DomainError("the oracle counts over another domain")
+            raise DomainError("the oracle counts over a different domain than the task's")
         for clique in self.cliques(task):
             oracle.layout.index(clique)
         candidates = len(self.candidates(task)) or None
@@ -254,7 +254,7 @@ class Algorithm(Program):
         oracle.answers()
         model = walk.smoothed(self.loop(walk))
         if walk.going:
-            raise LocalError(f"{self.name} ended before its schedule")
+            raise LocalError(f"{self.name} ended before its schedule did")
         return Outcome(model, tuple(walk.measured), walk.schedule.spent, walk.round)
 
 
@@ -267,7 +267,7 @@ class Sizes:
         self._known: dict[Clique, int] = {}
 
     def within(self, limit: int, candidates: Iterable[Clique], model: Iterable[Clique]) -> list[Clique]:
-        """Candidates with which the model takes at most `limit` bytes, and those that are part of it already."""
+        """Candidates with which the model takes at most `limit` bytes, and those already part of it."""
         cliques = {clique: set(clique) for clique in model}
         maximal = frozenset(c for c in cliques if not any(cliques[c] < other for other in cliques.values()))
         if maximal != self._maximal:
@@ -290,17 +290,17 @@ def register(cls: _A) -> _A:
     """Make an algorithm known by its name. Its program must be known too, or servers could not tell what to refuse."""
     program = registered(cls.name)
     if program is None or not issubclass(cls, program):
-        raise LocalError(f"{cls.name} is no program in caps.dp.programs that servers know")
+        raise LocalError(f"the program of {cls.name} is not in caps.dp.programs, so servers do not know it")
     if _REGISTRY.setdefault(cls.name, cls) is not cls:
         raise LocalError(f"two algorithms are called {cls.name}")
     return cls
 
 
 def names() -> tuple[str, ...]:
-    """Of all algorithms."""
+    """The names of all algorithms."""
     return tuple(sorted(_REGISTRY))
 
 
 def algorithm(name: str, parameters: Mapping[str, object] | None = None) -> Algorithm:
-    """The algorithm of that name. Raises DomainError if it, or a parameter, is unknown."""
+    """The algorithm of that name. Raises DomainError if the name or a parameter is unknown."""
     return chosen(_REGISTRY, name, parameters)

@@ -9,10 +9,10 @@ from services.coordinator.estimation import Model
 
 @register
 class FixedGaussian(FixedGaussianProgram, Algorithm):
-    """Measure, and fit a model."""
+    """Measures the workload and fits a model."""
 
     def loop(self, walk: Walk) -> Model:
-        """As the base says."""
+        """See `Algorithm.loop`."""
         walk.measure_all(self.initial(walk.task))
         model = walk.fit()
         walk.fitted()

@@ -16,7 +16,7 @@ from services.coordinator.algorithms.base import Algorithm, Walk, register
 from services.coordinator.estimation import Measured, Model
 
 RARE = 3
-"""Values whose noisy count is below so many standard deviations are taken together."""
+"""Values whose noisy count is below this many standard deviations are merged."""
 
 Groups = Mapping[str, npt.NDArray[np.intp]]
 """For each attribute, the group of each of its values."""
@@ -24,13 +24,13 @@ Groups = Mapping[str, npt.NDArray[np.intp]]
 
 @register
 class Mst(MstProgram, Algorithm):
-    """The tree is of the pairs that independence explains worst.
+    """The tree consists of the pairs that independence explains worst.
 
     Rare values of a column become one group, within which the model is uniform. Marginals are measured over the full
     domain, and the noisy cells of a group of k replaced by their mean (`averaged`). To fit those with weight
     1 / sigma^2 in each cell is to fit the group's sum with weight 1 / (k sigma^2), the inverse of its variance, and to
     keep the group uniform: sum (mu_c - mean y)^2 = (sum mu_c - sum y_c)^2 / k + sum (mu_c - mean mu)^2. So the model
-    needs no second domain, and nothing is to be expanded afterwards.
+    needs no second domain, and nothing has to be expanded afterwards.
 
     Deviation from private-pgm's mst.py: that measures pairs after merging, so its rare cells have noise of variance
     sigma^2, not k sigma^2, and its scores ignore differences within a group. The servers count the full domain, fixed
@@ -38,7 +38,7 @@ class Mst(MstProgram, Algorithm):
     """
 
     def loop(self, walk: Walk) -> Model:
-        """As the base says."""
+        """See `Algorithm.loop`."""
         walk.measure_all(self.initial(walk.task))
         groups = {measured.clique[0]: rare_together(measured) for measured in walk.measured}
         model = walk.fit(measurements=[averaged(measured, groups) for measured in walk.measured])
@@ -51,7 +51,7 @@ class Mst(MstProgram, Algorithm):
         return model
 
     def _tree(self, walk: Walk, independent: Mapping[Clique, npt.NDArray[np.float64]]) -> list[Clique]:
-        """Kruskal's algorithm with noisy comparisons: edges one by one, none that closes a cycle."""
+        """Kruskal's algorithm with noisy comparisons: edges are added one by one, and none closes a cycle."""
         component = {name: {name} for name in walk.task.domain.names}
         tree: list[Clique] = []
         while len(tree) < len(component) - 1:

@@ -12,7 +12,7 @@ from services.coordinator.estimation import Model
 
 @register
 class Mwem(MwemProgram, Algorithm):
-    """In each round, the query that the model approximates worst.
+    """In each round, measures the query that the model approximates worst.
 
     Deviation from private-pgm's mwem+pgm.py: the neighbouring relation scales the noise of selections too; the
     estimator is told the noise's deviation; the workload's weights count. Where the number of rows is not public, the
@@ -20,7 +20,7 @@ class Mwem(MwemProgram, Algorithm):
     """
 
     def loop(self, walk: Walk) -> Model:
-        """As the base says."""
+        """See `Algorithm.loop`."""
         task, rounds = walk.task, self._planned_rounds(walk.task)
         weights, draws = self.candidates(task), self.draws(task)
         sizes = Sizes(walk.estimator)
@@ -29,7 +29,9 @@ class Mwem(MwemProgram, Algorithm):
             limit = self.max_model_bytes * walk.next_round() // rounds
             kept = sizes.within(limit, weights, [measured.clique for measured in walk.measured])
             if not kept:  # only in the first round: what was chosen once stays within limits that grow
-                raise DomainError(f"no query of the workload gives a model of at most {limit} bytes, the first round's")
+                raise DomainError(
+                    f"no query of the workload keeps the model to at most {limit} bytes, the first round's limit"
+                )
             cells = [task.domain.cells(candidate) for candidate in kept]
             if model is None:
                 marginals = [np.full(count, (task.total or 0) / count) for count in cells]

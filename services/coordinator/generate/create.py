@@ -1,4 +1,4 @@
-"""The two ways to a model: an estimator that fits one, and a file that one was saved to.
+"""The two ways to get a model: fit one with an estimator, or load one from a file.
 
 Implementations are imported where they are chosen: numba, and even more so JAX, take seconds to load.
 """
@@ -20,12 +20,12 @@ def create_estimator(
     """`kernel`, the compiled one, or `mbi`, the reference: private-pgm's own package, which needs JAX.
 
     limit: bytes of the model. tolerance: a fit ends when its last iterations improved the loss by less than this part.
-    iterations: at most.
+    iterations: the most that a fit may take.
     """
     if not 0 < limit <= MAX_MODEL_LIMIT:
-        raise DomainError(f"the limit of a model is 1 to {MAX_MODEL_LIMIT} bytes, not {limit}")
+        raise DomainError(f"a model's limit must be 1 to {MAX_MODEL_LIMIT} bytes, not {limit}")
     if not (tolerance >= 0 and iterations >= 0):
-        raise DomainError("tolerance and iterations are not negative")
+        raise DomainError("tolerance and iterations must not be negative")
     match name:
         case "kernel":
             from services.coordinator.generate.kernel import KernelEstimator
@@ -39,7 +39,7 @@ def create_estimator(
 
 
 def load_model(path: str | PathLike[str], *, limit: int = MODEL_LIMIT) -> Model:
-    """A model that was saved. Raises DomainError for all but a whole file of this version within `limit` bytes."""
+    """Load a saved model. Raises DomainError unless the file is whole, of this version, and within `limit` bytes."""
     domain, total, potentials = read_model(path, limit)
     from services.coordinator.generate.model import TreeModel
 

@@ -36,14 +36,14 @@ def merge_measurements(
     for measured in measurements:
         clique, weight = domain.clique(measured.clique), measured.sigma**-2
         if clique != tuple(measured.clique) or measured.values.size != domain.cells(clique):
-            raise DomainError("a measurement's clique is in domain order, with one value a cell")
+            raise DomainError("a measurement's clique must be in domain order, with one value per cell")
         values, sum_of_weights = merged.get(clique, (np.zeros(measured.values.size), 0.0))
         merged[clique] = values + weight * measured.values, sum_of_weights + weight
     check_size(model_bytes(domain, merged), limit)
     if total is None:
         total = estimate_total(measurements)
     if not (np.isfinite(total) and total > 0):
-        raise DomainError(f"a model stands for a positive number of rows, not {total}")
+        raise DomainError(f"a model must stand for a positive number of rows, not {total}")
     means = tuple(values / weight for values, weight in merged.values())
     return MergedMeasurements(tuple(merged), means, tuple(weight for _, weight in merged.values()), float(total))
 
@@ -51,7 +51,7 @@ def merge_measurements(
 def check_size(size: int, limit: int) -> None:
     """Refuse tables of more than `limit` bytes."""
     if size > limit:
-        raise DomainError(f"the model would take {size} bytes ({size / 2**20:.1f} MiB), more than {limit}")
+        raise DomainError(f"the model would take {size} bytes ({size / 2**20:.1f} MiB), more than the limit of {limit}")
 
 
 def estimate_total(measurements: Sequence[Measured]) -> float:

@@ -1,7 +1,8 @@
 """Junction trees: from the cliques that were measured to the maximal cliques of a chordal graph, and a tree of them.
 
 Elimination is greedy and deterministic (Koller and Friedman, Probabilistic Graphical Models, 2009, 9.4.3): attributes
-whose neighbours are all adjacent first, for they cost no edge; then the one whose elimination makes the smallest table.
+whose neighbours are all adjacent come first, because they cost no edge; then the one whose elimination makes the
+smallest table.
 Sets of attributes are bit masks, because AIM asks for the model size of every candidate in every round.
 """
 
@@ -88,7 +89,7 @@ def maximal_masks(domain: Domain, cliques: Iterable[Clique]) -> list[int]:
         for i in _bits(around):
             added = around & ~neighbours[i] & ~(1 << i)
             neighbours[i] = (neighbours[i] | around) & ~(bit | 1 << i)
-            if added:  # a new edge may complete the neighbourhood of whoever knows both ends
+            if added:  # a new edge may complete the neighbourhood of any attribute adjacent to both ends
                 touched |= neighbours[i]
         for i in _bits(touched & left):
             ranks[i] = _rank(domain, neighbours, i)

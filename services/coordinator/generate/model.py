@@ -116,7 +116,7 @@ class TreeModel:
             size = inner.sizes[inner.position(name)]
             allowed = {codes} if isinstance(codes, int | np.integer) else set(codes)
             if not allowed <= set(range(size)):
-                raise DomainError(f"attribute {name} has codes 0 to {size - 1}")
+                raise DomainError(f"attribute {name} has codes 0 to {size - 1}; a condition names another")
             evidence = np.full(size, -np.inf)
             evidence[[int(code) for code in allowed]] = 0
             factors[name,] = factors.get((name,), 0) + evidence
@@ -138,5 +138,5 @@ def _calibrated(index: TreeIndex, theta: Floats, total: float) -> Floats:
         folded, total, cells, np.empty(index.sep_cells), index.parents, index.starts, index.links, index.maps
     )
     if log_sum == -np.inf:
-        raise DomainError("the model gives no row like that any probability")
+        raise DomainError("the model gives probability 0 to every row that meets these conditions")
     return cells

@@ -2,7 +2,7 @@
 
 A clique within one of the tree's is a projection. Otherwise variables are eliminated along the subtree that connects
 its attributes (Koller and Friedman 2009, 10.3.3): each branch sends P(attributes asked for | separator) upwards.
-Messages and projections are kept, so that all pairs of d attributes take about d messages a clique and not d^2.
+Messages and projections are kept, so that all pairs of d attributes take about d messages per clique, not d^2.
 """
 
 from __future__ import annotations
@@ -142,4 +142,4 @@ class Queries:
     def _refuse_large(self, names: Clique) -> None:
         size = cells(self._domain, names)
         if size > self._max_cells:
-            raise DomainError(f"this marginal needs a table of {size} cells, more than {self._max_cells}")
+            raise DomainError(f"this marginal needs a table of {size} cells, more than the limit of {self._max_cells}")

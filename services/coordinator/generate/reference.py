@@ -18,7 +18,7 @@ from services.coordinator.generate.model import TreeModel
 
 
 class MbiEstimator(KernelEstimator):
-    """See create_estimator. What is not fitting is the compiled estimator's."""
+    """See `create_estimator`. Everything except the fit is the compiled estimator's."""
 
     def fit(
         self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: Model | None = None

@@ -26,7 +26,7 @@ _CHUNK_CELLS = 1 << 22
 _PAIR_CELLS = 1 << 16
 _EXCHANGES = 8
 _MOST_EXCHANGES = 1 << 20
-"""Exchanges that are tried for a clique: so many a row, but for many rows, which hardly err, fewer."""
+"""Exchanges tried for a clique: this many per row, but fewer if there are many rows, whose errors are small."""
 
 
 def sample_tree(index: TreeIndex, cells: Floats, total: float, rows: int, uniform: Uniform) -> Codes:

@@ -51,15 +51,15 @@ def read_model(path: str | PathLike[str], limit: int) -> tuple[Domain, float, di
     """What `save_model` was given. Raises DomainError as `load_model` does."""
     with Path(path).open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
-            raise DomainError("this is no model of a version known here")
+            raise DomainError("this is not a model file of a version known here")
         domain, cliques, digest, total = _header(file)
         check_size(model_bytes(domain, cliques), limit)
         sizes = [domain.cells(clique) for clique in cliques]
         body = file.read(FLOAT_BYTES * sum(sizes) + 1)
     if len(body) != FLOAT_BYTES * sum(sizes):
-        raise DomainError("the model's file is cut short, or something follows it")
+        raise DomainError("the model file is cut short, or has extra bytes at the end")
     if hashlib.sha256(body).hexdigest() != digest:
-        raise DomainError("the model's file was changed")
+        raise DomainError("the model file was altered: its digest does not match")
     values = np.frombuffer(body, "<f8").astype(np.float64)
     if not np.isfinite(values).all():
         raise DomainError("a potential of the model is not a number")
@@ -72,9 +72,9 @@ def _header(file: BinaryIO) -> tuple[Domain, list[Clique], str, float]:
     try:
         header: Any = json.loads(line)
         if not line.endswith(b"\n") or header.keys() != _FIELDS or len(header["attributes"]) > MAX_ATTRIBUTES:
-            raise DomainError("the header has other fields")
+            raise DomainError("the header does not have the expected fields")
         if any(attribute.keys() != {"name", "nullable", "size"} for attribute in header["attributes"]):
-            raise DomainError("an attribute has other fields")
+            raise DomainError("an attribute does not have the expected fields")
         domain = Domain(tuple(Attribute(**attribute) for attribute in header["attributes"]))
         cliques = [domain.clique(clique) for clique in header["cliques"]]
         if cliques != [tuple(clique) for clique in header["cliques"]] or len(set(cliques)) != len(cliques):

@@ -31,23 +31,23 @@ ROUNDS = 10
 BLOCK_BYTES = 16
 BLOCK_BITS = 8 * BLOCK_BYTES
 CACHED_BLOCKS = 1 << 16
-"""Blocks that are best encrypted at once: the 16 planes of one bit are 128 KiB, which cache holds."""
+"""Blocks that are best encrypted at once: the 16 planes of one bit are 128 KiB, which fits in cache."""
 
 _ONES = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _AFFINE: Words = np.array([_ONES if 0x63 >> i & 1 else 0 for i in range(8)], PLANE)[:, None]
 """The constant of the affine map, as words that serve whole planes."""
 
 Rows: TypeAlias = tuple[int, ...]
-"""A matrix over GF(2), one integer a row: bit i of row j says whether output bit j has input bit i as a summand."""
+"""A matrix over GF(2), one integer per row: bit i of row j says whether output bit j has input bit i as a summand."""
 
 # Of the 64 isomorphisms from GF(2)[x]/(x^8+x^4+x^3+x+1) to the tower with w^2 = w + 1, z^2 = z + w, y^2 = y + l, the
 # one whose matrices have the fewest ones: l = wz, and x becomes 0x7a. Bits of the tower: 1, w, z, wz, then the same
 # times y.
 _TO_TOWER: Rows = (0x05, 0xC2, 0x24, 0xCA, 0xA2, 0x72, 0x7E, 0xA0)
 _FROM_TOWER: Rows = (0x35, 0x07, 0x03, 0x75, 0x39, 0x3C, 0xD0, 0x54)
-"""Back to the basis of FIPS 197, and its affine map but for the constant."""
+"""Back to the basis of FIPS 197, and its affine map without the constant."""
 _NORM: Rows = (0x4B, 0xC6, 0xEC, 0x98)
-"""l a^2 + b^2 of a y + b: what of the norm to GF(2^4) is linear. The rest is a b."""
+"""l a^2 + b^2 of a y + b: the linear part of the norm to GF(2^4). The rest is a b."""
 _SMALL_NORM: Rows = (0b1011, 0b0110)
 """w c^2 + d^2 of c z + d: the same for the norm to GF(2^2)."""
 _SMALL_INVERSE: Rows = (0b11, 0b10)
@@ -128,7 +128,7 @@ async def sub_bytes(ctx: Context, x: BShare) -> BShare:
     """
     ctx.own(x)
     if x.width != 8:
-        raise ShareError(f"{x!r} does not consist of bytes")
+        raise ShareError(f"the S-box needs elements of 8 bits, not {x!r}")
     tower = _linear(_TO_TOWER, x)
     low, high = tower.planes(slice(0, 4)), tower.planes(slice(4, 8))
     norm = _linear(_NORM, tower) ^ await _multiplied(ctx.step("norm"), _times16, high, low)

@@ -1,10 +1,10 @@
-"""Private record alignment: which rows of different tables are the same person's, without a common order or identifier.
+"""Private record alignment: which rows of different tables belong to one person, without a common order or identifier.
 
-No table may repeat an identifier, which is checked. Tables are shuffled, identifiers encrypted under a key that nobody
-knows, and the ciphertexts opened and compared in the clear (Mohassel, Rindal and Rosulek 2020). Equal tags are one
-person; what a server sees is how many persons each set of tables has in common, and nothing that leads to a row of a
-holder or to an identifier. These numbers carry noise: for every set of two tables and more the servers plant dummies,
-rows without values, so many of them in all tables of the set as a number says that they drew on shares.
+No table may repeat an identifier, which is checked. Tables are shuffled, identifiers are encrypted under a key that
+nobody knows, and the ciphertexts are opened and compared in the clear (Mohassel, Rindal and Rosulek 2020). Equal tags
+are one person. A server sees how many people each set of tables has in common, and nothing that leads to a holder's row
+or to an identifier. These numbers carry noise: for every set of two or more tables the servers plant dummies, which are
+rows without values. How many of them are in all tables of the set is a number drawn on shares.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from services.mpc_server.engine.validity import Flags, toss
 from services.mpc_server.engine.verbs import conjunction, reveal_bits, shuffle
 
 MAX_TABLES = 62
-"""Tables that can be matched: a set of tables is a number of 62 bits."""
+"""The most tables that can be matched: a set of tables is a number of 62 bits."""
 _TAG_BITS = 64
 """A tag of 128 bits is opened as two words."""
 _ID_COINS = b"caps/v1/join/ids"
@@ -50,10 +50,10 @@ IDS_SENT = 64 + ID_COMBINATIONS // 8 * size.tables + carry_ands(_COMPARED + 1) *
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dummies:
-    """Noise for the numbers that a join shows: for each set of two tables and more, noise + reach dummies.
+    """Noise for the numbers that a join shows: for each set of two or more tables, noise + reach dummies.
 
-    noise: [[a value for each set]], in the order of `sets_of`; no law that is used here leaves -reach .. reach but with
-    a probability that its distance includes.
+    noise: [[a value for each set]], in the order of `sets_of`. The probability that it lies outside -reach .. reach is
+    part of the distance of its law.
     """
 
     noise: AShare
@@ -61,12 +61,12 @@ class Dummies:
 
 
 def sets_of(tables: int) -> list[tuple[int, ...]]:
-    """The sets of two tables and more."""
+    """The sets of two or more tables."""
     return [chosen for size in range(2, tables + 1) for chosen in combinations(range(tables), size)]
 
 
 Planted: TypeAlias = dict[tuple[int, ...], dict[int, RowShare]]
-"""For each set of tables, and each table of it, its dummies."""
+"""For each set of tables, and each table in it, the dummies."""
 
 
 @protocol(
@@ -76,12 +76,13 @@ Planted: TypeAlias = dict[tuple[int, ...], dict[int, RowShare]]
 async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
     """Which tables have identifiers that increase from row to row, so that none occurs twice.
 
-    For each row but the last there is a bit that says it is not below the next one. The XOR of a random half of these
-    bits is zero if all are, and otherwise with probability 1/2: 64 of these are opened, with coins tossed for it, so a
-    table that repeats an identifier passes with probability 2^-64.
+    For each row except the last, a bit says whether it is not below the next one. The XOR of a random half of these
+    bits is zero if all of them are, and otherwise with probability 1/2. 64 such sums are opened, with freshly tossed
+    coins, so a table that repeats an identifier passes with probability 2^-64.
 
     Pre-conditions: rows begin with identifiers of 16 bytes; tables were fixed before, under keys of this session.
-    Leaks: which tables are accepted; of those nothing else. Of a refused one, combinations of where it is out of order.
+    Leaks: which tables are accepted, and nothing else about those. Of a refused one, combinations of where it is out of
+        order.
     """
     for table in tables:
         ctx.own(table)
@@ -108,7 +109,7 @@ async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
 
 
 def _neighbours(x: BShare) -> tuple[BShare, BShare]:
-    """All elements of a vector but the last, and those that follow them: the same planes, one place on."""
+    """All elements of a vector except the last, and their successors: the same planes, shifted by one place."""
     count = x.size - 1
     words = plane_words(count)
 
@@ -133,7 +134,7 @@ def _combined(wrong: BShare, seed: bytes, label: bytes) -> BShare:
 
 @formula
 def dummy_bits(dummies: int) -> int:
-    """Bits of a number of dummies, from none to all."""
+    """Bits needed for a number of dummies, from none to all."""
     return dummies.bit_length()
 
 
@@ -149,9 +150,9 @@ PLANT_SENT = (FIRST * 16 + adder_ands(16) + one_hot_ands(dummy_bits(size.dummies
 async def plant_dummies(ctx: Context, noise: AShare, *, tables: int, reach: int) -> Planted:
     """[[identifiers of dummies]]: 2 reach of them for every set, in each of its tables.
 
-    Dummy i of a set has one random identifier in all tables of the set if i < noise + reach, and in each of them a
-    random one of its own otherwise; then it matches nothing, as padding does. So how many rows a table has is public,
-    and how many of them make the set look larger is not.
+    Dummy i of a set has the same random identifier in all tables of the set if i < noise + reach. Otherwise it has a
+    different random identifier in each of them, and matches nothing, like padding. So the number of rows of a table is
+    public, but not how many of them make the set look larger.
 
     Pre-conditions: noise has an element for each set, and is fresh; 1 <= reach < 2^15.
     Leaks: nothing.
@@ -159,7 +160,9 @@ async def plant_dummies(ctx: Context, noise: AShare, *, tables: int, reach: int)
     sets, count = sets_of(tables), 2 * reach
     ctx.own(noise)
     if noise.shape != (len(sets),) or not sets or not 1 <= reach < 1 << 15:
-        raise ShareError(f"{noise!r} is not a number for each of {len(sets)} sets, or {reach} is out of range")
+        raise ShareError(
+            f"{noise!r} must have one element for each of {len(sets)} sets, and reach {reach} be from 1 to 2^15 - 1"
+        )
     bits = await to_bits(ctx.step("bits"), noise.narrow(Z16) + reach)
     number = await one_hot(ctx.step("number"), bits.planes(slice(0, dummy_bits(count))))
 
@@ -185,7 +188,7 @@ def _block(x: BShare, number: int) -> BShare:
 
 
 class Tagged(NamedTuple):
-    """Tables in an order nobody knows, and the tag of every row: two words."""
+    """Tables in an order that nobody knows, and the tag of every row: two words."""
 
     tables: list[RowShare]
     tags: list[Words]
@@ -207,7 +210,7 @@ def tag_blocks(rows: int) -> int:
 async def tag_rows(ctx: Context, tables: Sequence[RowShare], keys: RoundKeys) -> Tagged:
     """Shuffled [[tables]] and, in the clear, the AES-128 encryption of each row's identifier under a secret key.
 
-    Deviation: AES in place of LowMC (docs/adr/0007); each table is shuffled before, so that tags lead to no row.
+    Deviation: AES in place of LowMC (docs/adr/0007); each table is shuffled first, so that tags lead to no row.
 
     Pre-conditions: rows begin with identifiers of 16 bytes; keys are those of a `random_key` that serves this run only,
         or tags of different runs could be compared.
@@ -245,7 +248,7 @@ def _unpadded(x: BShare) -> BShare:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matching:
-    """Who is who: for each joint row and table the number of its row there, or -1. Public.
+    """For each joint row and table, the number of its row in that table, or -1. Public.
 
     Joint rows with the same set of tables lie together; `patterns` lists these sets with their numbers of rows.
     """
@@ -257,19 +260,19 @@ class Matching:
 def match(
     tags: Sequence[Words], attributes: Sequence[Clique], cliques: Sequence[Clique], needed: Collection[str] = ()
 ) -> Matching:
-    """Joint rows from the opened tags: those who have all `needed` attributes and can count in one of the cliques.
+    """Joint rows from the opened tags: people who have all `needed` attributes and can count in one of the cliques.
 
     Pre-conditions: no tag occurs twice in a table.
     """
     if len(tags) > MAX_TABLES:
-        raise DomainError(f"at most {MAX_TABLES} tables can be joined, not {len(tags)}")
+        raise DomainError(f"cannot join {len(tags)} tables; at most {MAX_TABLES} can be joined")
     every = np.concatenate(tags)
     table = np.repeat(np.arange(len(tags)), [len(part) for part in tags])
     row = np.concatenate([np.arange(len(part)) for part in tags])
     low, high = np.ascontiguousarray(every.T)
     order = np.argsort(low)
     same, differ = low[order[1:]] == low[order[:-1]], high[order[1:]] != high[order[:-1]]
-    if (same & differ).any():  # two persons with one first word: by chance in a join of 10^8 rows, not of 10^6
+    if (same & differ).any():  # two people with the same first word: may happen in a join of 10^8 rows, not of 10^6
         order = np.lexsort((high, low))
         same, differ = low[order[1:]] == low[order[:-1]], high[order[1:]] != high[order[:-1]]
     person = np.zeros(len(order), np.intp)
@@ -292,7 +295,7 @@ def match(
 
 
 def counts_somewhere(attributes: Sequence[Clique], cliques: Sequence[Clique], needed: Collection[str]) -> bool:
-    """Whether who has these attributes has all that are needed, and all of one of the cliques."""
+    """Whether somebody with these attributes has all that are needed, and all of at least one clique."""
     has = {name for names in attributes for name in names}
     return has.issuperset(needed) and any(has.issuperset(clique) for clique in cliques)
 
@@ -303,7 +306,7 @@ def supposed(
     cliques: Sequence[Clique],
     needed: Collection[str] = (),
 ) -> Matching:
-    """What `match` would find, apart from who is where, if sets of tables had so many persons each."""
+    """What `match` would find, apart from who is where, given the number of people in each set of tables."""
     kept = {
         members: size
         for members, size in numbers.items()

@@ -139,7 +139,8 @@ def _prefix_levels(width: int) -> list[tuple[Indices, Indices, Indices]]:
 async def bits_less_than(ctx: Context, x: BShare, y: BShare) -> BShare:
     """[[1 if x < y else 0]] of unsigned w-bit elements.
 
-    The highest bit in which they differ decides, and there it is that of y. A zero below all bits is for equal ones.
+    The highest bit in which they differ decides, and the result is that bit of y. A zero below all bits covers equal
+    elements.
 
     Pre-conditions: x and y have one shape and one width.
     Leaks: nothing.
@@ -220,7 +221,7 @@ async def tournament(ctx: Context, values: BShare) -> tuple[BShare, BShare]:
 
 
 async def _winners(ctx: Context, entrants: BShare, size: int, width: int) -> BShare:
-    """One level: the best of every group of `size` consecutive entrants, values in the `width` lowest planes."""
+    """One level: the best of every group of `size` consecutive entrants, whose values are the `width` lowest planes."""
     count = entrants.size
     groups = -(-count // size)
     # A short last group is filled up with copies of its first member, which lose the tie against it.
@@ -301,7 +302,7 @@ async def plane_dot(ctx: Context, x: BShare, y: BShare, *, block: int) -> BShare
     """
     ctx.own(x, y)
     if x.shape != y.shape or x.width != y.width or x.width % block:
-        raise ShareError(f"{x!r} and {y!r} do not consist of alike blocks of {block} bits")
+        raise ShareError(f"{x!r} and {y!r} do not consist of the same blocks of {block} bits")
     blocks = x.width // block
 
     def parities(planes: Words) -> Words:

@@ -40,7 +40,7 @@ async def negative(ctx: Context, x: AShare) -> BShare:
 async def less_than(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x < y else 0]], elementwise, signed.
 
-    Pre-conditions: x - y does not overflow: |x - y| < 2^(k-1), unchecked, for the values are secret.
+    Pre-conditions: x - y does not overflow: |x - y| < 2^(k-1). Unchecked, because the values are secret.
     Leaks: nothing.
     """
     ctx.own(x, y)

@@ -1,9 +1,8 @@
 """COMPUTE ANSWERS, pi_COMP: the marginals of the joint table as shares over Z_2^64, however the table is divided.
 
-Rows that one holder has completely are counted by the holder, which shares marginals. Rows that are spread over holders
-come as one-hot columns, which are counted on shares (`counting`). What holders send is checked first (`validity`); a
+Rows that one holder has in full are counted by that holder, which shares marginals. Rows that are spread over holders
+arrive as one-hot columns, which are counted on shares (`counting`). What holders send is checked first (`validity`); a
 contribution that fails is named and left out.
-
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class HorizontalInput:
     cliques: tuple[Clique, ...] | None = None
 
     def layout(self, whole: Layout) -> Layout:
-        """Where the cells of this contribution lie in it."""
+        """The layout of this contribution's cells."""
         return whole if self.cliques is None else Layout(whole.domain, self.cliques)
 
 
@@ -69,12 +68,12 @@ def check_marginals(
             raise ShareError(f"marginals of {contribution.holder} must be in Z_2^16 or Z_2^32, and all in one ring")
         if marginals.shape != (own.cells,):
             raise ShareError(f"marginals of {contribution.holder} must be {own.cells} cells, not {marginals.shape}")
-        layout.positions(own.cliques)  # refuses cliques that the whole layout lacks
+        layout.positions(own.cliques)  # refuses cliques that are not in the whole layout
     return layouts, ring
 
 
 def own_bits(contributions: Sequence[HorizontalInput], rows: int = 0) -> int:
-    """The most bits that holders' own counts can have: with so many joined rows, no sum reaches 2^32."""
+    """The most bits that holders' own counts may have, so that no sum with `rows` joined rows reaches 2^32."""
     return min(counted_bits(len(contributions), rows), contributions[0].marginals.ring.bits)
 
 
@@ -84,7 +83,7 @@ async def add_marginals(
 ) -> tuple[AShare, Flags]:
     """[[the sum of the contributions]] in the order of `layout`, over Z_2^64, and which of them were accepted.
 
-    Each contribution is lifted from Z_2^k, k = bits: what a holder says beyond 2^k - 1 is cut off, whatever it sends.
+    Each contribution is lifted from Z_2^k, k = bits: whatever a holder sends, anything beyond 2^k - 1 is cut off.
 
     Deviation: the paper adds what holders share over Z_2^64. There a holder could share counts that wrap, and so break
     the bound on what one row can change.
@@ -93,7 +92,7 @@ async def add_marginals(
     Leaks: which contributions are accepted (see check_totals).
     """
     if not contributions:
-        raise ShareError("there is no contribution to add")
+        raise ShareError("there are no contributions to add")
     layouts, ring = check_marginals(ctx, contributions, layout)
     if not 1 <= bits <= ring.bits or largest_sum(len(contributions), bits, 0) > MOST_COUNTED:
         raise DomainError(f"{len(contributions)} counts of {bits} bits could add up to 2^{COUNT_BITS} or more")
@@ -173,9 +172,9 @@ async def compute_answers(
         chosen = [layout.cliques[layout.index(clique)] for clique in counted]
     for clique in chosen:
         if not brought.issuperset(clique):
-            raise DomainError(f"no holder brings columns of every attribute of {clique}")
+            raise DomainError(f"some attributes of {clique} are in no holder's columns")
     if columns and not chosen:
-        raise DomainError("columns are brought, but no clique is to be counted from them")
+        raise DomainError("holders bring columns, but no clique is to be counted from them")
     if marginals:
         layouts, _ = check_marginals(ctx, marginals, layout)
         answered = {*chosen, *(clique for own in layouts for clique in own.cliques)}
@@ -199,7 +198,7 @@ async def compute_answers(
 
 
 def _check_brought(ctx: Context, inputs: Sequence[ColumnsInput], layout: Layout) -> set[str]:
-    """The attributes that come as columns. Raises before anything is sent if an input is not what it should be."""
+    """The attributes that come as columns. Raises, before anything is sent, if an input is malformed."""
     domain = layout.domain
     for one in inputs:
         ctx.own(one.columns)
@@ -218,7 +217,7 @@ async def _count_joined(
     domain = layout.domain
     used = domain.project({name for clique in cliques for name in clique})
     wanted = Layout(used, tuple(cliques))
-    recipe_of(wanted)  # refuses what cannot be counted before anything is sent
+    recipe_of(wanted)  # refuses, before anything is sent, what cannot be counted
     accepted = await check_one_hot(
         ctx.step("check"),
         [one.columns for one in inputs],

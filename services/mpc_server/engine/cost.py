@@ -19,7 +19,7 @@ from caps.shares.ring import plane_words
 
 
 class Expr(ABC):
-    """A number that follows from the sizes of a call and, where servers differ, from which of them it is about."""
+    """A number that depends on the sizes of a call and, if servers differ, on the server."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class Expr(ABC):
 
     @property
     def binds(self) -> int:
-        """How tightly the printed form binds: 2 for what stands alone, 1 for a product, 0 for a sum."""
+        """How tightly the printed form binds: 2 for a single term, 1 for a product, 0 for a sum."""
         return 2
 
     def __add__(self, other: Expr | int) -> Expr:
@@ -88,7 +88,7 @@ class OfParty(Expr):
 
     def evaluate(self, sizes: Sizes, party: int | None) -> int:
         if party is None:
-            raise DomainError(f"{self.name} differs from server to server, and none was named")
+            raise DomainError(f"{self.name} differs from server to server; say for which one")
         return self.at(party)
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ class _Application(Expr):
 
 @final
 class formula:  # noqa: N801 - a decorator
-    """A function of integers that expressions may apply: to integers it gives an integer, else an expression."""
+    """A function of integers that expressions may use: for integers it returns an integer, else an expression."""
 
     def __init__(self, function: Callable[..., int]) -> None:
         self._function = function

@@ -1,11 +1,11 @@
-"""Marginals from one-hot columns: what crosses the network is as large as the answers, whatever the number of rows is.
+"""Marginals from one-hot columns: what crosses the network is as large as the answers, whatever the number of rows.
 
 An attribute with s categories is a block of s columns of 0 and 1, at most one of them 1; a missing value and a padding
 row are zeros. One-hot columns make counting a matrix product, and a product of shared matrices sends its result, not
-its rows. Only marginals of three and more attributes need products of columns first, which are sent.
+its rows. Only marginals of three or more attributes need products of columns first, and these are sent.
 
 Columns are words of Z_2^16, or of 32 bits for tables of more than 65,535 rows: what was shared in Z_2^24 is computed on
-modulo 2^32, for then it is right modulo 2^24. Counts are taken modulo 2^22 of these.
+modulo 2^32, which is also right modulo 2^24. Counts are then taken modulo 2^22.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from services.mpc_server.engine.validity import WIDTHS, check_columns
 from services.mpc_server.engine.verbs import gram_products, lift, multiply, products, reshare
 
 GROUP_ROWS = 65_535
-"""Rows that are counted in Z_2^16 together: no count of them can wrap."""
+"""Rows that are counted together in Z_2^16, so that no count can wrap."""
 WIDE_GROUP_ROWS = (1 << 22) - 1
 """The same for words of 32 bits, whose counts are taken modulo 2^22."""
 BLOCK_WORDS = 1 << 22
-"""Elements of one row block where rows are multiplied: 8 MiB per component and buffer in Z_2^16."""
+"""Elements of one block of rows to be multiplied: 8 MiB per component and buffer in Z_2^16."""
 
 
 def lifted_bytes(counts: Expr | int, bits: Expr | int) -> Expr:
@@ -61,12 +61,12 @@ async def coalesce(ctx: Context, stacks: Sequence[Sequence[AShare]]) -> tuple[AS
     waiting = [list(stack) for stack in stacks]
     for stack in waiting:
         if not stack:
-            raise ShareError("an attribute without a block cannot be merged")
+            raise ShareError("an attribute has no block to merge")
         ctx.own(*stack)
         for block in stack:
             check_columns(block, stack[0].shape[-1], waiting[0][0].ring)
             if block.shape != waiting[0][0].shape[:1] + stack[0].shape[1:]:
-                raise ShareError(f"{block!r} and {waiting[0][0]!r} are not of the same rows")
+                raise ShareError(f"{block!r} and {waiting[0][0]!r} must have the same rows")
     level = 0
     while any(len(stack) > 1 for stack in waiting):
         pairs = [(stack[i], stack[i + 1]) for stack in waiting for i in range(0, len(stack) - 1, 2)]
@@ -88,19 +88,19 @@ async def coalesce(ctx: Context, stacks: Sequence[Sequence[AShare]]) -> tuple[AS
 
 
 def row_slices(rows: int, columns: int) -> list[slice]:
-    """Blocks of at most BLOCK_WORDS elements, but not of a few rows each."""
+    """Blocks of at most BLOCK_WORDS elements, but never of only a few rows."""
     step = max(BLOCK_ROWS, BLOCK_WORDS // columns)
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 @formula
 def group_bits(bits: int) -> int:
-    """Bits of a group's count, of columns in words of so many."""
+    """Bits of a group's count, for columns in words of `bits` bits."""
     return WIDTHS[RINGS[bits]].counted.bits
 
 
 def _group_rows(bits: int) -> int:
-    """Rows that `count` counts together, of columns in words of so many bits."""
+    """Rows that `count` counts together, for columns in words of `bits` bits."""
     return GROUP_ROWS if bits == Z16.bits else WIDE_GROUP_ROWS
 
 
@@ -138,9 +138,9 @@ async def count(ctx: Context, *columns: AShare, layout: Layout) -> AShare:
 
     Marginals of one attribute are sums of columns; of two, entries of the Gram matrix; of more, products of two sets of
     columns, at least one of which are products themselves. Only these last have rows to send: n q words, in blocks of
-    rows. Everything else is summed at home, and only cells that the layout asks for are sent and lifted. Rows are
+    rows. Everything else is summed locally, and only cells that the layout asks for are sent and lifted. Rows are
     counted in groups, so that no group's count wraps, and groups are added after lifting: in Z_2^16 they have 65,535
-    rows; in words of 32 bits 4,194,303, for there counts are taken modulo 2^22, where a product in doubles is exact.
+    rows; in words of 32 bits 4,194,303, as counts are then taken modulo 2^22, where a product in doubles is exact.
 
     Deviation: the paper compares every row with every cell. The counts are the same.
 
@@ -199,7 +199,7 @@ def _crossed(pool: AShare, cross: Cross, counted: Ring) -> Summands:
 
 
 def _chosen(parts: Sequence[AShare], columns: Indices) -> list[AShare]:
-    """Some columns, ascending, of a table that comes in parts: as parts again, which copy nothing."""
+    """Some columns, ascending, of a table that comes in parts; again as parts, without copying."""
     chosen, start = [], 0
     for part in parts:
         stop = start + part.shape[1]

@@ -1,9 +1,8 @@
 """COMPUTE ANSWERS from tables of different holders whose rows are in no common order.
 
 A holder shares rows (caps.data.linkage): a hashed identifier and a short code for each of its attributes. The servers
-find out which rows are the same person's (`alignment`). Only then are codes expanded to one-hot columns, for rows that
-count, at the place of their person, and counted; so tables travel in their small form.
-
+find out which rows belong to the same person (`alignment`). Only then are the codes of rows that count expanded to
+one-hot columns, placed in the joint row of their person, and counted; so tables travel in their compact form.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ GROUP_WORDS = 1 << 22
 
 
 class Mode(Enum):
-    """Which persons are rows of the joint table."""
+    """Which people are rows of the joint table."""
 
     UNION = "union"
-    """Everybody: attributes that no table of the person brings are missing."""
+    """Everybody. Attributes that none of a person's tables brings are missing."""
     INNER = "inner"
-    """Who is in at least one table for every attribute that any of the tables brings; a value may still be missing."""
+    """People who are in at least one table for every attribute that any table brings; a value may still be missing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +126,7 @@ def group_rows(width: int) -> int:
 
 
 class _Table:
-    """What of a table is expanded: the attributes that count."""
+    """The part of a table that is expanded: the attributes that count."""
 
     def __init__(self, domain: Domain, attributes: Clique, used: Domain) -> None:
         layout = RowFormat(domain.project(attributes))
@@ -180,20 +179,20 @@ async def join_answers(
 ) -> Answers:
     """[[the marginals of the joined table]] in the order of `layout`, over Z_2^64, and which tables were accepted.
 
-    Rows of the same identifier are one person. Where several tables bring an attribute of a person, the first in the
+    Rows with the same identifier are one person. Where several tables bring an attribute of a person, the first in the
     order of `tables` that has a value decides. `counted` are the cliques that are counted, by default all of the
-    layout; the others' cells are zero. A table whose identifiers are not in order is refused: its rows take no part, as
-    if it were empty. `dummies` has a number for each set of two tables and more.
+    layout; the others' cells are zero. A table whose identifiers are not in order is refused and treated as
+    empty. `dummies` has a number for each set of two or more tables.
 
     Pre-conditions: servers compared their copies of the tables on receipt; see tag_rows for the session.
-    Leaks: which tables are refused; the number of rows of each table; for each set of two tables and more, how many
+    Leaks: which tables are refused; the number of rows of each table; for each set of two or more tables, how many
         identifiers exactly these have, plus its number of dummies. How many only one has follows from these. Padding
-        rows are identifiers of their own. Without dummies the numbers are exact, and a holder that colludes with a
+        rows count as identifiers of their own. Without dummies the numbers are exact, and a holder that colludes with a
         server and brings one person learns whether others have that person.
     """
     cliques = layout.cliques if counted is None else [layout.cliques[layout.index(clique)] for clique in counted]
     used, wanted, kinds = _plan(ctx, tables, layout, cliques)
-    # The cipher's key takes 40 rounds; checks and dummies are ready long before, and no tag is opened until all are.
+    # The cipher's key takes 40 rounds. Checks and dummies are done long before, and no tag is opened until all are.
     keys, accepted, planted = await together(
         expand_key(ctx.step("schedule"), random_key(ctx.step("key"))),
         check_ids(ctx.step("ids"), [one.rows for one in tables]),
@@ -222,16 +221,16 @@ async def _planted(ctx: Context, tables: int, dummies: Dummies | None) -> Plante
 
 
 def _with_dummies(table: RowShare, dummies: Sequence[RowShare]) -> RowShare:
-    """The table with dummies behind its rows: identifiers, and no values."""
+    """The table with dummies after its rows: identifiers without values."""
     return concatenate_rows([table, *(ids.widened(table.shape[1]) for ids in dummies)])
 
 
 def _plan(
     ctx: Context, tables: Sequence[JoinInput], layout: Layout, cliques: Sequence[Clique]
 ) -> tuple[Domain, Layout, list[_Table]]:
-    """What is counted and what of each table is expanded. Raises before anything is sent if an input is not fit."""
+    """What is counted, and which part of each table is expanded. Raises, before anything is sent, for a bad input."""
     if not tables or not cliques:
-        raise DomainError("a join needs tables, and cliques to count")
+        raise DomainError("a join needs at least one table and one clique to count")
     domain = layout.domain
     for one in tables:
         ctx.own(one.rows)
@@ -243,7 +242,7 @@ def _plan(
     brought = {name for one in tables for name in one.attributes}
     for clique in cliques:
         if not brought.issuperset(clique):
-            raise DomainError(f"no holder brings every attribute of {clique}")
+            raise DomainError(f"some attributes of {clique} are in no holder's table")
     used = domain.project({name for clique in cliques for name in clique})
     wanted = Layout(used, tuple(cliques))
     recipe_of(wanted)
@@ -258,7 +257,7 @@ async def _joined_columns(
     kinds: Sequence[_Table],
     used: Domain,
 ) -> AShare:
-    """[[one-hot columns of the joint rows]] of one group: tables expanded, placed, and merged where several speak."""
+    """[[one-hot columns of the joint rows]] of one group: tables expanded, placed, and merged where they overlap."""
     members = sorted({table for some, _ in runs for table in some if kinds[table].names})
 
     def expanded(table: int) -> Branch[AShare]:
@@ -295,11 +294,13 @@ async def _joined_columns(
         start += length
     for targets, merged in zip(places, await together(*merges), strict=True):
         pieces += zip(targets, merged, strict=True)
-    return ctx.zero((used.width, len(sources)), Z16).map(np.transpose).put(pieces)  # by columns, for they come whole
+    return (
+        ctx.zero((used.width, len(sources)), Z16).map(np.transpose).put(pieces)
+    )  # by columns, because they come whole
 
 
 class TableExtent(NamedTuple):
-    """What of a table the cost of a join depends on."""
+    """The properties of a table on which the cost of a join depends."""
 
     rows: int
     attributes: Clique
@@ -335,7 +336,7 @@ def join_sizes(
 ) -> dict[Size, int]:
     """The sizes that the declared cost of `join_answers` is a formula of; `matching` is that of accepted tables.
 
-    reach: of the dummies, 0 if there are none.
+    reach: that of the dummies, 0 if there are none.
     """
     cliques = layout.cliques if counted is None else tuple(counted)
     used = layout.domain.project({name for clique in cliques for name in clique})
@@ -397,7 +398,7 @@ async def compute_joined_answers(
 ) -> Answers:
     """[[the marginals of the joint table]] in the order of `layout`, over Z_2^64, and which inputs were accepted.
 
-    As `compute_answers`, where tables to be joined stand in place of aligned columns: answers are the sum of what
+    Like `compute_answers`, with tables to be joined in place of aligned columns: answers are the sum of what
     holders counted and of what is counted from the joined rows. By default `counted` is every clique whose attributes
     are all brought by tables.
 

@@ -2,7 +2,7 @@
 
 numpy multiplies integer matrices one element at a time; BLAS multiplies doubles an order of magnitude faster and is
 exact as long as every sum stays below 2^53. So rows are taken in blocks of 1,024, and entries of up to 22 bits are
-centred: |x| <= 2^21, and 1,024 products of 2^42 are 2^52. Larger ones are cut into centred 16-bit limbs, of which only
+centred: |x| <= 2^21, and 1,024 products of 2^42 are 2^52. Larger ones are cut into centred 16-bit limbs, and only the
 pairs that matter modulo 2^k are multiplied: three for Z_2^32, ten for Z_2^64. Buffers are a few blocks, whatever the
 number of rows.
 """
@@ -22,7 +22,7 @@ LIMB = 16
 BLOCK_ROWS = 1024
 """Rows per block: a block of a few hundred columns stays in cache between cast and product."""
 _MOST_SUMMANDS = 1 << 21
-"""Of signed 32-bit words: their sum is then at most 2^52."""
+"""The most signed 32-bit words in a sum, which is then at most 2^52."""
 _SMALL = 1 << 14
 """Below this many multiplications, numpy's own integer product is quicker than the casts."""
 

@@ -1,7 +1,7 @@
 """How the cells of marginals come out of one-hot columns: which columns to multiply, and where each cell then is.
 
 Cells of one attribute are sums of columns; of two, entries of a Gram matrix; of more, products of two sets of columns,
-one of which at least has products itself. Those have to be sent, so a greedy choice keeps them few.
+at least one of which consists of products itself. Those have to be sent, so a greedy choice keeps them few.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Recipe:
 
     @property
     def products(self) -> int:
-        """Product columns: how many elements a row costs."""
+        """The number of product columns, which is how many elements a row costs."""
         return sum(len(left) for left, _ in self.levels)
 
     @property
@@ -66,7 +66,7 @@ def recipe_of(layout: Layout) -> Recipe:
     domain = layout.domain
     parts = [tuple(domain.position(name) for name in clique) for clique in layout.cliques]
     if max(map(len, parts)) > MAX_DEGREE:
-        raise DomainError(f"marginals of more than {MAX_DEGREE} attributes are not counted")
+        raise DomainError(f"cannot count marginals of more than {MAX_DEGREE} attributes")
     built, splits = _choose_products(domain, [part for part in parts if len(part) > 2])
 
     start: dict[Part, int] = {(position,): offset for position, offset in enumerate(domain.offsets)}
@@ -138,7 +138,7 @@ class _Market:
         self.built: dict[Part, tuple[int, Part, Part]] = {}
 
     def price(self, part: Part) -> float:
-        """What it takes to have the part among the columns."""
+        """The price of having the part among the columns."""
         if len(part) == 1 or part in self.built:
             return 0.0
         if part not in self._prices:
@@ -153,7 +153,7 @@ class _Market:
         return min((self.price(one) + self.price(other), (one, other)) for one, other in self._splits[part])
 
     def build(self, part: Part) -> int:
-        """Take the part into the columns; the level it is made at."""
+        """Add the part to the columns; return the level at which it is made."""
         if len(part) == 1:
             return 0
         if part not in self.built:
@@ -162,7 +162,7 @@ class _Market:
         return self.built[part][0]
 
     def served(self, cliques: Sequence[Part]) -> None:
-        """Set all prices anew: these cliques want nothing any more."""
+        """Update all prices: these cliques need nothing more."""
         self._wanted.subtract(part for clique in cliques for part in _proper_parts(clique))
         self._prices.clear()
 
@@ -172,7 +172,7 @@ def _choose_products(
 ) -> tuple[dict[Part, tuple[int, Part, Part]], dict[Part, tuple[Part, Part]]]:
     """Parts to be multiplied, as {part: (level, left, right)}, and the two parts each clique is counted from.
 
-    Greedy: the clique that is cheapest to serve is served, with all others that are then free, and prices are set anew.
+    Greedy: the clique that is cheapest to serve is served, with all others that are then free, and prices are updated.
     Of the 36 pairs that all triples of nine attributes of one size could use, 16 are multiplied.
     """
     market = _Market(domain, cliques)

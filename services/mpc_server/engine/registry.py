@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a protocol promises. Where it is from and what it costs may differ from scheme to scheme."""
+    """What a protocol promises. Its source and its cost may differ from scheme to scheme."""
 
     name: str
     module: str
@@ -34,7 +34,7 @@ class Declaration:
     costs: Mapping[str, Cost]
 
     def described(self) -> dict[str, Any]:
-        """All of it as text."""
+        """The whole declaration as text."""
         return {
             "name": self.name,
             "module": self.module,
@@ -54,7 +54,7 @@ REGISTRY: dict[str, Declaration] = {}
 def protocol(
     source: str, **costs: Cost
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """Declare a protocol: where it is from and, by the name of the scheme, what it costs.
+    """Declare a protocol: its source and, by the name of the scheme, its cost.
 
     The docstring must say `Pre-conditions:` and `Leaks:`.
     """
@@ -74,9 +74,9 @@ class _OfScheme(Protocol):
 
 
 class Verb(Generic[P, T]):
-    """One of the few functions that each scheme implements for itself. The first argument says which scheme it is of.
+    """One of the few functions that each scheme implements for itself. The first argument says which scheme is meant.
 
-    What every implementation must do is said by the function that declares the verb; its body is never run. Verbs that
+    The function that declares the verb says what every implementation must do; its body is never run. Verbs that
     talk have a cost, which an implementation declares with its source; local ones have none.
     """
 
@@ -88,12 +88,12 @@ class Verb(Generic[P, T]):
         scheme = cast(_OfScheme, arguments[0]).scheme.name
         implementation = self._implementations.get(scheme)
         if implementation is None:
-            raise DomainError(f"the scheme {scheme} has no {self.__name__}")
+            raise DomainError(f"the scheme {scheme} does not implement {self.__name__}")
         return implementation(*arguments, **choices)
 
     @property
     def schemes(self) -> frozenset[str]:
-        """The schemes that implement it."""
+        """The schemes that implement this verb."""
         return frozenset(self._implementations)
 
     def of(self, scheme: str, source: str = "", cost: Cost | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:

@@ -1,7 +1,7 @@
 """pi_SELECT and pi_MEASURE on integers: exact scores, noise drawn in MPC, nothing opened but the released value.
 
 Counts and scores are integers throughout, so that neither rounding nor the grid of a fixed-point number can carry
-information (docs/privacy.md). Noise is data-independent: it comes in as shares, drawn beforehand.
+information (docs/privacy.md). Noise does not depend on the data: it comes in as shares, drawn ahead.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ async def error_scores(
     """
     ctx.own(counts, bits)
     if counts.shape != bits.shape or estimate.shape != counts.shape or not bias.shape == weights.shape == starts.shape:
-        raise ShareError("one estimate for each cell, and one bias and weight for each candidate, are needed")
-    # 2^8 x < estimate exactly when x < ceil(estimate / 2^8), which has 32 bits, for an estimate is below 2^40.
+        raise ShareError("there must be one estimate for each cell, and one bias and one weight for each candidate")
+    # 2^8 x < estimate exactly when x < ceil(estimate / 2^8), which has 32 bits because an estimate is below 2^40.
     bound = (-(-estimate >> UNIT_BITS)).astype(np.uint64)
     sign = await bits_below(ctx.step("sign"), bits, bound=bound)
     distance = counts * (1 << UNIT_BITS) - estimate
@@ -123,7 +123,7 @@ async def noisy_argmax(ctx: Context, scores: AShare, noise: AShare) -> int:
     """
     ctx.own(scores, noise)
     if scores.shape != noise.shape or len(scores.shape) != 1:
-        raise ShareError(f"{noise!r} is not one noise value for each score of {scores!r}")
+        raise ShareError(f"{noise!r} must have one noise value for each score of {scores!r}")
     # Adding 2^63 turns the order of signed numbers into that of unsigned ones.
     values = await to_bits(ctx.step("bits"), scores + noise + (1 << 63))
     _, where = await tournament(ctx.step("tournament"), values)
@@ -139,5 +139,5 @@ async def noisy_counts(ctx: Context, counts: AShare, noise: AShare) -> Integers:
     """
     ctx.own(counts, noise)
     if counts.shape != noise.shape:
-        raise ShareError(f"{noise!r} is not one noise value for each count of {counts!r}")
+        raise ShareError(f"{noise!r} must have one noise value for each count of {counts!r}")
     return Z64.signed(await reveal(ctx, counts + noise)).astype(np.int64)

@@ -4,7 +4,7 @@ All random bits come from PRSS, so they cost nothing. They are labelled by the s
 `digits` of an alias draw, `sign` of a Gaussian, `low` of a Gumbel sample. Given the bits of the same labels,
 caps.dp.noise.clear returns the same numbers.
 
-In the costs, width is the bits of a table's codes. Draws go in chunks, one after another, that
+In the costs, width is the number of bits of a table's codes. Draws are made in chunks, one after another, to
 bound the memory of a one-hot index: 60,000 draws from 4,096 buckets, or a million from 64, are still one chunk.
 """
 
@@ -108,7 +108,7 @@ def _selected(bucket: BShare, table: AliasTable) -> tuple[BShare, BShare, BShare
 
 @lru_cache(maxsize=8)
 def _positions(table: AliasTable) -> Positions:
-    """What `_selected` looks up, for a table that serves many draws: up to 9 MB, so only those in use are kept."""
+    """What `_selected` looks up in a table, kept for many draws. It takes up to 9 MB, so only those in use are kept."""
     blocks = table.thresholds.reshape(DIGITS // COIN[0], COIN[0], -1)
     following = np.concatenate([blocks[:, 1:], np.zeros_like(blocks[:, :1])], axis=1)
     codes, aliases = (

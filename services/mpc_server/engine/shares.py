@@ -1,7 +1,7 @@
 """Secret-shared arrays as one party holds them. Inert: no truth value, no contents in repr, no pickle.
 
-A value is the sum (for bits, the XOR) of components, of which each party holds some: how many there are, and who holds
-which, is the scheme's to say. Everything here is local, and the same for every scheme: adding shares, scaling by public
+A value is the sum (for bits, the XOR) of components, of which each party holds some: the scheme says how many there
+are, and who holds which. Everything here is local, and the same for every scheme: adding shares, scaling by public
 numbers and rearranging are linear, so each is done to every component that a party holds. What needs the peers, or the
 product of two shares, is a verb (`engine.verbs`).
 """
@@ -65,23 +65,25 @@ class _Inert:
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> NoReturn:
-        raise ShareError("a shared value has no truth value: compare with a protocol, then reveal if you may")
+        raise ShareError(
+            "a shared value has no truth value; compare it with a protocol, and reveal the result if that is allowed"
+        )
 
     def __eq__(self, other: object) -> NoReturn:
-        raise ShareError("shared values are compared with the protocol `equal`, not with ==")
+        raise ShareError("use the protocol `equal`, not ==, to compare shared values")
 
     def __iter__(self) -> NoReturn:
-        raise ShareError("a shared array is not iterated: write the protocol on the whole array")
+        raise ShareError("a shared array cannot be iterated; write the protocol on the whole array")
 
     def __reduce__(self) -> NoReturn:
-        raise ShareError("shares are never pickled")
+        raise ShareError("shares must not be pickled")
 
     def __format__(self, spec: str) -> str:
         return repr(self)
 
 
 def _alike(components: tuple[Words, ...]) -> tuple[Words, ...]:
-    """The components, frozen; refused if they do not go together."""
+    """The components, frozen. They must have the same shape and type."""
     first = components[0]
     for other in components[1:]:
         if other.shape != first.shape or other.dtype != first.dtype:
@@ -172,7 +174,7 @@ class AShare(_Inert):
 
     def __mul__(self, public: npt.ArrayLike) -> AShare:
         if isinstance(public, AShare):
-            raise ShareError("two shared arrays are multiplied with the protocol `multiply`, not with *")
+            raise ShareError("use the protocol `multiply`, not *, to multiply two shared arrays")
         factor = self._public(public)
         return self.map(lambda words: words * factor)
 
@@ -201,11 +203,11 @@ class AShare(_Inert):
     def narrow(self, ring: Ring) -> AShare:
         """The same elements modulo a smaller power of two. Local."""
         if ring.bits > self.ring.bits:
-            raise ShareError(f"{self!r} is not narrowed to {ring!r}: lift it")
+            raise ShareError(f"{self!r} cannot be narrowed to {ring!r}; lift it instead")
         return self.map(lambda words: words.astype(ring.dtype))
 
     def put(self, pieces: Sequence[tuple[Any, AShare]]) -> AShare:
-        """The same array but for some parts of it, each given with its index. Local."""
+        """The same array with some parts replaced, each given with its index. Local."""
 
         def changed(words: Words, *parts: Words) -> Words:
             out = words.copy(order="K")
@@ -305,7 +307,7 @@ class BShare(_Inert):
         return self.map(lambda words: words[index])
 
     def replace_planes(self, index: Any, planes: BShare) -> BShare:
-        """The same bits but for the planes that an index picks, which are given. Local."""
+        """The same bits, with the planes that an index picks replaced by those given. Local."""
 
         def replaced(words: Words, new: Words) -> Words:
             out = words.copy()
@@ -334,7 +336,7 @@ class RowShare(_Inert):
     def __init__(self, owner: Owner, *components: Words) -> None:
         for words in components:
             if words.dtype != Z8.dtype or words.ndim != 2:
-                raise ShareError(f"rows are matrices of bytes, not {words.shape} of {words.dtype}")
+                raise ShareError(f"rows must be a matrix of bytes, not {words.shape} of {words.dtype}")
         object.__setattr__(self, "owner", owner)
         object.__setattr__(self, "components", _alike(components))
 
@@ -360,7 +362,7 @@ class RowShare(_Inert):
         return RowShare(self.owner, *(words[:, index] for words in self.components))
 
     def widened(self, width: int) -> RowShare:
-        """The same rows with zeros behind them, up to a number of bytes. Local."""
+        """The same rows, padded with zeros to a number of bytes. Local."""
         more = ((0, 0), (0, width - self.shape[1]))
         return RowShare(self.owner, *(np.pad(words, more) for words in self.components))
 
@@ -392,13 +394,13 @@ def _octets(planes: Words, rows: int) -> Words:
 
 
 def concatenate_rows(shares: Sequence[RowShare]) -> RowShare:
-    """Some rows after others. Local."""
+    """The rows of several shares, one after another. Local."""
     return RowShare(shares[0].owner, *_joined([share.components for share in shares]))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Summands(_Inert):
-    """Sums of products before they are shared: what a party can add up by itself, in whatever form its scheme has it.
+    """Sums of products before they are shared: what a party can add up by itself, in its scheme's own form.
 
     Sums of them, and linear functions, are local and cost nothing; so a sum of products costs as much as one product,
     namely when it becomes a sharing (`reshare`, `reshare_bits`). Until then it must not leave the party.

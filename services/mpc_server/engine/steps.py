@@ -1,7 +1,7 @@
 """The steps of a run on shares: what `caps.dp.oracle` asks for, and noise drawn before it is needed.
 
-A step's noise is labelled by the step and by the plan it follows. So it is the same whether it was drawn beforehand or
-on demand, a repetition of the step repeats it, and it cannot serve twice: labels are for one use.
+A step's noise is labelled by the step and by the plan it follows. So it is the same whether it was drawn ahead or on
+demand, a repeated step repeats it, and it cannot be used twice: every label is used once.
 """
 
 from __future__ import annotations
@@ -95,14 +95,16 @@ class NoisePool:
         return (wanted.step, wanted.plan.digest) in self._held
 
     async def fill(self, run: Context, wanted: Iterable[Wanted]) -> None:
-        """Draw all that is wanted, in shared rounds. Refused as a whole, before anything is drawn, if it has no room.
+        """Draw all that is wanted, in shared rounds. If there is no room for all, nothing is drawn and this is refused.
 
         Pre-conditions: all parties fill with equal requests in equal order.
         """
         requests = list(wanted)
         total = sum(request.draws for request in requests)
         if self._size + total > self.limit:
-            raise DomainError(f"a pool of {self.limit} noise values holds {self._size} and has no room for {total}")
+            raise DomainError(
+                f"the noise pool holds {self._size} of at most {self.limit} values and has no room for {total} more"
+            )
         self._size += total
         branches: list[Branch[AShare]] = [
             draw_noise(noise_context(run, request.step, request.plan), request.plan, request.draws)
@@ -115,7 +117,7 @@ class NoisePool:
         """The noise drawn for this step and plan, or None. Other noise drawn for the step is discarded with it."""
         found = self._held.get((step, plan.digest))
         if found is not None and found.size < draws:
-            raise DomainError(f"{found.size} noise values were drawn for step {step}, and {draws} are needed")
+            raise DomainError(f"{found.size} noise values were drawn for step {step}, but {draws} are needed")
         for key in [key for key in self._held if key[0] == step]:
             self._size -= self._held.pop(key).size
         return found
@@ -150,7 +152,7 @@ class Steps:
     async def _select(self, selection: Selection) -> int:
         selection.check(self.layout, self.largest_count)
         if self._bits is None:
-            raise DomainError("prepare() comes before select()")
+            raise DomainError("call prepare() before select()")
         ctx = request_context(self.run, selection)
         cells = self.layout.positions(selection.candidates)
         plan = selection.plan(self.neighbouring)

@@ -1,4 +1,4 @@
-"""Whether what holders send is what it should be, by checks on shares that say nothing else about it.
+"""Whether what holders send is valid, by checks on shares that reveal nothing else about it.
 
 An entry of 2^15 or a count that wraps would give one row the weight of thousands, which the noise would not hide. So
 contributions are checked before they are used, with coins tossed once they are fixed; one that fails is named and left
@@ -32,14 +32,14 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 SOUNDNESS_BITS = 40
 """A contribution that is not valid passes its check with probability at most 2^-40."""
 COMBINATIONS = ONE_HOT_COMBINATIONS
-"""Of rows, and of columns, in `check_one_hot`: 2 * 2^-48 < 2^-40, and 48 coins are whole bytes."""
+"""Combinations of rows, and of columns, in `check_one_hot`: 2 * 2^-48 < 2^-40, and 48 coins are whole bytes."""
 MOST_COLUMNS = 65_535
-"""Of a block: a sum of so many zeros and ones does not wrap in Z_2^16."""
+"""The most columns of a block: a sum of this many zeros and ones does not wrap in Z_2^16."""
 _COINS = b"caps/v1/compute/coins"
 
 
 class Width(NamedTuple):
-    """What the words of columns mean: the ring they were shared in, and the one they are counted in."""
+    """How to read the words of columns: the ring they were shared in, and the one they are counted in."""
 
     shared: Ring
     counted: Ring
@@ -51,9 +51,9 @@ WIDTHS = {Z16: Width(Z16, Z16), Z32: Width(Z24, Z22)}
 
 def check_columns(share: AShare, width: int, ring: Ring) -> None:
     if ring not in WIDTHS or share.ring != ring:
-        raise ShareError(f"{share!r} is not in Z_2^16 or words of 32 bits, as all columns of a table are")
+        raise ShareError(f"{share!r} must be in Z_2^16 or in words of 32 bits, like all columns of the table")
     if len(share.shape) != 2 or share.shape[1] != width or not share.shape[0]:
-        raise ShareError(f"{share!r} is not a matrix of {width} columns with at least one row")
+        raise ShareError(f"{share!r} must be a matrix of {width} columns with at least one row")
 
 
 @protocol("PRSS words, opened", rep3=Cost(rounds=1, sent=48))
@@ -75,8 +75,8 @@ def coins(seed: bytes, label: bytes, count: int) -> npt.NDArray[np.uint8]:
 async def _all_zero(ctx: Context, deviations: AShare) -> Flags:
     """For each row of a shared matrix, whether all its elements are zero. Two rounds.
 
-    Each element is opened times a random odd number that nobody knows. So a zero stays zero, and of any other element
-    nothing but the power of two that divides it is seen.
+    Each element is multiplied by a random odd number that nobody knows, and opened. So a zero stays zero, and any other
+    element shows only the power of two that divides it.
     """
     mask = ctx.random(b"mask", deviations.shape, deviations.ring) * 2 + 1
     opened = await reveal(ctx.step("open"), await multiply(ctx.step("mask"), deviations, mask))
@@ -90,7 +90,7 @@ async def _all_zero(ctx: Context, deviations: AShare) -> Flags:
 async def check_totals(ctx: Context, contributions: Sequence[AShare], *, layouts: Sequence[Layout], bits: int) -> Flags:
     """Which contributions of marginals are consistent: each table has one number of rows, so one total.
 
-    Compared are the marginals whose attributes cannot be missing. With totals T_0, T_1, ... of a contribution, public
+    The marginals whose attributes cannot be missing are compared. With totals T_0, T_1, ... of a contribution, public
     random words r and i = 1, 2, ..., the sum of r_i (T_i - T_0) is zero if all are equal. Otherwise some difference is
     d != 0 with |d| < 2^b, b = bits + log2(cells of the largest marginal), so 2^b does not divide it and r_i d is
     uniform on at least 2^(65-b) values: the sum is zero with probability at most 2^-(65-b). As many sums are opened
@@ -102,11 +102,11 @@ async def check_totals(ctx: Context, contributions: Sequence[AShare], *, layouts
     """
     j = combinations_of_totals(layouts, bits)
     if not contributions or len(contributions) != len(layouts):
-        raise ShareError(f"{len(contributions)} contributions do not go with {len(layouts)} layouts")
+        raise ShareError(f"{len(contributions)} contributions need as many layouts, not {len(layouts)}")
     for share, layout in zip(contributions, layouts, strict=True):
         ctx.own(share)
         if share.shape != (layout.cells,) or share.ring != Z64:
-            raise ShareError(f"{share!r} is not the {layout.cells} cells of its layout, lifted to Z_2^64")
+            raise ShareError(f"{share!r} must have the {layout.cells} cells of its layout, lifted to Z_2^64")
     seed = (await toss(ctx.step("toss"))).tobytes()
     sums = []
     for number, (share, layout) in enumerate(zip(contributions, layouts, strict=True)):
@@ -159,12 +159,12 @@ async def check_one_hot(ctx: Context, contributions: Sequence[AShare], *, blocks
         each combination.
     """
     if not contributions or len(contributions) != len(blocks):
-        raise ShareError(f"{len(contributions)} contributions do not go with blocks of {len(blocks)}")
+        raise ShareError(f"{len(contributions)} contributions need as many lists of blocks, not {len(blocks)}")
     for share, sizes in zip(contributions, blocks, strict=True):
         ctx.own(share)
         check_columns(share, sum(sizes), contributions[0].ring)
         if min(sizes) < 1 or max(sizes) > MOST_COLUMNS:
-            raise DomainError(f"a block has 1 to {MOST_COLUMNS} columns")
+            raise DomainError(f"a block must have 1 to {MOST_COLUMNS} columns")
     seed = (await toss(ctx.step("toss"))).tobytes()
     first, *others = (
         _deviations(share, sizes, seed, b"/%d" % number)

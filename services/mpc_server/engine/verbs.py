@@ -1,9 +1,9 @@
 """What a secret-sharing scheme must be able to do. Every other protocol is written on these, once for all schemes.
 
 Linear functions of shares are local and need no verb (`engine.shares`). Here are the verbs that talk, and those that
-are local but rest on which components a party holds. Each says what it returns; how it is done, where it is from and
-what it costs, a scheme says that implements it (`engine.rep3`). Which scheme serves is decided by the context, or by
-the share, that a verb is called with.
+are local but rest on which components a party holds. Each says what it returns; the scheme that implements it
+(`engine.rep3`) says how it is done, what its source is and what it costs. The context or share that a verb is called
+with decides which scheme is used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def bit_products(x: BShare, y: BShare, *, times: Bilinear = np.bitwise_and) -> S
 def gram_products(first: AShare, *others: AShare, modulo: Ring) -> Summands:
     """x^T x modulo 2^k of a matrix that comes in parts, side by side, to be reshared; higher bits mean nothing. Local.
 
-    There is never a second copy of the matrix: parts are put side by side in blocks of rows.
+    The matrix is never copied as a whole: parts are put side by side in blocks of rows.
     """
     raise NotImplementedError
 

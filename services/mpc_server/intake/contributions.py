@@ -1,9 +1,9 @@
 """Contributions: what holders share into studies, checked on arrival against what they signed.
 
 An offer carries the signed statement and the openings of this server's components, which the study's scheme assigns;
-seeds are verified at once, a vector when all of its chunks are there. What may follow on what is in `states`.
+seeds are verified at once, a vector when all of its chunks are there. `states` says what may happen when.
 A chunk's file is on disk before the row that counts it; a key is forgotten before the files it encrypts are unlinked.
-So a server that was killed goes on where it was.
+So a server that was killed resumes where it was.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from services.mpc_server.storage.rows import contributions as rows
 from services.mpc_server.storage.shares import ShareStore, decrypt, encrypt, forgotten, new_key
 
 MOST_CHUNKS = 1 << 16
-"""Of one contribution: each is a file."""
+"""The most chunks of one contribution; each is a file."""
 
 _OPENINGS = TypeAdapter(tuple[Opening, ...])
 
@@ -46,17 +46,17 @@ class Contributions:
         self._store = store
 
     def offer(self, study: str, contribution: str, offer: Offer, caller: Caller) -> tuple[ContributionState, bool]:
-        """A holder begins. Second: whether it is new; the same offer again changes nothing."""
+        """A holder begins a contribution. Also returns whether it is new; the same offer again changes nothing."""
         manifest = self._studies.manifest(study)
         document = offer.contribution.document
         holder = manifest.holder(document.holder)
         confirm(caller, holder)
         offer.contribution.verify(holder)
         if document.digest() != contribution:
-            raise Problem(Kind.INVALID, "the id in the address is not that of the contribution", study=study)
+            raise Problem(Kind.INVALID, "the id in the address is not the id of the contribution sent", study=study)
         document.check(manifest)
         if document.chunks > MOST_CHUNKS:
-            raise Problem(Kind.INVALID, f"a contribution has at most {MOST_CHUNKS} chunks", study=study)
+            raise Problem(Kind.INVALID, f"a contribution may have at most {MOST_CHUNKS} chunks", study=study)
         self._check_openings(document, offer.openings)
         key = new_key()
         row = {
@@ -79,16 +79,16 @@ class Contributions:
         study = document.study
         scheme, held = self._studies.manifest(study).sharing, self._components(study)
         if sorted(opening.component for opening in openings) != sorted(held):
-            raise Problem(Kind.INVALID, f"{self._site.name} holds components {_enumerated(held)}", study=study)
+            raise Problem(Kind.INVALID, f"{self._site.name} must get components {_enumerated(held)}", study=study)
         for opening in openings:
             if (opening.seed is not None) != (opening.component in scheme.seeded):
-                detail = f"only components {_enumerated(scheme.seeded)} have seeds"
+                detail = f"components {_enumerated(scheme.seeded)} must have seeds, and no others"
                 raise Problem(Kind.INVALID, detail, study=study)
             if opening.seed is None:
                 continue
             content = commitment(bytes.fromhex(opening.nonce), bytes.fromhex(opening.seed))
             if content != document.commitments[opening.component]:
-                detail = f"component {opening.component} is not the one committed to"
+                detail = f"component {opening.component} does not match its commitment"
                 raise Problem(Kind.INVALID, detail, study=study)
 
     def _be_the_only_one(self, connection: Connection, study: str, holder: str) -> None:
@@ -96,13 +96,13 @@ class Contributions:
         if other is not None:
             raise Problem(
                 Kind.CONFLICT,
-                f"{holder} has another contribution here, which must be withdrawn first",
+                f"{holder} already has another contribution here; withdraw that one first",
                 study=study,
                 contribution=other,
             )
 
     def state(self, study: str, contribution: str, caller: Caller) -> ContributionState:
-        """What is here of a contribution; for its holder and the coordinator."""
+        """How much of a contribution has arrived; for its holder and the coordinator."""
         row = self._row(study, contribution)
         manifest = self._studies.manifest(study)
         is_coordinator = caller.machine is not None and caller.machine.role == "coordinator"
@@ -121,30 +121,32 @@ class Contributions:
         return [_summary(row, ()) for row in sorted(whole, key=lambda row: order.index(row.holder))]
 
     def chunk_length(self, study: str, contribution: str, number: int, caller: Caller) -> int:
-        """How many bytes a chunk must have, if the caller may send it."""
+        """How many bytes a chunk must have. Raises a problem if the caller may not send it."""
         row = self._own(study, contribution, caller)
         document = _document(row)
         if self._vector_component(study) is None:
-            raise Problem(Kind.NOT_FOUND, f"{self._site.name} holds no component that has chunks", study=study)
+            raise Problem(Kind.NOT_FOUND, f"{self._site.name} takes no chunks, only seeds", study=study)
         if number >= document.chunks:
-            raise Problem(Kind.NOT_FOUND, f"the contribution has {document.chunks} chunks", study=study)
+            raise Problem(
+                Kind.NOT_FOUND, f"there is no chunk {number}; the contribution has {document.chunks}", study=study
+            )
         return _length(document, number)
 
     def put_chunk(self, study: str, contribution: str, number: int, data: bytes | bytearray, caller: Caller) -> None:
-        """Keep a chunk of the vector. The same bytes again change nothing; others are refused."""
+        """Keep a chunk of the vector. Sending the same bytes again changes nothing; different bytes are refused."""
         expected = self.chunk_length(study, contribution, number, caller)
         if len(data) != expected:
-            raise Problem(Kind.INVALID, f"chunk {number} has {expected} bytes, not {len(data)}", study=study)
+            raise Problem(Kind.INVALID, f"chunk {number} must have {expected} bytes, not {len(data)}", study=study)
         with self._store.guard(contribution):
             row = self._row(study, contribution)
             with reading(self._database) as connection:
                 checksum = rows.checksum(connection, contribution, number)
             if checksum is not None:
-                # One that was damaged on disk is replaced: the commitment decides in the end.
+                # A chunk that was damaged on disk is replaced: the commitment decides in the end.
                 with suppress(LocalError):
                     if self._store.get_chunk(contribution, number, self._key(row), checksum) == data:
                         return
-                    raise Problem(Kind.CONFLICT, f"chunk {number} was sent with other content before", study=study)
+                    raise Problem(Kind.CONFLICT, f"chunk {number} was sent before with different content", study=study)
             with self._database.begin() as connection:
                 self._awaited(connection, row)
                 rows.drop_chunk(connection, contribution, number)
@@ -155,7 +157,7 @@ class Contributions:
                 rows.add_chunk(connection, contribution, number, checksum)
 
     def receipt(self, study: str, contribution: str, caller: Caller) -> Signed[Receipt]:
-        """The holder has sent everything: the vector is verified, and the server signs for the whole."""
+        """The holder has sent everything: verify the vector, and sign for the whole contribution."""
         self._own(study, contribution, caller)
         with self._store.guard(contribution):
             row = self._row(study, contribution)
@@ -175,7 +177,7 @@ class Contributions:
         return receipt
 
     def withdraw(self, study: str, contribution: str, caller: Caller) -> Signed[Receipt]:
-        """The holder takes its contribution back, before the study is sealed. Repeated, it returns the same receipt."""
+        """The holder withdraws its contribution before the study is sealed. Repeated, it returns the same receipt."""
         self._own(study, contribution, caller)
         with self._store.guard(contribution):
             with self._database.begin() as connection:
@@ -190,7 +192,7 @@ class Contributions:
         return receipt
 
     def load(self, contribution: str) -> tuple[Words, ...]:
-        """This server's components of a complete contribution, in the order in which the scheme has it keep them.
+        """This server's components of a complete contribution, in the scheme's order.
 
         Raises LocalError if they are gone or damaged.
         """
@@ -209,7 +211,7 @@ class Contributions:
         return tuple(part(component).words(document.shape, ring) for component in self._components(row.study))
 
     def _vector(self, row: Row[Any]) -> Words:
-        """Filled chunk by chunk: the vector is in memory once."""
+        """The vector, filled chunk by chunk, so that it is in memory only once."""
         document = _document(row)
         try:
             return SHARED_RINGS[document.bits].read(document.shape, self._content(row))
@@ -225,7 +227,7 @@ class Contributions:
         for data in self._content(row):
             content.update(data)
         if not content.opens(_document(row).commitments[component]):
-            raise Problem(Kind.INVALID, f"component {component} is not the one committed to", study=row.study)
+            raise Problem(Kind.INVALID, f"component {component} does not match its commitment", study=row.study)
 
     def _content(self, row: Row[Any]) -> Iterator[bytes]:
         key = self._key(row)
@@ -249,12 +251,12 @@ class Contributions:
         return self._studies.manifest(study).sharing.held[self._studies.party(study)]
 
     def _vector_component(self, study: str) -> int | None:
-        """The one of them that travels as a vector, in chunks, if there is one."""
+        """The component that is sent as a vector, in chunks, if this server holds it."""
         seeded = self._studies.manifest(study).sharing.seeded
         return next((component for component in self._components(study) if component not in seeded), None)
 
     def _awaited(self, connection: Connection, row: Row[Any]) -> None:
-        """Within a transaction: the contribution can still grow."""
+        """Within a transaction: require that the contribution still takes chunks."""
         self._studies.require_open(connection, row.study)
         state = _known(self._find(connection, row.study, row.contribution)).state
         if state != states.Contribution.OFFERED:
@@ -316,7 +318,7 @@ def _summary(row: Row[Any], missing: tuple[tuple[int, int], ...]) -> Contributio
 
 def _known(row: Row[Any] | None) -> Row[Any]:
     if row is None:
-        raise Problem(Kind.NOT_FOUND, "this server does not know the contribution")
+        raise Problem(Kind.NOT_FOUND, "this server does not know the contribution; send its offer first")
     return row
 
 

@@ -2,10 +2,10 @@
 
     evaluate (all servers) -> tags (S1) -> positions (S1), to each holder its own
 
-What protects persons here is that guesses are few and end: every holder has as many elements evaluated as it has
-padded rows, a repeated batch is free, and the study's key is forgotten when its inputs are sealed. What was stored is
-encrypted under a key that goes with it. The tags of a study are settled once positions were given to anybody: others
-would move everybody's rows. Who learns what is in docs/joining.md.
+What protects people here is that guesses are few and come to an end: every holder may have as many elements evaluated
+as it has padded rows, a repeated batch is free, and the study's key is forgotten when its inputs are sealed. What is
+stored is encrypted under a key that is forgotten with it. The tags of a study are final once anybody has been given
+positions, because different tags would move everybody's rows. docs/joining.md says who learns what.
 
 `caps.data.oprf` is imported where it is used: it unpacks a library, which only studies with such a join need.
 """
@@ -34,7 +34,7 @@ from services.mpc_server.storage.rows import studies as study_rows
 from services.mpc_server.storage.shares import KEY_BYTES, ShareStore, new_key
 
 MOST_ELEMENTS = 1 << 15
-"""Of one batch: some seconds of work."""
+"""The most elements of one batch: a few seconds of work."""
 MATCHING_SERVER = "S1"
 
 log = logging.getLogger("caps.matching")
@@ -42,7 +42,7 @@ log = logging.getLogger("caps.matching")
 
 @dataclass(frozen=True, repr=False)
 class _Secrets:
-    """Of one study at one server: its part of the OPRF's key, the key of the order, the key of what is stored."""
+    """One server's secrets in one study: its part of the OPRF key, the key of the order, the key of what is stored."""
 
     scalar: bytes
     order: bytes
@@ -78,13 +78,13 @@ class Matching:
         _, holder = self._party(study, caller)
         count = len(elements) // ELEMENT_BYTES
         if not 0 < count <= MOST_ELEMENTS or len(elements) % ELEMENT_BYTES:
-            detail = f"a batch has 1 to {MOST_ELEMENTS} elements of {ELEMENT_BYTES} bytes"
+            detail = f"a batch must have 1 to {MOST_ELEMENTS} elements of {ELEMENT_BYTES} bytes each"
             raise Problem(Kind.INVALID, detail, study=study)
         batch = sha256(elements).hexdigest()
         with self._database.begin() as connection:
             secrets = self._secrets(connection, study)
             self._new(connection, study, holder, batch, count)
-        evaluated = ServerKey(secrets.scalar).evaluate(elements)  # before it is counted: what is invalid costs nothing
+        evaluated = ServerKey(secrets.scalar).evaluate(elements)  # before it is counted: an invalid batch costs nothing
         with self._database.begin() as connection:
             self._studies.require_open(connection, study)
             if self._new(connection, study, holder, batch, count):
@@ -93,7 +93,7 @@ class Matching:
         return evaluated
 
     def _new(self, connection: Connection, study: str, holder: Holder, batch: str, count: int) -> bool:
-        """Whether a batch is a new one. Raises a problem if the holder may have no more of them."""
+        """Whether a batch is new. Raises a problem if it exceeds what the holder may have evaluated."""
         if rows.is_counted(connection, study, holder.name, batch):
             return False
         assert holder.capacity is not None
@@ -108,21 +108,21 @@ class Matching:
         return True
 
     def tags_length(self, study: str, caller: Caller) -> int:
-        """How many bytes the caller's tags have."""
+        """How many bytes the caller's tags must have."""
         _, holder = self._party(study, caller, matching=True)
         assert holder.capacity is not None
         return holder.capacity * TAG_BYTES
 
     def put_tags(self, study: str, data: bytes, caller: Caller) -> None:
-        """Keep a holder's tags. Others may replace them until positions were given."""
+        """Keep a holder's tags. They may be replaced until positions have been given."""
         _, holder = self._party(study, caller, matching=True)
         expected = self.tags_length(study, caller)
         if len(data) != expected:
-            detail = f"the tags of {holder.name} have {expected} bytes, padding included, not {len(data)}"
+            detail = f"the tags of {holder.name} must have {expected} bytes, padding included, not {len(data)}"
             raise Problem(Kind.INVALID, detail, study=study)
         repeats = len(data) // TAG_BYTES - len(np.unique(np.frombuffer(data, np.dtype((np.void, TAG_BYTES)))))
         if repeats:
-            detail = f"{repeats} tags of {holder.name} repeat others of it: keys must be unique within a holder"
+            detail = f"{repeats} tags of {holder.name} are duplicates: keys must be unique within a holder"
             raise Problem(Kind.INVALID, detail, study=study)
         digest = sha256(data).hexdigest()
         with self._store.guard(_folder(study)):
@@ -140,15 +140,15 @@ class Matching:
         logs.say(log, "tags received", study=study, holder=holder.name)
 
     def _replaceable(self, connection: Connection, study: str, holder: str, digest: str) -> str | None:
-        """The digest of a holder's tags that are here. Raises a problem if others come too late."""
+        """The digest of a holder's stored tags. Raises a problem if different ones come too late."""
         here = rows.tags_of(connection, study)
         known = next((row.sha256 for row in here if row.holder == holder), None)
         if known != digest and any(row.given for row in here):
-            raise Problem(Kind.CONFLICT, "positions were given for the tags sent before", study=study)
+            raise Problem(Kind.CONFLICT, "positions were already given for the tags sent before", study=study)
         return known
 
     def positions(self, study: str, caller: Caller) -> bytes:
-        """Where each row of the caller goes, in the order of its tags: 4 bytes each, little-endian."""
+        """The position of each of the caller's rows, in the order of its tags: 4 bytes each, little-endian."""
         manifest, holder = self._party(study, caller, matching=True)
         with self._store.guard(_folder(study)):
             with self._database.begin() as connection:
@@ -157,7 +157,7 @@ class Matching:
             present = {row.holder for row in here}
             absent = [one.name for one in manifest.holders if one.capacity is not None and one.name not in present]
             if absent:
-                raise Problem(Kind.NOT_READY, "tags of some holders are not here yet", study=study, holders=absent)
+                raise Problem(Kind.NOT_READY, "some holders have not sent their tags yet", study=study, holders=absent)
             if not all(row.given for row in here):
                 self._match(manifest, here, secrets)
                 with self._database.begin() as connection:
@@ -182,23 +182,23 @@ class Matching:
             self._store.put(_positions_name(study, name), secrets.data, found.astype("<u4").tobytes())
 
     def _party(self, study: str, caller: Caller, *, matching: bool = False) -> tuple[Manifest, Holder]:
-        """The caller as a holder of a study that joins by tags, here. Raises a problem otherwise."""
+        """The caller as a holder in a study that joins by tags, at this server. Raises a problem otherwise."""
         manifest = self._studies.manifest(study)
         name = machine(caller).name
         holder = next((one for one in manifest.holders if one.name == name), None)
         if holder is None:
-            raise Problem(Kind.FORBIDDEN, f"{caller} has no part in this study", study=study)
+            raise Problem(Kind.FORBIDDEN, f"{caller} is not a holder of this study", study=study)
         confirm(caller, holder)
         if manifest.join is None or manifest.join.protocol != "oprf":
             raise Problem(Kind.NOT_FOUND, "this study does not join by tags", study=study)
         if holder.capacity is None:
-            raise Problem(Kind.FORBIDDEN, f"{name} brings nothing that is joined", study=study)
+            raise Problem(Kind.FORBIDDEN, f"{name} contributes nothing that is joined by tags", study=study)
         if matching and self._site.name != MATCHING_SERVER:
-            raise Problem(Kind.NOT_FOUND, f"tags are matched at {MATCHING_SERVER}", study=study)
+            raise Problem(Kind.NOT_FOUND, f"tags are matched at {MATCHING_SERVER}, not here", study=study)
         return manifest, holder
 
     def _secrets(self, connection: Connection, study: str) -> _Secrets:
-        """Within a transaction: the keys of a study that is open, made at their first use."""
+        """Within a transaction: the keys of an open study, which are made on first use."""
         self._studies.require_open(connection, study)
         row, vault = study_rows.find(connection, study), self._store.vault
         if row is not None and row.join_key is not None:

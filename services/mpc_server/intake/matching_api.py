@@ -28,7 +28,7 @@ _BODY: dict[str, Any] = {"requestBody": {"required": True, "content": _BINARY}}
 
 
 class Bytes(Response):
-    """An answer that is no document."""
+    """An answer of raw bytes, not a document."""
 
     media_type = media.BYTES
 
@@ -54,12 +54,12 @@ def router(matching: Matching) -> APIRouter:
         async for part in request.stream():
             data += part
             if len(data) > length:
-                raise Problem(Kind.TOO_LARGE, f"the tags of this holder have {length} bytes", study=study)
+                raise Problem(Kind.TOO_LARGE, f"the tags of this holder must have {length} bytes", study=study)
         await run_in_threadpool(matching.put_tags, study, bytes(data), caller)
 
     @api.get("/positions", response_class=Bytes, responses=answers("Positions, 4 bytes each, little-endian"))
     def positions(study: Id, caller: ByHolder) -> Response:
-        """At S1: where the caller's own rows go, in the order of its tags. Not ready until every holder's tags came."""
+        """At S1: where the caller's own rows go, in the order of its tags. Not ready until all holders sent theirs."""
         return Bytes(matching.positions(study, caller))
 
     return api

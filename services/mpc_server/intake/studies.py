@@ -1,8 +1,8 @@
 """The studies a server takes part in: judged by its own policy, approved by its signature, sealed, and erased in time.
 
-What may follow on what is in `states`. A study's secrets (its exchange key, and the key of what runs store) are born
-with the approval, wrapped by the vault; what its pairs draw (`pairs`) when servers first meet for a run; those of a
-join by tags (`matching`) at their first use, and they are forgotten when the inputs are sealed.
+`states` says what may happen when. A study's secrets (its exchange key, and the key of what runs store) are made with
+the approval and wrapped by the vault; what its pairs draw (`pairs`), when servers first meet for a run. Those of a join
+by tags (`matching`) are made on first use, and forgotten when the inputs are sealed.
 Every change is one transaction; files are unlinked only after the keys they were encrypted with are forgotten.
 """
 
@@ -65,15 +65,15 @@ class Studies:
         self._manifests: dict[str, Manifest] = {}
 
     def receive(self, study: str, manifest: Manifest, caller: Caller) -> tuple[StudyState, bool]:
-        """A coordinator proposes a study: judged, and approved at once if the policy says so. Also: whether it is new.
+        """A coordinator proposes a study. It is judged, and approved at once if the policy says so.
 
-        An approval given before is returned as it is, whatever the policy says today.
+        Also returns whether it is new. An earlier approval is returned as it is, whatever the policy says today.
         """
         if manifest.study_id != study:
-            raise Problem(Kind.INVALID, "the id in the address is not that of the manifest")
+            raise Problem(Kind.INVALID, "the id in the address is not the id of the manifest sent")
         confirm(caller, manifest.coordinator)
         if not any(map(self._site.is_me, manifest.servers)):
-            raise Problem(Kind.INVALID, f"the study's servers do not include {self._site.name} with the keys it has")
+            raise Problem(Kind.INVALID, f"the manifest does not list {self._site.name} with this server's keys")
         known = self._find(study)
         if known is not None and known.approval is not None:
             return _state(known), False
@@ -87,7 +87,7 @@ class Studies:
         return self.status(study), known is None
 
     def approve(self, study: str) -> Signed[Approval]:
-        """The operator approves. The policy still has to agree; an approval given before is returned as it is."""
+        """The operator approves. The policy must still agree. An earlier approval is returned as it is."""
         self._judge(self.manifest(study))
         with self._database.begin() as connection:
             return self._approve(connection, study)
@@ -129,11 +129,11 @@ class Studies:
         return [server.name for server in self.manifest(study).servers].index(self._site.name)
 
     def exchange_key(self, study: str) -> ExchangeKey:
-        """This server's exchange key of a study. Raises LocalError if there is none, or none any more."""
+        """This server's exchange key in a study. Raises LocalError if it is not made yet, or erased."""
         return ExchangeKey.from_bytes(self._secrets(study)[:PRIVATE_BYTES])
 
     def data_key(self, study: str) -> bytes:
-        """The key for blobs of a study's runs, called `STUDY/...`; they are erased with its shares."""
+        """The key for blobs of a study's runs, which are named `STUDY/...` and erased with its shares."""
         return self._secrets(study)[PRIVATE_BYTES:]
 
     def status(self, study: str) -> StudyState:
@@ -147,41 +147,41 @@ class Studies:
         return [_state(row) for row in found if _sees(caller, self.manifest(row.study))]
 
     def show_to(self, study: str, caller: Caller) -> Manifest:
-        """The manifest, for a caller who has a part in the study or watches over this server."""
+        """The manifest, for a caller who takes part in the study or oversees this server."""
         manifest = self.manifest(study)
         if not _sees(caller, manifest):
-            raise Problem(Kind.FORBIDDEN, f"{caller} has no part in this study", study=study)
+            raise Problem(Kind.FORBIDDEN, f"{caller} does not take part in this study", study=study)
         return manifest
 
     def require_open(self, connection: Connection, study: str) -> None:
-        """Within a transaction that changes contributions: the study takes them. Raises a problem otherwise."""
+        """Within a transaction that changes contributions: require that the study takes them. Raises a problem."""
         state = self._locked(connection, study).state
         if state == states.Study.JUDGED:
             raise Problem(Kind.NOT_READY, "this server has not approved the study yet", study=study)
         if state == states.Study.SEALED:
-            raise Problem(Kind.CONFLICT, "the study's inputs are sealed", study=study)
+            raise Problem(Kind.CONFLICT, "the study's inputs are sealed and can no longer change", study=study)
         if state == states.Study.ERASED:
             raise _gone(study)
 
     def require_sealed(self, connection: Connection, study: str, inputs: str) -> None:
-        """Within the transaction that begins a run: these are the inputs sealed here, and they are not erased."""
+        """Within the transaction that begins a run: require that these inputs are sealed here, and not erased."""
         row = self._locked(connection, study)
         if row.state == states.Study.ERASED:
             raise _gone(study)
         if row.state != states.Study.SEALED:
             raise Problem(Kind.NOT_READY, "the study's inputs are not sealed here", study=study)
         if Signed[Seal].model_validate_json(row.seal).document.inputs != inputs:
-            raise Problem(Kind.CONFLICT, "other inputs are sealed here", study=study)
+            raise Problem(Kind.CONFLICT, "different inputs are sealed here", study=study)
 
     def require_secrets(self, connection: Connection, study: str) -> None:
-        """Within a transaction that writes more of them: the study's secrets are there. Raises LocalError otherwise."""
+        """Within a transaction that adds to them: require that the study's secrets exist. Raises LocalError."""
         self._unwrapped(self._locked(connection, study))
 
     def seal(self, study: str, request: SealRequest, caller: Caller) -> Signed[Seal]:
         """The coordinator declares which contributions take part. Until a run exists it may choose others.
 
-        Every server insists on the same: the approvals of all servers and of every contributor, contributions complete
-        here, enough holders, every column there.
+        Every server requires the approvals of all servers and of every contributor, contributions that are complete
+        here, enough holders, and every column.
         """
         manifest = self.manifest(study)
         confirm(caller, manifest.coordinator)
@@ -209,7 +209,7 @@ class Studies:
                 self._site.name,
                 self._site.signing_key,
             )
-            # The first seal starts the time of retention: another one must not prolong it.
+            # The retention time starts with the first seal: a later one must not prolong it.
             rows.change(
                 connection,
                 study,
@@ -225,7 +225,7 @@ class Studies:
         return seal
 
     def _forget_join(self, connection: Connection, row: Row[Any]) -> bool:
-        """Within a transaction: drop the keys of a join by tags, and what was counted for it; whether there were any.
+        """Within a transaction: drop the keys and counts of a join by tags. Returns whether there were any.
 
         From then on nobody can test a guess of an identifier, and stored tags are unreadable.
         """
@@ -255,25 +255,32 @@ class Studies:
         if row.state == states.Study.ERASED:
             raise _gone(row.study)
         if row.state == states.Study.SEALED and run_rows.of_study(connection, row.study):
-            raise Problem(Kind.CONFLICT, "a run has begun on the inputs that are sealed", study=row.study)
+            raise Problem(Kind.CONFLICT, "a run has begun on the sealed inputs", study=row.study)
         own = Signed[Approval].model_validate_json(row.approval).document
         if approvals["mpc-server", self._site.name].exchange_digest != own.exchange_digest:
-            raise Problem(Kind.CONFLICT, "this server's approval has another exchange key", study=row.study)
+            raise Problem(
+                Kind.CONFLICT, "the approval sent for this server has a different exchange key", study=row.study
+            )
 
     def _chosen(self, connection: Connection, manifest: Manifest, ids: Sequence[str]) -> dict[str, str]:
         """Contribution by holder, in the manifest's order; all of them complete."""
         found = {row.contribution: row for row in contribution_rows.of_study(connection, manifest.study_id)}
         gone = [one for one in ids if one in found and found[one].state in states.GONE]
         if gone:
-            raise Problem(Kind.CONFLICT, "a contribution was withdrawn", study=manifest.study_id, contributions=gone)
+            raise Problem(
+                Kind.CONFLICT, "some contributions were withdrawn", study=manifest.study_id, contributions=gone
+            )
         absent = [one for one in ids if one not in found or found[one].state != states.Contribution.COMPLETE]
         if absent:
             raise Problem(
-                Kind.NOT_READY, "a contribution is not complete here", study=manifest.study_id, contributions=absent
+                Kind.NOT_READY,
+                "some contributions are not complete here",
+                study=manifest.study_id,
+                contributions=absent,
             )
         by_holder = {found[one].holder: one for one in ids}
         if len(by_holder) != len(ids):
-            raise Problem(Kind.INVALID, "a holder can take part with only one contribution", study=manifest.study_id)
+            raise Problem(Kind.INVALID, "a holder may take part with only one contribution", study=manifest.study_id)
         return {holder.name: by_holder[holder.name] for holder in manifest.holders if holder.name in by_holder}
 
     def _suffices(
@@ -282,26 +289,28 @@ class Studies:
         study = manifest.study_id
         without = [name for name in holders if ("holder", name) not in approvals]
         if without:
-            raise Problem(Kind.NOT_READY, "the approval of a holder is missing", study=study, holders=without)
+            raise Problem(Kind.NOT_READY, "the approvals of some holders are missing", study=study, holders=without)
         least = self._policy.least_holders
         if len(holders) < least:
-            objection = f"{len(holders)} contributing holders are fewer than the {least} demanded here"
+            objection = f"{len(holders)} holders contribute; at least {least} must"
             raise Problem(Kind.POLICY_REFUSED, objection, study=study, objections=[objection])
         if lacking := manifest.columns_lacking(holders):
-            raise Problem(Kind.NOT_READY, "nobody has contributed some columns", study=study, columns=lacking)
+            raise Problem(
+                Kind.NOT_READY, "some columns have not been contributed by anybody", study=study, columns=lacking
+            )
 
     def erase(self, study: str) -> list[Signed[Receipt]]:
-        """Forget the keys of all shares of a study and what its pairs share, now; a receipt for every contribution.
+        """Forget now the keys of all shares of a study and what its pairs share. Returns a receipt per contribution.
 
-        Refused while a run goes on. Repeated, it returns the same receipts.
+        Refused while a run is going. Repeated, this returns the same receipts.
         """
         return self._erase(study, spare_runs=True)
 
     def sweep(self, now: datetime) -> list[str]:
-        """Erase what has been kept as long as its manifest allows; returns the studies. For the start and every hour.
+        """Erase shares whose retention time is over, and return their studies. Called at the start and every hour.
 
-        A run that still goes on then is no reason to keep shares: the time is what holders were promised. What a crash
-        kept from being unlinked is unlinked as well.
+        Shares are not kept for a run that is still going: holders were promised this time. Files that a crash kept from
+        being unlinked are unlinked as well.
         """
         with reading(self._database) as connection:
             kept = rows.kept(connection)
@@ -334,7 +343,7 @@ class Studies:
         self._forget_join(connection, self._locked(connection, study))
         going = [run for run in run_rows.of_study(connection, study) if run.state == states.Run.GOING]
         if spare_runs and going:
-            raise Problem(Kind.CONFLICT, "a run of this study is under way", study=study)
+            raise Problem(Kind.CONFLICT, "a run of this study is under way; wait for it to end", study=study)
         receipts = []
         for row in contribution_rows.of_study(connection, study):
             if row.state in states.PRESENT:
@@ -346,7 +355,7 @@ class Studies:
         return receipts
 
     def _unlink_forgotten(self) -> None:
-        """Only what the database says was forgotten: a file it does not know may belong to another database."""
+        """Unlink only what the database says was forgotten: a file it does not know may belong to another database."""
         present = set(self._store.contributions())
         with reading(self._database) as connection:
             unneeded = sorted(present.intersection(contribution_rows.gone(connection)))
@@ -370,7 +379,7 @@ class Studies:
 
     def _unwrapped(self, row: Row[Any]) -> bytes:
         if row.wrapped_key is None:
-            what = "are erased" if row.state == states.Study.ERASED else "are not made yet"
+            what = "are erased" if row.state == states.Study.ERASED else "do not exist yet"
             raise LocalError(f"the keys of study {row.study} {what}")
         return self._store.vault.unwrap(_secrets_name(row.study), row.wrapped_key)
 
@@ -386,7 +395,7 @@ class Studies:
 
 
 def forget(connection: Connection, site: Site, row: Row[Any], event: states.ContributionEvent) -> Signed[Receipt]:
-    """Within a transaction: drop the key of a contribution, its openings and its list of chunks; sign for it."""
+    """Within a transaction: drop a contribution's key, openings and list of chunks, and sign a receipt for that."""
     receipt = receipt_of(site, row, event)
     contribution_rows.drop_chunks(connection, row.contribution)
     forgotten_now = {"wrapped_key": None, "openings": None, "receipt": text_of(receipt)}
@@ -402,7 +411,7 @@ _RECEIPTS: dict[states.ContributionEvent, Literal["accepted", "withdrawn", "eras
 
 
 def receipt_of(site: Site, row: Row[Any], event: states.ContributionEvent) -> Signed[Receipt]:
-    """A receipt for what is done with a contribution, signed."""
+    """A signed receipt for what was done with a contribution."""
     receipt = Receipt(
         study=row.study,
         contribution=row.contribution,
@@ -420,7 +429,7 @@ def text_of(document: Document) -> str:
 
 
 def _approvals(manifest: Manifest, given: Sequence[Signed[Approval]]) -> dict[tuple[str, str], Approval]:
-    """Every approval by role and name, verified; all servers are among them, with exchange keys that differ."""
+    """Every approval, verified, by role and name. All servers must be among them, with different exchange keys."""
     study = manifest.study_id
     parties: dict[tuple[str, str], Server | Holder] = {
         **{("mpc-server", server.name): server for server in manifest.servers},
@@ -432,20 +441,20 @@ def _approvals(manifest: Manifest, given: Sequence[Signed[Approval]]) -> dict[tu
         if place not in parties or place in found:
             raise Problem(
                 Kind.INVALID,
-                "each server and each holder of the study gives one approval, and nobody else does",
+                "only the study's servers and holders give approvals, and each gives one",
                 study=study,
             )
         approval = signed.verify(parties[place])
         if approval.study != study:
-            raise Problem(Kind.INVALID, f"{signed.signer} approves another study", study=study)
+            raise Problem(Kind.INVALID, f"the approval of {signed.signer} is for a different study", study=study)
         found[place] = approval
     servers = [server.name for server in manifest.servers]
     absent = [name for name in servers if ("mpc-server", name) not in found]
     if absent:
-        raise Problem(Kind.NOT_READY, "the approval of a server is missing", study=study, servers=absent)
+        raise Problem(Kind.NOT_READY, "the approvals of some servers are missing", study=study, servers=absent)
     digests = {found["mpc-server", name].exchange_digest for name in servers}
     if None in digests or len(digests) != len(servers):
-        raise Problem(Kind.INVALID, "every server must have an exchange key of its own", study=study)
+        raise Problem(Kind.INVALID, "every server must have its own exchange key; two are the same", study=study)
     return found
 
 
@@ -470,8 +479,8 @@ def _state(row: Row[Any]) -> StudyState:
 
 def _known(row: Row[Any] | None) -> Row[Any]:
     if row is None:
-        # A holder may be ahead of the coordinator, which brings the study again when it or this server has restarted.
-        raise Problem(Kind.NOT_FOUND, "this server does not know the study", retryable=True)
+        # A holder may be ahead of the coordinator, which proposes the study again when either of them has restarted.
+        raise Problem(Kind.NOT_FOUND, "this server does not know the study yet", retryable=True)
     return row
 
 

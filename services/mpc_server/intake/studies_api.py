@@ -1,7 +1,7 @@
 """Routes of studies, contributions and seals. They parse, call and map; the work is in `studies` and `contributions`.
 
-Handlers that touch the database, the disk or keys run in threads. Bodies are read on the event loop, and no further
-than they may go.
+Handlers that touch the database, the disk or keys run in threads. Bodies are read on the event loop, and only up to
+their permitted size.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ByCoordinatorOrPerson = Annotated[
 ]
 
 
-_SAME: dict[int | str, dict[str, Any]] = {200: {"description": "It was here before"}}
+_SAME: dict[int | str, dict[str, Any]] = {200: {"description": "It is here already"}}
 _MANIFEST_BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {media.JSON: {"schema": Manifest.model_json_schema()}}}
 }
@@ -69,7 +69,7 @@ _CHUNK_BODY: dict[str, Any] = {
 
 
 def router(studies: Studies, contributions: Contributions) -> APIRouter:
-    """Everything of an MPC server's interface but runs and the ledger."""
+    """All of an MPC server's interface except runs and the ledger."""
     api = APIRouter(prefix="/v1/studies")
 
     @api.put(
@@ -78,13 +78,13 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
         status_code=201,
         response_model=Signed[Approval],
         responses={
-            200: {"model": Signed[Approval], "description": "It was approved before"},
-            202: {"model": StudyState, "description": "The operator decides"},
+            200: {"model": Signed[Approval], "description": "It is approved already"},
+            202: {"model": StudyState, "description": "The operator has yet to decide"},
         },
         openapi_extra=_MANIFEST_BODY,
     )
     async def propose(study: Id, request: Request, caller: ByCoordinator) -> Response:
-        """Propose a study: its manifest, which this server judges by its policy."""
+        """Propose a study by its manifest, which this server judges by its policy."""
         body = await request.body()
 
         def received() -> tuple[StudyState, bool]:
@@ -98,7 +98,7 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
 
     @api.get("", tags=["studies"])
     def listed(caller: ByObserver) -> list[StudyState]:
-        """All studies in which the caller has a part; for people of this server, all."""
+        """All studies in which the caller takes part; people of this server see all studies."""
         return studies.listed(caller)
 
     @api.get("/{study}", tags=["studies"])
@@ -109,7 +109,7 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
 
     @api.post("/{study}/approval", tags=["studies"])
     def approve(study: Id, caller: ByOperator) -> Signed[Approval]:
-        """The operator approves a study that waits for it."""
+        """The operator approves a study that is waiting for that."""
         return studies.approve(study)
 
     @api.put("/{study}/seal", tags=["studies"])
@@ -119,7 +119,7 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
 
     @api.delete("/{study}/shares", tags=["studies"])
     def erase(study: Id, caller: ByOperator) -> list[Signed[Receipt]]:
-        """Erase all shares of a study and its keys; a receipt for each contribution."""
+        """Erase all shares and keys of a study. Returns a receipt for each contribution."""
         return studies.erase(study)
 
     @api.get("/{study}/contributions", tags=["contributions"])
@@ -137,7 +137,7 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
 
     @api.get("/{study}/contributions/{contribution}", tags=["contributions"])
     def state(study: Id, contribution: Id, caller: ByHolderOrCoordinator) -> ContributionState:
-        """What is here of a contribution, and what is missing."""
+        """How much of a contribution has arrived, and what is missing."""
         return contributions.state(study, contribution, caller)
 
     @api.put(
@@ -150,13 +150,13 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
         """Send a chunk of component 2. Sending it again changes nothing."""
         expected = digests.stated(",".join(request.headers.getlist("content-digest")))
         if expected is None:
-            raise Problem(Kind.MALFORMED, "a chunk comes with the header Content-Digest: sha-256=:...:")
+            raise Problem(Kind.MALFORMED, "send the chunk with the header Content-Digest: sha-256=:...:")
         length = await run_in_threadpool(contributions.chunk_length, study, contribution, number, caller)
         data = bytearray()
         async for part in request.stream():
             data += part
             if len(data) > length:
-                raise Problem(Kind.TOO_LARGE, f"chunk {number} has {length} bytes", study=study)
+                raise Problem(Kind.TOO_LARGE, f"chunk {number} must have {length} bytes", study=study)
 
         def kept() -> None:
             if not hmac.compare_digest(sha256(data).digest(), expected):
@@ -167,12 +167,12 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
 
     @api.post("/{study}/contributions/{contribution}/receipt", tags=["contributions"])
     def receipt(study: Id, contribution: Id, caller: ByHolder) -> Signed[Receipt]:
-        """All is sent: have it verified against the commitment and signed for."""
+        """Everything is sent: have it verified against the commitment and signed for."""
         return contributions.receipt(study, contribution, caller)
 
     @api.delete("/{study}/contributions/{contribution}", tags=["contributions"])
     def withdraw(study: Id, contribution: Id, caller: ByHolder) -> Signed[Receipt]:
-        """Take a contribution back, before the study is sealed."""
+        """Withdraw a contribution, before the study is sealed."""
         return contributions.withdraw(study, contribution, caller)
 
     return api

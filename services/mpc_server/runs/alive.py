@@ -1,7 +1,7 @@
-"""The runs that live in this process: brought to life when first asked for, kept alive until they are over.
+"""The runs that are alive in this process: brought to life on first use, kept alive until they are over.
 
-A run goes on only in the `build` that began it, for another could send other messages under the same masks. In any
-other it waits, untouched: its steps are refused, and nothing of it is read but what can be told of every run.
+A run goes on only in the `build` that began it, because another could send different messages under the same masks. In
+any other build it waits, untouched: its steps are refused, and only what every build can read of a run is shown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from services.mpc_server.storage.shares import ShareStore
 from services.mpc_server.transport.keeper import MeshKeeper
 
 AGAIN = 3.0
-"""Seconds until a run is taken up again that an error of this server interrupted."""
+"""Seconds until a run that was interrupted by an error of this server is resumed."""
 
 log = logging.getLogger("caps.runs")
 
@@ -53,12 +53,12 @@ class Alive:
 
     @property
     def keeps_a_session(self) -> bool:
-        """If not, the run may have ended, or this server may be ending."""
+        """Whether the run keeps a session open; if not, it may have ended, or this server may be stopping."""
         return self.task is not None and not self.task.done()
 
 
 class AliveRuns:
-    """All of them. Methods are called from the threads of the REST interface."""
+    """All runs alive in this process. Methods are called from the threads of the REST interface."""
 
     def __init__(
         self,
@@ -97,26 +97,26 @@ class AliveRuns:
                 logs.say(log, "waiting", run=row.run, study=row.study, party=self._site.name, reason=reason)
                 continue
             try:
-                self._studies.exchange_key(row.study)  # is gone if the shares were erased meanwhile: their time was up
+                self._studies.exchange_key(row.study)  # raises if the shares were erased because their time was up
                 self.get(row.run)
             except LocalError as error:
                 self._fail(row.run, str(error))
 
     def get(self, run: str) -> Alive:
-        """A run that this build began, alive if it is going."""
+        """A run that this build began; brought to life if it is going."""
         with self._lock:
             if run not in self._alive:
                 self._alive[run] = self._bring_to_life(run)
             return self._alive[run]
 
     def all(self) -> Mapping[str, Alive]:
-        """Those that were brought to life here, by id."""
+        """The runs brought to life here, by id."""
         with self._lock:
             return dict(self._alive)
 
     def let_go(self, run: str, study: str) -> None:
-        """Of a run that is over: end its session, and forget the counts."""
-        with self._lock:  # one that is being brought to life may have read that it is going
+        """End the session of a run that is over, and forget its counts."""
+        with self._lock:  # a run being brought to life may have been read as still going
             found = self._alive.get(run)
         if found is not None and found.task is not None:
             found.task.cancel()
@@ -141,11 +141,11 @@ class AliveRuns:
             raise Problem(Kind.NOT_READY, self.why_foreign(row), party=self._site.name)
 
     def row(self, run: str) -> Row[Any]:
-        """What the database has of a run. Raises a problem if there is no such run."""
+        """A run's row in the database. Raises a problem if there is no such run."""
         with reading(self._database) as connection:
             row = rows.find(connection, run)
         if row is None:
-            raise Problem(Kind.NOT_FOUND, f"there is no run {run} here")
+            raise Problem(Kind.NOT_FOUND, f"this server has no run {run}")
         return row
 
     def sealed(self, study: str) -> Sealed:
@@ -183,13 +183,13 @@ class AliveRuns:
                 except LocalError as error:
                     return self._fail(run, str(error))
                 except Exception as error:  # noqa: BLE001
-                    # A disk that is full, say: nothing of the run is wrong, and nobody else would ever hear of it.
+                    # A full disk, for example: nothing is wrong with the run, and nobody else would hear of it.
                     where = logs.frames(error)
                     logs.say(log, "interrupted", level=logging.ERROR, error=type(error).__name__, where=where)
                     await asyncio.sleep(AGAIN)
 
     def _fail(self, run: str, reason: str) -> None:
-        """This server cannot go on with a run; one that is over meanwhile stays as it is."""
+        """Record that this server cannot go on with a run. A run that is over by now stays as it is."""
         logs.say(log, "failed", level=logging.ERROR, run=run, reason=reason)
         with self._database.begin() as transaction:
             row = rows.find(transaction, run)

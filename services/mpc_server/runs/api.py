@@ -38,21 +38,21 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
 
     @routes.get("/runs/{run}")
     def status(run: RunPath, caller: Reader) -> RunStatus:
-        """How the run stands here, and which party it waits for."""
+        """The state of the run here, and which party it waits for."""
         return runs.status(run)
 
     @routes.delete("/runs/{run}")
     def abandon(run: RunPath, caller: Coordinator) -> RunStatus:
-        """Give the run up. What was charged stays spent."""
+        """Abandon the run. What was charged stays spent."""
         return runs.abandon(run, caller)
 
     @routes.put(
         "/runs/{run}/steps/{step}",
         response_model=Signed[Answer],
-        responses={202: {"model": Computing, "description": "It is being computed: ask again"}},
+        responses={202: {"model": Computing, "description": "The step is being computed: ask again"}},
     )
     def step(run: RunPath, step: StepPath, asked: Annotated[StepRequest, Body()], caller: Coordinator) -> Any:
-        """Do a step of the schedule, once; asked again, the same request gets the recorded answer."""
+        """Do a step of the schedule, once. The same request, sent again, gets the recorded answer."""
         answer = runs.answer_to(run, step, asked, caller)
         if answer is not None:
             return answer
@@ -67,13 +67,13 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
 
     @routes.put("/runs/{run}/attestation")
     def attest(run: RunPath, caller: Coordinator) -> Signed[Attestation]:
-        """This server's signed word on a run that has ended."""
+        """This server's signed attestation of a run that has ended."""
         return runs.attest(run, caller)
 
     @routes.get(
         "/ledger",
         response_class=StreamingResponse,
-        responses={200: {"description": "One record a line", "content": {media.NDJSON: {}}}},
+        responses={200: {"description": "One record per line", "content": {media.NDJSON: {}}}},
     )
     def records(caller: Auditor) -> Response:
         """Every record of this server's ledger, in order, each with its hash."""

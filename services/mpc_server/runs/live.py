@@ -29,7 +29,7 @@ _REOPEN = Backoff(first=0.1, longest=3.0)
 
 
 class LiveRun:
-    """Lives in the event loop of the engine's thread; `ask` is the only entrance."""
+    """Lives in the event loop of the engine's thread; `ask` is its only entry point."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LiveRun:
         self._trouble: PeerError = PeerUnreachable(record.manifest.sharing.peers_of(seat.party)[0], "no session yet")
         self._rounds = self._sent = 0
         self._heard = False
-        """Whether a session stood since the log last said that the run waits."""
+        """Whether there has been a session since the log last said that the run waits."""
 
     @property
     def trouble(self) -> PeerError | None:
@@ -62,14 +62,14 @@ class LiveRun:
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Rounds, and bytes sent, of all sessions since this process began."""
+        """Rounds run and bytes sent, over all sessions since this process began."""
         live = self._session.channel.traffic if self._session is not None else None
         return self._rounds + (live.rounds if live else 0), self._sent + (live.sent if live else 0)
 
     async def live(self) -> NoReturn:
-        """Keep a session open until cancelled, which is when this server attests the run.
+        """Keep a session open until cancelled, which happens when this server attests the run.
 
-        Not only until its own last answer: a peer that fell just before it wrote that answer down needs all others.
+        Its own last answer is too early: a peer that crashed just before recording that answer needs all the others.
         """
         retries, said = _REOPEN.begin(), ""
         while True:
@@ -87,14 +87,14 @@ class LiveRun:
             await asyncio.sleep(retries.pause())
 
     async def ask(self, number: int, request: StepRequest, digest: str) -> Recorded:
-        """The step's record, with its answer. Asked again while it is computed, waits for the same computation."""
+        """The step's record, with its answer. If the step is being computed already, waits for that computation."""
         recorded = self.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
             return recorded
         if number in self._asked:
             other, task = self._asked[number]
             if other != digest:
-                raise RequestsDiffer(f"step {number} is being asked for with another request")
+                raise RequestsDiffer(f"step {number} is being computed for a different request")
         else:
             if recorded is None:
                 self.record.account.check(request)
@@ -104,7 +104,7 @@ class LiveRun:
         return await asyncio.shield(task)
 
     async def _do_in_session(self, number: int, request: StepRequest, digest: str) -> Recorded:
-        """Wait for a session and have it do the step. What goes wrong there names the party to blame."""
+        """Wait for a session and have it do the step. Errors name the party to blame."""
         try:
             async with asyncio.timeout(self._patience):
                 await self._open.wait()
@@ -124,7 +124,7 @@ class LiveRun:
             return done
         except PeerAborted as error:
             raise _to_blame(error, self._seat.party) from None
-        except SessionClosed:  # who ended it was told to another, such as who draws noise ahead
+        except SessionClosed:  # the cause was raised elsewhere, such as where noise is drawn ahead
             reason = await session.channel.ended()
             raise _to_blame(reason, self._seat.party) if isinstance(reason, PeerError) else reason from None
 
@@ -157,7 +157,7 @@ class LiveRun:
 
 
 def _to_blame(error: PeerError, party: int) -> PeerError:
-    """The error with the party that the run waits for: of a peer that gave up because of the third, that third."""
+    """The error, naming the party that the run waits for: if a peer gave up because of the third, that third one."""
     if isinstance(error, PeerAborted) and error.blames not in (None, error.party, party):
         return PeerUnreachable(error.blames, f"given up by {error}")
     return error

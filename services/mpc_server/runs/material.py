@@ -1,4 +1,4 @@
-"""What a run computes on: this server's shares of the sealed inputs, and the counts that it keeps between sessions."""
+"""What a run computes on: this server's shares of the sealed inputs, and the counts kept between sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.mpc_server.storage.shares import ShareStore
 Share: TypeAlias = tuple[Words, ...]
 """The components that a server holds, in the scheme's order."""
 Verdicts: TypeAlias = tuple[int, ...]
-"""Of each sealed contribution, in order: 1 if it was accepted, 0 if it was found invalid."""
+"""For each sealed contribution, in order: 1 if it was accepted, 0 if it was found invalid."""
 
 
 class Material:
@@ -53,7 +53,7 @@ class Material:
         study = self._manifest.study_id
         try:
             data = self._store.get(self._name, self._studies.data_key(study))
-        except LocalError:  # never written, or damaged: they are computed again, and come out the same
+        except LocalError:  # never written, or damaged: they are computed again, with the same result
             return None
         cells, flags = self._manifest.layout.cells, len(self._sealed.contributions)
         words = len(self._manifest.sharing.held[self._studies.party(study)]) * cells
@@ -68,5 +68,5 @@ class Material:
 
 
 def counts_name(study: str, run: str) -> str:
-    """What the blob of a run's counts is called."""
+    """The name of the blob with a run's counts."""
     return f"{study}/{run}/counts"

@@ -1,9 +1,9 @@
 """What a server shares with each of its peers in a study, and how they come to it.
 
 Every session of a run begins with two short rounds (`agree`): public keys, which must be those whose digests servers
-signed, and a secret that each draws for the other. What a server draws is written down before it is sent, and what it
-got before anything is computed with it. So both derive the same again after a crash at any point, and a peer that comes
-with anything else later is refused: other randomness for a step that was opened would be a second noise for one charge.
+signed, and a secret that each draws for the other. What a server draws is recorded before it is sent, and what it
+receives before anything is computed with it. So both derive the same secret after a crash at any point, and a peer that
+later sends anything else is refused: fresh randomness for an opened step would mean a second noise for one charge.
 All of it is wrapped by the vault, and erased with the study's shares.
 """
 
@@ -24,7 +24,7 @@ from services.mpc_server.storage.shares import Vault
 
 
 def scope_of(study: str, inputs: str, run: str, build: str) -> bytes:
-    """All that a pair's secret is for, of digests and ids in hexadecimal: another run or another build has another."""
+    """What a pair's secret is bound to, from hexadecimal digests and ids: it differs for every run and every build."""
     return bytes.fromhex(study + inputs + run + build)
 
 
@@ -34,7 +34,7 @@ class Pairs:
     def __init__(
         self, studies: Studies, database: Engine, vault: Vault, study: str, digests: Mapping[str, str]
     ) -> None:
-        """`digests`: of the servers' exchange keys, by name, as their approvals have them."""
+        """`digests`: those of the servers' exchange keys, by server name, from their approvals."""
         self._studies = studies
         self._database = database
         self._vault = vault
@@ -49,7 +49,7 @@ class Pairs:
         return self._studies.exchange_key(self._study).public
 
     def drawn(self, publics: Mapping[int, bytes]) -> dict[int, Drawn]:
-        """What is drawn for each peer, whose public keys these are; it is written down, and ever after the same."""
+        """What is drawn for each peer, given the peers' public keys. It is recorded and stays the same for good."""
         for peer, public in publics.items():
             signed, found = self._digests[self._names[peer]], exchange.public_digest(public)
             if found != signed:
@@ -72,7 +72,7 @@ class Pairs:
         return drawn
 
     def secret(self, peer: int, drawn: Drawn, received: Received, scope: bytes) -> bytes:
-        """What follows for this server and a peer."""
+        """The secret of this server and a peer."""
         key = self._studies.exchange_key(self._study)
         try:
             return exchange.pair_secret(key, drawn, received, first=self._party < peer, scope=scope)
@@ -80,7 +80,7 @@ class Pairs:
             raise PeerViolation(peer, f"what it sent is {error}") from None
 
     def keep(self, received: Mapping[int, Received]) -> None:
-        """Write down what the peers sent. Raises PeerDisagrees, which names the peer, if it sent something else before.
+        """Record what the peers sent. Raises PeerDisagrees, naming the peer, if one sent something else before.
 
         Pre-conditions: `drawn` was called for these peers.
         """
@@ -93,7 +93,7 @@ class Pairs:
                 if kept.received is None:
                     rows.set_received(connection, self._study, self._names[peer], self._vault.wrap(name, both))
                 elif not hmac.compare_digest(self._vault.unwrap(name, kept.received), both):
-                    raise PeerDisagrees(peer, "what it drew for this study", "what it sent first", "another")
+                    raise PeerDisagrees(peer, "what it drew for this study", "what it sent first", "something else")
 
     def _name(self, peer: int, what: str) -> str:
         return f"pair/{self._study}/{self._names[peer]}/{what}"

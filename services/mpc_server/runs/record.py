@@ -1,4 +1,4 @@
-"""What a server has written down about a run: requests, charges, answers. All that is needed to go on after a crash.
+"""What a server has recorded about a run: requests, charges, answers. All that is needed to go on after a crash.
 
 Steps are numbered from 0, which is COMPUTE ANSWERS. A step's request is written with its charge, in one transaction,
 and never changes; its answer is written once. The state of the run, its `Account`, follows from these alone.
@@ -27,7 +27,7 @@ from services.mpc_server.storage.tables import runs, steps
 
 
 class RequestChanged(LocalError):
-    """Another request than the one recorded for this step: a step's request never changes."""
+    """A different request than the one recorded for this step: a step's request never changes."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Record:
         return sum(step.answer is not None for step in self.steps)
 
     def head(self, count: int) -> bytes:
-        """A digest over the requests of the first `count` steps: alike on all servers that wrote down the same."""
+        """A digest over the requests of the first `count` steps; equal on all servers that recorded the same."""
         head = self.inputs
         for step in self.steps[:count]:
             head = transcript_digest(head, step.digest, "")
@@ -84,20 +84,20 @@ class Record:
         """The step as written down; None if it is the next one. Raises RequestChanged or NotDue otherwise."""
         if number < len(self.steps):
             if self.steps[number].digest != digest:
-                raise RequestChanged(f"step {number} was asked for with another request before")
+                raise RequestChanged(f"step {number} was recorded with a different request")
             return self.steps[number]
         if number > len(self.steps) or number > self.answered:
-            raise NotDue(f"due: step {self.answered}; step {number} was asked for")
+            raise NotDue(f"step {self.answered} is due, but step {number} was asked for")
         return None
 
     def write(self, number: int, request: StepRequest, digest: str, at: str) -> Recorded:
-        """Write a step down, and charge the ledger for it, at once or not at all."""
+        """Record a step and charge the ledger for it, in one transaction."""
         if number != len(self.steps):
-            raise DomainError(f"step {number} is not the next")
+            raise DomainError(f"step {number} is not the next step")
         admission = self.account.check(request)
         text = FREE if admission.entry is None else canonical.dump(request_to_json(request)).decode()
         with self._database.begin() as transaction:
-            # Here, not before: a run given up meanwhile may have had its reservation released.
+            # Checked here, not earlier: a run abandoned in the meantime may have had its reservation released.
             if transaction.execute(select(runs.c.state).where(runs.c.run == self.run)).scalar_one() != states.Run.GOING:
                 raise LocalError("the run has ended")
             transaction.execute(steps.insert().values(run=self.run, step=number, request=text, digest=digest))
@@ -117,14 +117,14 @@ class Record:
         return self.steps[-1]
 
     def answer(self, number: int, answer: Signed[Answer], acknowledgements: Mapping[str, str]) -> Recorded:
-        """Write the answer of a step down, with the peers' signatures on its charge.
+        """Record the answer to a step, with the peers' signatures on its charge.
 
-        Raises LocalError if it was answered otherwise before.
+        Raises LocalError if it was answered differently before.
         """
         step = self.steps[number]
         if step.answer is not None:
             if step.answer.document != answer.document:
-                raise LocalError(f"step {number} was given another answer before")
+                raise LocalError(f"step {number} was given a different answer before")
             return step
         signatures = canonical.dump(dict(acknowledgements)).decode()
         changed = update(steps).where(steps.c.run == self.run, steps.c.step == number)

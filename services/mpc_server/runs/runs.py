@@ -1,4 +1,4 @@
-"""All runs of a server: begun by a study's coordinator, within the policy and the budget, alive until they end."""
+"""All runs of a server: begun by a study's coordinator within the policy and the budget, and alive until they end."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from services.mpc_server.storage.ledger import Ledger
 from services.mpc_server.storage.rows import runs as rows
 
 WAIT = 10.0
-"""Seconds that a request for a step is held before the caller is told to ask again."""
+"""Seconds that a request for a step is held open before the caller is told to ask again."""
 
 
 class Runs:
-    """What a coordinator asks of runs. Methods are called from the threads of the REST interface."""
+    """What a coordinator can do with runs. Methods are called from the threads of the REST interface."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Runs:
         self._alive.resume()
 
     def figures(self) -> Iterator[Reading]:
-        """For the operator: runs by state; and of those under way, steps, rounds, bytes, and whom they wait for."""
+        """For the operator: runs by state; for runs under way, steps, rounds, bytes, and which party they wait for."""
         with reading(self._database) as connection:
             counted, going = rows.counted(connection), {row.run: row for row in rows.going(connection)}
         for state, count in counted.items():
@@ -78,12 +78,12 @@ class Runs:
                 yield Reading("caps_run_waiting", 1, (run, self._site.name))
 
     def begin(self, run: str, asked: RunRequest, caller: Caller) -> RunStatus:
-        """Reserve the study's budget for a run, once; connect with the peers."""
+        """Reserve the study's budget for a run, once, and connect with the peers."""
         manifest = self._studies.manifest(asked.study)
         confirm(caller, manifest.coordinator)
         sealed = self._alive.sealed(asked.study)
         if sealed.inputs != asked.inputs:
-            raise Problem(Kind.CONFLICT, "other inputs are sealed here")
+            raise Problem(Kind.CONFLICT, "different inputs are sealed here than the run asks for")
         objections = self._policy.judge(manifest)
         if objections:
             raise Problem(Kind.POLICY_REFUSED, objections[0], objections=objections)
@@ -93,7 +93,7 @@ class Runs:
                 self._studies.require_sealed(transaction, asked.study, asked.inputs)
                 for earlier in rows.of_study(transaction, asked.study):
                     if _charged(transaction, earlier.run, manifest) or earlier.state != states.Run.FAILED:
-                        raise Problem(Kind.BUDGET_EXCEEDED, f"run {earlier.run} has the budget of this study")
+                        raise Problem(Kind.BUDGET_EXCEEDED, f"run {earlier.run} already has this study's budget")
                 limit = self._policy.population_budget(manifest.privacy.population)
                 assert limit is not None  # or the policy would have objected
                 self._ledger.reserve(
@@ -101,11 +101,11 @@ class Runs:
                 )
                 rows.add(transaction, run, asked.study, asked.inputs, self._alive.build)
             elif (row.study, row.inputs) != (asked.study, asked.inputs):
-                raise Problem(Kind.CONFLICT, "another run has this id")
+                raise Problem(Kind.CONFLICT, "a different run already has this id")
         return self.status(run)
 
     def status(self, run: str) -> RunStatus:
-        """How a run stands."""
+        """The state of a run."""
         row = self._alive.row(run)
         state, reason, party = row.state, row.reason, None
         if self._alive.is_foreign(row):
@@ -133,7 +133,7 @@ class Runs:
         )
 
     def answer_to(self, run: str, number: int, request: StepRequest, caller: Caller) -> Signed[Answer] | None:
-        """The answer to a step's request, recorded or computed now; None if it is still being computed."""
+        """The answer to a step's request, from the record or computed now; None if it is still being computed."""
         row = self._alive.row(run)
         confirm(caller, self._studies.manifest(row.study).coordinator)
         self._alive.require_own(row)
@@ -152,7 +152,7 @@ class Runs:
             return None
 
     def recorded_answer(self, run: str, number: int) -> Signed[Answer]:
-        """The answer of a step that was asked for before."""
+        """The recorded answer to a step."""
         self._alive.row(run)
         with reading(self._database) as connection:
             answer = rows.answer(connection, run, number)
@@ -161,7 +161,7 @@ class Runs:
         return Signed[Answer].model_validate_json(answer)
 
     def attest(self, run: str, caller: Caller) -> Signed[Attestation]:
-        """This server's word on a run that has ended."""
+        """This server's attestation of a run that has ended."""
         row = self._alive.row(run)
         manifest = self._studies.manifest(row.study)
         confirm(caller, manifest.coordinator)
@@ -175,7 +175,7 @@ class Runs:
             if (row := self._alive.row(run)).state == states.Run.FAILED:
                 raise Problem(Kind.CONFLICT, f"the run has failed: {row.reason}")
             if not record.account.ended:
-                raise Problem(Kind.NOT_READY, f"the run has not ended; due: {record.account.due}")
+                raise Problem(Kind.NOT_READY, f"the run has not ended yet; due: {record.account.due}")
             sealed = self._alive.sealed(manifest.study_id)
             document = Attestation(
                 study=manifest.study_id,
@@ -197,7 +197,7 @@ class Runs:
             return signed
 
     def abandon(self, run: str, caller: Caller) -> RunStatus:
-        """The coordinator gives a run up: what it charged is spent, what it did not charge is given back."""
+        """The coordinator abandons a run: what it charged is spent, what it did not charge is given back."""
         manifest = self._studies.manifest(self._alive.row(run).study)
         confirm(caller, manifest.coordinator)
         with self._ending:
@@ -205,7 +205,7 @@ class Runs:
                 with self._database.begin() as transaction:
                     if not _charged(transaction, run, manifest):
                         self._ledger.release(transaction, run, manifest, self._site.instant())
-                    rows.change(transaction, run, states.RunEvent.FAIL, reason="given up by the coordinator")
+                    rows.change(transaction, run, states.RunEvent.FAIL, reason="abandoned by the coordinator")
                 self._alive.let_go(run, manifest.study_id)
         return self.status(run)
 
@@ -215,5 +215,5 @@ class Runs:
 
 
 def _charged(transaction: Connection, run: str, manifest: Manifest) -> int:
-    """How many steps of a run were charged: COMPUTE ANSWERS, too, if it shows servers something of a join."""
+    """How many steps of a run were charged, including COMPUTE ANSWERS if it shows servers something of a join."""
     return rows.steps_from(transaction, run, 1 if manifest.overlaps is None else 0)

@@ -1,7 +1,7 @@
 """One session of a run with its peers: agreeing on secrets, comparing records, and doing steps together.
 
-A step, on every server: compare the digest of the request with the peers' (nothing is charged if they differ); write
-it down and charge; exchange signed acknowledgements of the charge; compute; write them and the answer down.
+A step, on every server: compare the digest of the request with the peers' (nothing is charged if they differ); record
+it and charge; exchange signed acknowledgements of the charge; compute; record them and the answer.
 
 A session begins by agreeing on the secrets of the pairs (`pairs`) and by comparing records. Servers may have stopped
 one step apart: what all have charged and not all have answered is computed again there and then. Randomness follows
@@ -37,7 +37,7 @@ from services.mpc_server.transport.tls import Mesh
 _SYNC = Struct("<BII32s32s")
 
 View: TypeAlias = tuple[int, int, int, bytes, bytes]
-"""Of a record: whether counts are kept, steps charged, steps answered, the head of the record and the one before."""
+"""A record in brief: whether counts are kept, steps charged, steps answered, the record's head and the one before."""
 
 
 class RequestsDiffer(LocalError):
@@ -62,7 +62,7 @@ async def open_channel(mesh: Mesh, record: Record, seat: Seat) -> Session:
     manifest = record.manifest
     for peer in manifest.sharing.peers_of(seat.party):
         if mesh.pin(peer).hex() != manifest.servers[peer].pin:
-            raise PeerRefused(peer, "has another key than the study's")
+            raise PeerRefused(peer, "has a different key than the study's manifest says")
     agreement = Agreement(
         bytes.fromhex(manifest.study_id),
         bytes.fromhex(record.inputs),
@@ -73,7 +73,7 @@ async def open_channel(mesh: Mesh, record: Record, seat: Seat) -> Session:
 
 
 class RunSession:
-    """What is done on one channel. One thing at a time: peers do the same things in the same order."""
+    """What is done on one channel, one thing at a time: peers do the same things in the same order."""
 
     def __init__(
         self, channel: Session, record: Record, seat: Seat, material: Material, secrets: Mapping[int, bytes]
@@ -94,18 +94,18 @@ class RunSession:
         self._computation = Computation(runtime, manifest, record.account, material)
         self._turn = asyncio.Lock()
         self._idle = False
-        """Whether noise may be drawn ahead: nothing is asked for that has no answer, here or at the peers."""
+        """Whether noise may be drawn ahead: no step is waiting for an answer, here or at the peers."""
 
     @classmethod
     async def begin(cls, channel: Session, record: Record, seat: Seat, material: Material) -> RunSession:
-        """Agree with the peers on secrets and on what is written down."""
+        """Agree with the peers on secrets and on what is recorded."""
         scope = scope_of(record.manifest.study_id, record.inputs, record.run, seat.build.hex())
         session = cls(channel, record, seat, material, await agree(channel, seat.pairs, scope))
         await session.compare_records()
         return session
 
     async def compare_records(self) -> None:
-        """Compare what is written down with the peers, and catch up with what all have charged."""
+        """Compare records with the peers, and catch up on what all have charged."""
         async with self._turn:
             charged, counts = len(self._record.steps), self._material.counts()
             heads = self._record.head(charged), self._record.head(max(charged - 1, 0))
@@ -128,7 +128,7 @@ class RunSession:
         self._draw_soon()
 
     async def perform(self, number: int, request: StepRequest, digest: str) -> Recorded:
-        """Do a step that the record has no answer for, when it is its turn; then draw noise for the next."""
+        """Do a step that has no recorded answer, when its turn comes; then draw noise for the next one."""
         try:
             async with self._turn:
                 await self._draw_ahead()
@@ -142,14 +142,16 @@ class RunSession:
         return done
 
     async def _agree_and_charge(self, number: int, request: StepRequest, digest: str) -> Recorded:
-        """Make sure that all servers were asked the same, write it down with its charge, and answer it."""
+        """Make sure that all servers got the same request, record it with its charge, and answer it."""
         recorded = self._record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
             return recorded
         got = await swap(self.channel, f"step{number}/request", bytes.fromhex(digest))
         different = [party_name(peer) for peer, other in got.items() if other.hex() != digest]
         if different:
-            raise RequestsDiffer(f"step {number}: {' and '.join(different)} got another request; nothing is charged")
+            raise RequestsDiffer(
+                f"step {number}: {' and '.join(different)} got a different request; nothing was charged"
+            )
         if recorded is None:
             recorded = self._record.write(number, request, digest, self._seat.instant())
         if number == 0:
@@ -159,10 +161,10 @@ class RunSession:
         return done
 
     async def _answer_charged(self, step: Recorded) -> Recorded:
-        """Acknowledge, compute and write the answer of a step that every server has written down.
+        """Acknowledge, compute and record the answer to a step that every server has recorded.
 
-        None has written down more than this step: for that, all would have had to answer it. So all agree on what may
-        come next.
+        No server has recorded more than this step, because all would have had to answer it first. So all agree on what
+        may come next.
         """
         acknowledgements = await self._acknowledged(step)
         value = (
@@ -187,7 +189,7 @@ class RunSession:
             try:
                 signing.verify(servers[peer].signing_key, "charge", document, other.hex())
             except signing.SignatureRefused:
-                raise PeerDisagrees(peer, f"the charge of step {step.number}", "signed", "signed otherwise") from None
+                raise PeerDisagrees(peer, f"the charge of step {step.number}", "signed", "not validly signed") from None
         return {servers[peer].name: other.hex() for peer, other in got.items()}
 
     def _draw_soon(self) -> None:
@@ -195,14 +197,14 @@ class RunSession:
             self._drawing = asyncio.create_task(self._draw_in_turn())
 
     async def _draw_in_turn(self) -> None:
-        with suppress(PeerError, SessionClosed):  # whoever waits for the session learns of it from the channel
+        with suppress(PeerError, SessionClosed):  # whoever is waiting for the session learns of it from the channel
             async with self._turn:
                 await self._draw_ahead()
 
     async def _draw_ahead(self) -> None:
         """Draw noise while the coordinator fits its model.
 
-        It is done between two steps, once, on all servers: if the next step comes first, it waits for it here.
+        This is done once between two steps, on all servers: a step that comes while noise is drawn waits for it.
         """
         idle, self._idle = self._idle, False
         if idle:
@@ -210,8 +212,8 @@ class RunSession:
 
 
 def _compare(peer: int, mine: View, theirs: View) -> None:
-    """Refuse a peer whose record is not ours, as far as both go: they may be one step apart."""
+    """Refuse a peer whose record differs from ours, as far as both go: they may be one step apart."""
     heads = [{charged: head, max(charged - 1, 0): before} for _, charged, _, head, before in (mine, theirs)]
     common = min(mine[1], theirs[1])
     if any(common not in one for one in heads) or heads[0][common] != heads[1][common]:
-        raise PeerDisagrees(peer, "ledger", f"{mine[1]} steps", f"{theirs[1]} other steps")
+        raise PeerDisagrees(peer, "ledger", f"{mine[1]} steps", f"{theirs[1]} different steps")

@@ -1,6 +1,6 @@
 """Computing the steps of a run: from the shares of the inputs to counts, and from counts to what a request opens.
 
-What is asked, charged and written down is not known here, only what to compute; `session` decides when.
+This module knows nothing of requests, charges and records, only what to compute; `session` decides when.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FRAC = 16
 
 
 class Computation:
-    """What one session computes. Counts are there once `compute` or `resume` is done."""
+    """What one session computes. Counts are available once `compute` or `resume` is done."""
 
     def __init__(self, runtime: Runtime, manifest: Manifest, account: Account, material: Material) -> None:
         self._runtime = runtime
@@ -85,7 +85,7 @@ class Computation:
         await self.resume(counts, verdicts)
 
     async def _dummies(self, tables: int) -> Dummies | None:
-        """Noise for the numbers that a join of so many tables shows."""
+        """Noise for the numbers that a join of this many tables reveals."""
         overlaps = self._manifest.overlaps
         if overlaps is None or tables < 2:
             return None

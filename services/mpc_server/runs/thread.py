@@ -27,14 +27,14 @@ class EngineThread:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine there. Whoever asked may wait for it, from any thread."""
+        """Run a coroutine in the engine's thread. The future may be waited for from any thread."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._tasks.add(future)
         future.add_done_callback(self._tasks.discard)
         return future
 
     def stop(self) -> None:
-        """Cancel what is running, and end."""
+        """Cancel what is running, and stop the thread."""
         for task in list(self._tasks):
             task.cancel()
         with suppress(RuntimeError):  # already stopped

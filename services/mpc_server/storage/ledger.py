@@ -1,11 +1,11 @@
 """A server's own record of privacy loss: append-only, each record holding the hash of the one before.
 
 A run reserves the whole budget of its study before anything is opened; every step is charged before it is computed. So
-a crash may cost budget, never privacy. Nothing is ever refunded but the reservation of a run that charged nothing.
+a crash may cost budget, but never privacy. Only the reservation of a run that charged nothing is ever refunded.
 
 Records are canonical JSON: {number, previous, at, kind, study, run, ...}. A reservation is written with its relation,
 multiplicity and allowance in delta, so that what a population has left follows from the records alone
-(`caps.dp.privacy.population`). Kind, run and population are columns, too, by which records are found.
+(`caps.dp.privacy.population`). Kind, run and population are also columns, by which records are found.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from services.mpc_server.storage.tables import ledger, steps
 
 GENESIS = "0" * 64
 FREE = "{}"
-"""The request, as it is written down, of a COMPUTE ANSWERS that is not charged."""
+"""How the request of a COMPUTE ANSWERS that is not charged is recorded."""
 _COLUMNS = ("kind", "run", "population")
 """Members of records that are columns as well."""
 
@@ -43,7 +43,7 @@ class RecordKind(StrEnum):
 
 
 class LedgerBroken(LocalError):
-    """The record was altered or lost: this server must not go on."""
+    """The ledger was altered or is incomplete: this server must not go on."""
 
 
 class Ledger:
@@ -62,17 +62,19 @@ class Ledger:
         for row in self._rows():
             record = _content(row, count)
             if (record.get("number"), record.get("previous")) != (count, previous) or _hash(record) != row.hash:
-                raise LedgerBroken(f"record {count} of the ledger is not the one that was written")
+                raise LedgerBroken(
+                    f"record {count} of the ledger does not continue the chain: records were altered or lost"
+                )
             for name in _COLUMNS:
                 if getattr(row, name) != record.get(name):
-                    raise LedgerBroken(f"record {count} of the ledger is indexed under another {name} than its own")
+                    raise LedgerBroken(f"record {count} of the ledger is indexed under a different {name} than its own")
             if record.get("kind") == RecordKind.CHARGE:
                 charged.add((record.get("run"), record.get("step"), record.get("request")))
             previous, count = row.hash, count + 1
         with reading(self._database) as connection:
             known = select(steps.c.run, steps.c.step, steps.c.digest).where(steps.c.request != FREE)
             if any(tuple(row) not in charged for row in connection.execute(known)):
-                raise LedgerBroken("a step is recorded whose charge is missing from the ledger")
+                raise LedgerBroken("the charge of a recorded step is missing from the ledger")
         return count
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -120,7 +122,7 @@ class Ledger:
         return self._append(within, RecordKind.CLOSE, study, run, at, spent=encode_ratio(spent))
 
     def release(self, within: Connection, run: str, manifest: Manifest, at: str) -> None:
-        """Give back what a run reserved, for it failed before it charged anything."""
+        """Give back what a run reserved, because it failed before it charged anything."""
         self._append(within, RecordKind.RELEASE, manifest.study_id, run, at, population=manifest.privacy.population)
 
     def range_of(self, run: str) -> LedgerRange:

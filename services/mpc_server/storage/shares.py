@@ -75,7 +75,7 @@ class Vault:
             other.unlink(missing_ok=True)
         self._key = path.read_bytes()
         if len(self._key) != KEY_BYTES:
-            raise LocalError(f"{path}: a storage key has {KEY_BYTES} bytes")
+            raise LocalError(f"{path}: a storage key must have {KEY_BYTES} bytes; restore the key from its backup")
 
     def wrap(self, name: str, key: bytes) -> bytes:
         """A key as the database may hold it; `name` says what it is for."""
@@ -95,8 +95,8 @@ def _create_key(path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     write_private(temporary, new_key())
     try:
-        os.link(temporary, path)  # unlike a rename, this never replaces the key of a process that was faster
-    except (FileExistsError, FileNotFoundError):  # the faster one may have tidied up, too
+        os.link(temporary, path)  # unlike a rename, this never replaces the key of a process that was first
+    except (FileExistsError, FileNotFoundError):  # the other process may also have tidied up
         pass
     finally:
         temporary.unlink(missing_ok=True)
@@ -135,7 +135,7 @@ class ShareStore:
                     del self._locks[name]
 
     def put_chunk(self, contribution: str, number: int, key: bytes, data: bytes | bytearray) -> str:
-        """Write a chunk of a contribution, instead of one written before. Returns the checksum to keep."""
+        """Write a chunk of a contribution, replacing an earlier one. Returns the checksum to keep."""
         name = _chunk_name(contribution, number)
         content = encrypt(key, name, data)
         self._write(self._chunk_path(contribution, number), content)
@@ -156,7 +156,7 @@ class ShareStore:
             raise LocalError(f"{where}: encrypted with another key") from None
 
     def erase_chunks(self, contribution: str) -> None:
-        """Unlink all chunks of a contribution; none may be there."""
+        """Unlink all chunks of a contribution, if there are any."""
         self._remove(self._chunks / _checked(contribution))
 
     def contributions(self) -> list[str]:
@@ -164,7 +164,7 @@ class ShareStore:
         return sorted(path.name for path in self._chunks.iterdir())
 
     def put(self, name: str, key: bytes, data: bytes) -> None:
-        """Write a blob, instead of one written before. A name has parts, as in `STUDY/RUN/counts`."""
+        """Write a blob, replacing an earlier one. A name has parts, as in `STUDY/RUN/counts`."""
         self._write(self._blobs / _checked(name), encrypt(key, f"blob/{name}", data))
 
     def get(self, name: str, key: bytes) -> bytes:
@@ -176,7 +176,7 @@ class ShareStore:
         return decrypt(key, f"blob/{name}", content)
 
     def erase(self, name: str) -> None:
-        """Unlink a blob, or all blobs whose names begin with these parts; none may be there."""
+        """Unlink a blob, or all blobs whose names begin with these parts, if there are any."""
         self._remove(self._blobs / _checked(name))
 
     def _chunk_path(self, contribution: str, number: int) -> Path:
@@ -190,7 +190,7 @@ class ShareStore:
             write_private(temporary, content)
             self._before(f"rename {path.name}")
             temporary.replace(path)
-        except OSError:  # a full disk must not fill up further
+        except OSError:  # a full disk must not fill up even more
             temporary.unlink(missing_ok=True)
             raise
         self._before(f"sync {path.parent.name}")
@@ -251,5 +251,5 @@ def _chunk_name(contribution: str, number: int) -> str:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise DomainError("a stored object has a name of letters, digits and slashes")
+        raise DomainError("the name of a stored object may have only letters, digits and slashes")
     return name

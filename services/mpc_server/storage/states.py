@@ -1,9 +1,9 @@
-"""What studies, contributions and runs can be on a server, and what may happen to each when: tables without I/O.
+"""The states of studies, contributions and runs on a server, and what may happen to each when: tables without I/O.
 
 A study is first judged: its coordinator proposed it, and this server's policy has nothing against it. The operator, or
 the policy itself, approves it; with the approval its keys are made, and holders may contribute. The coordinator seals
-it when the inputs are chosen, and may seal other inputs until a run exists. When its time is up, or the operator says
-so, its keys are erased. That may happen at any point, and again, which changes nothing:
+it when the inputs are chosen, and may seal different inputs until a run exists. When its time is up, or the operator
+says so, its keys are erased. That may happen at any point; repeating it changes nothing:
 
     judged --approve--> approved --seal--> sealed --seal--> sealed
     any of them --erase--> erased
@@ -22,11 +22,11 @@ coordinator gives it up, or when this server finds that it can never go on. Neit
     going --end--> ended
     going --fail--> failed
 
-That a run waits for a peer, or for another build of the software, is no state: it follows from what is there at the
-moment, and is gone when the process is.
+Waiting for a peer, or for another build of the software, is not a state: it follows from the present circumstances, and
+ends with the process.
 
 The tables say what is possible at all. Who may ask for it, and what else must be true, is checked where it is asked
-for, with a `Problem` for the caller; that an event comes in a state where it cannot happen is an error of this server.
+for, with a `Problem` for the caller; an event in a state where it cannot happen is an error of this server.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from caps.errors import LocalError
 
 
 class Study(StrEnum):
-    """How far a study has come here."""
+    """How far a study is on this server."""
 
     JUDGED = "judged"
     APPROVED = "approved"
@@ -56,7 +56,7 @@ class StudyEvent(StrEnum):
 
 
 class Contribution(StrEnum):
-    """What is here of a contribution."""
+    """How far a contribution is on this server."""
 
     OFFERED = "offered"
     COMPLETE = "complete"
@@ -73,7 +73,7 @@ class ContributionEvent(StrEnum):
 
 
 class Run(StrEnum):
-    """How a run stands in the record."""
+    """The recorded state of a run."""
 
     GOING = "going"
     ENDED = "ended"
@@ -100,11 +100,11 @@ class Machine(Generic[State, Event]):
         self._after = {(str(state), str(event)): after for (state, event), after in transitions.items()}
 
     def after(self, state: str, event: Event) -> State:
-        """The state that an event leads to. Raises LocalError where it cannot happen."""
+        """The state that an event leads to. Raises LocalError if the event cannot happen in this state."""
         found = self._after.get((state, event))
         if found is not None:
             return found
-        raise LocalError(f"there is no way to {event} a {self._noun} that is {state}")
+        raise LocalError(f"cannot {event} a {self._noun} that is {state}")
 
 
 STUDY = Machine(
@@ -133,9 +133,9 @@ CONTRIBUTION = Machine(
     },
 )
 PRESENT = (Contribution.OFFERED, Contribution.COMPLETE)
-"""Of contributions whose keys are here."""
+"""The states of contributions whose keys are kept."""
 GONE = (Contribution.WITHDRAWN, Contribution.ERASED)
-"""Of contributions whose keys were forgotten."""
+"""The states of contributions whose keys were forgotten."""
 
 RUN = Machine(
     "run",

@@ -1,6 +1,6 @@
-"""What an MPC server keeps: every table in one place. Rows hold public documents and states; shares are files.
+"""All of an MPC server's tables. Rows hold public documents and states; shares are files.
 
-Digests and signed documents are text in canonical JSON. Nothing here is ever updated but the columns called `state`,
+Digests and signed documents are text in canonical JSON. Nothing here is ever updated except the columns `state`,
 `receipt`, `wrapped_key`, `join_key`, `given`, `received`, `answer` and those of peers' acknowledgements; the ledger is
 append-only.
 """
@@ -73,7 +73,7 @@ tags = Table(
     Column("study", String(64), ForeignKey("studies.study"), primary_key=True),
     Column("holder", String(63), primary_key=True),
     Column("sha256", String(64), nullable=False),  # of the tags, which are a blob
-    Column("given", Boolean, nullable=False),  # whether positions were told
+    Column("given", Boolean, nullable=False),  # whether positions were given
 )
 
 pairs = Table(
@@ -91,7 +91,7 @@ runs = Table(
     Column("run", String(32), primary_key=True),
     Column("study", String(64), ForeignKey("studies.study"), nullable=False),
     Column("inputs", String(64), nullable=False),
-    Column("build", String(64), nullable=False),  # that began it; no other takes it up
+    Column("build", String(64), nullable=False),  # the build that began it; no other resumes it
     Column("state", String(16), nullable=False),  # `states.Run`
     Column("reason", Text),
     Column("attestation", Text),

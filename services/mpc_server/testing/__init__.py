@@ -1,1 +1,1 @@
-"""For whoever writes protocols: the servers of a study in one process. Nothing that serves imports it."""
+"""For protocol authors: the servers of a study in one process. No service imports it."""

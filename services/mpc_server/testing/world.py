@@ -1,4 +1,4 @@
-"""All servers in one process, from one seed: what tests of protocols run them in.
+"""All servers in one process, derived from one seed, for testing protocols.
 
 A world shares the inputs, runs the protocol at every party and puts the result together. It also counts:
 
@@ -12,7 +12,7 @@ A world shares the inputs, runs the protocol at every party and puts the result 
     >>> outcome.value.tolist(), outcome.rounds, outcome.sent
     ([8, 27], 2, (32, 32, 32))
 
-The engine cannot tell this world from the real one: it meets the same `Channel`. A world can also meddle: an
+The engine cannot tell this world from the real one: it uses the same `Channel`. A world can also tamper: an
 interceptor may read, change, delay or drop any message on its way.
 
     >>> def truncate(message):
@@ -66,7 +66,7 @@ class PerParty:
 
 @dataclass
 class Outcome:
-    """What came of a run: the reconstructed result and the declared quantities as measured."""
+    """The outcome of a run: the reconstructed result, and the declared quantities as measured."""
 
     value: Any
     rounds: int

@@ -29,7 +29,7 @@ _MOST_PARTIES = max(scheme.parties for scheme in SCHEMES.values())
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame, or a frame the contract forbids."""
+    """Bytes that are not a frame, or a frame that the contract forbids."""
 
 
 class Kind(IntEnum):
@@ -159,7 +159,7 @@ class FrameDecoder:
 
 
 def _fault(prefix: bytes) -> str:
-    """What is wrong with a prefix that is none of ours."""
+    """What is wrong with a prefix that is not one of ours."""
     magic, version, kind, _ = _PREFIX.unpack(prefix)
     if magic != MAGIC:
         return "not a CaPS frame"
@@ -171,7 +171,7 @@ def _fault(prefix: bytes) -> str:
 
 
 def encode_abort(cause: str, blames: int | None) -> bytes:
-    """The payload of ABORT. A cause too long is cut; characters that do not print become `?`."""
+    """The payload of ABORT. A cause that is too long is cut; characters that do not print become `?`."""
     printable = "".join(c if c.isprintable() else "?" for c in cause)
     text = printable.encode("utf-8", "replace")[: MAX_ABORT - _ABORT.size].decode("utf-8", "ignore").encode()
     return _ABORT.pack(_NOBODY if blames is None else blames, len(text)) + text

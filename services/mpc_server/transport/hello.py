@@ -29,7 +29,7 @@ _SESSION_LABEL = b"caps/v1/session-id\0"
 
 @dataclass(frozen=True)
 class Agreement:
-    """Digests, all public, that every party of a session must hold alike."""
+    """Public digests that must be the same at every party of a session."""
 
     study: bytes
     inputs: bytes
@@ -39,7 +39,7 @@ class Agreement:
     def __post_init__(self) -> None:
         for name, digest in self.items():
             if len(digest) != DIGEST_BYTES:
-                raise DomainError(f"{name}: a digest has {DIGEST_BYTES} bytes, not {len(digest)}")
+                raise DomainError(f"{name}: a digest must have {DIGEST_BYTES} bytes, not {len(digest)}")
 
     def items(self) -> list[tuple[str, bytes]]:
         """The digests with their names, in the order of the wire."""
@@ -67,9 +67,9 @@ class Hello:
     def __post_init__(self) -> None:
         name = self.session.encode()
         if not 0 < len(name) <= _MAX_NAME or not self.session.isprintable():
-            raise DomainError(f"a session's name is 1 to {_MAX_NAME} printable bytes")
+            raise DomainError(f"a session's name must have 1 to {_MAX_NAME} printable bytes")
         if len(self.contribution) != SECRET_BYTES:
-            raise DomainError(f"a contribution has {SECRET_BYTES} bytes")
+            raise DomainError(f"a contribution must have {SECRET_BYTES} bytes")
 
     def __repr__(self) -> str:
         return f"Hello({party_name(self.party)} to {party_name(self.peer)}, session={self.session!r})"
@@ -112,12 +112,12 @@ def meet(ours: Hello, payload: bytes | bytearray) -> bytes:
     """Compare the peer's Hello with `ours`; return the pair's secret.
 
     Raises PeerDisagrees naming the first field that differs, PeerViolation for a Hello between other parties, and
-    FrameError for bytes that are no Hello.
+    FrameError for bytes that are not a Hello.
     """
     check_version(payload, ours.peer)
     theirs = Hello.decode(payload)
     if (theirs.party, theirs.peer) != (ours.peer, ours.party):
-        raise PeerViolation(ours.peer, "Hello names other parties than this connection's")
+        raise PeerViolation(ours.peer, "Hello names parties other than this connection's")
     if theirs.session != ours.session:
         raise PeerDisagrees(ours.peer, "session", repr(ours.session), repr(theirs.session))
     for (name, mine), (_, other) in zip(ours.agreement.items(), theirs.agreement.items(), strict=True):
@@ -142,7 +142,7 @@ def session_id(name: str) -> int:
 
 
 class Greeting(NamedTuple):
-    """The first frame of a connection: who speaks, and whom it takes the other end for."""
+    """The first frame of a connection: who is speaking, and who it takes the other end to be."""
 
     party: int
     peer: int

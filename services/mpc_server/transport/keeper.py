@@ -1,8 +1,8 @@
-"""Keeps one party's mesh alive for the life of a process: when a stream is lost, the mesh is closed and made anew.
+"""Keeps one party's mesh alive for the life of a process: when a stream is lost, the mesh is closed and made again.
 
-A mesh is whole or useless, so one party's fall makes all of them start over: a survivor closes its streams to the
-others, which thereby learn of it. They meet again whatever the order, since a stream lost while a mesh is being made is
-dialled anew, and since the listening socket stays: whoever dials a party that has not noticed yet waits in its backlog.
+A mesh is whole or useless, so if one party fails, all of them start over: a survivor closes its streams to the others,
+which thereby learn of it. They meet again in any order, because a stream lost while a mesh is being made is dialled
+again, and the listening socket stays: whoever dials a party that has not noticed yet waits in its backlog.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _RECONNECT = Backoff(first=0.05, longest=2.0)
 
 @dataclass(frozen=True)
 class MeshState:
-    """How a mesh fares, for status pages.
+    """The state of a mesh, for status pages.
 
     `since` is when `phase` began, by the keeper's clock if it has one. `troubles` holds the last trouble with each
-    peer, None if a stream to it stood since. `meshes` counts the meshes made; `local` is what this party itself got
-    wrong.
+    peer, or None if there has been a stream to it since. `meshes` counts the meshes made; `local` is what this party
+    itself got wrong.
     """
 
     phase: Literal["connecting", "connected"]
@@ -87,8 +87,8 @@ class MeshKeeper:
     async def run(self) -> NoReturn:
         """Keep the mesh until cancelled, then close it.
 
-        Raises LocalError if the endpoint or the credentials are of no use from the start; credentials that turn bad
-        later, perhaps while they are renewed, are tried again.
+        Raises LocalError if the endpoint or the credentials are unusable from the start; credentials that become
+        unusable later, perhaps while they are renewed, are tried again.
         """
         try:
             if self._listener is None and self._party < len(self._endpoints) - 1:
@@ -103,7 +103,7 @@ class MeshKeeper:
                 self._listener.close()
 
     async def ready(self, timeout: float) -> Mesh:  # noqa: ASYNC109
-        """The complete mesh, waited for so many seconds. It may be lost at any time: ask anew for each run.
+        """The complete mesh, within `timeout` seconds. It may be lost at any time: ask again for each run.
 
         Raises PeerUnreachable naming a peer that is missing, or the LocalError that `run` ended with.
         """
@@ -115,7 +115,7 @@ class MeshKeeper:
                         raise self._local
                     if self._mesh is not None and self._mesh.whole:
                         return self._mesh
-                    await asyncio.sleep(0)  # lost this very moment: `run` has yet to notice
+                    await asyncio.sleep(0)  # just lost: `run` has yet to notice
         except TimeoutError:
             raise self._unready(timeout) from None
 

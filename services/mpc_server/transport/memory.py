@@ -30,7 +30,7 @@ class Message(NamedTuple):
 
 
 class Delay(NamedTuple):
-    """Deliver `payload` after so many turns of the event loop; later messages from source to dest wait behind it."""
+    """Deliver `payload` after some turns of the event loop; later messages from source to dest wait behind it."""
 
     turns: int
     payload: bytes
@@ -56,7 +56,7 @@ def memory_channels(
     """Connected channels for all parties of a scheme, in party order.
 
     `secrets[i, j]` with i < j is what parties i and j share; given those, nothing here is random.
-    Pre-conditions: all of them are used within one event loop.
+    Pre-conditions: all channels are used within one event loop.
     """
     if secrets is None:
         secrets = {pair: token_bytes(SECRET_BYTES) for pair in combinations(range(scheme.parties), 2)}

@@ -4,9 +4,9 @@ A session ends by `close`, by `abort`, or by the first failure of a peer. Howeve
 it is sent exactly one ABORT or CLOSE, so that both sides know when the session's number is free again.
 
 Who is to blame is not always known at once. In a ring that waits for a stopped party, everybody times out at about the
-same moment, each suspecting its neighbour. So a suspicion is told to the peers at once and judged after a grace, within
-which word from the suspect that it waits for the third party itself moves the blame there. Likewise an ABORT that
-blames a third party gives way to first-hand evidence of the same.
+same moment, each suspecting its neighbour. So a suspicion is told to the peers at once and judged after a grace period.
+If the suspect says in that time that it is itself waiting for the third party, the blame moves there. Likewise, an
+ABORT that blames a third party gives way to first-hand evidence of the same.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EARLY = "ended the session before the protocol did"
 _HEARSAY_GRACE = 0.02
 _SUSPICION_GRACE = 0.5
 _FRAME_COST = 256
-"""What an unread message costs in memory beyond its payload, about."""
+"""Roughly what an unread message costs in memory beyond its payload."""
 
 
 class Port(Protocol):
@@ -56,18 +56,18 @@ class Port(Protocol):
     def send(self, kind: Kind, sequence: int, tag: bytes, pieces: Buffers, size: int) -> None:
         """Send a frame of `size` payload bytes, or nothing if the connection is gone.
 
-        `pieces` may be referred to until the port is congested no more, or released.
+        `pieces` may be referred to until the port is no longer congested, or is released.
         """
 
     def release(self) -> None:
-        """Refer to no `pieces` any more."""
+        """Drop all references to `pieces`."""
 
     def progress(self) -> object:
-        """A value that changes while a large transfer to or from the peer moves on; None if there is none."""
+        """A value that changes while a large transfer to or from the peer progresses; None if there is no transfer."""
 
 
 class _Lane:
-    """What a session knows of one peer."""
+    """What a session knows about one peer."""
 
     __slots__ = ("ended", "inbox", "port", "received", "sent", "told", "unread")
 
@@ -147,7 +147,7 @@ class Session:
             self._lanes[peer].port.send(Kind.HELLO, 0, NO_TAG, (memoryview(payload),), len(payload))
 
     async def opened(self, patience: float) -> None:
-        """Wait for every peer's Hello, each for so many seconds."""
+        """Wait for every peer's Hello, for at most `patience` seconds each."""
         self._patience = patience
         if not self._settles():
             await self._settled()
@@ -194,7 +194,7 @@ class Session:
         return arrived
 
     async def ended(self) -> CapsError:
-        """Wait until the session is over, for whatever reason; return it."""
+        """Wait until the session is over, for whatever reason, and return that reason."""
         if not self._over:
             self._end = self._end or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._end)
@@ -256,7 +256,7 @@ class Session:
             raise PeerLost(source, _EARLY)
 
     def _answer(self, accuser: int) -> None:
-        """Accused of stalling, when we have ourselves waited long for the third party: say that now."""
+        """Answer an accusation of stalling: if we have ourselves waited long for the third party, say so now."""
         suspect = self._missing()
         if self._waiter is None or suspect is None or suspect == accuser:
             return
@@ -272,11 +272,11 @@ class Session:
             self._fail(error)
 
     def resume(self) -> None:
-        """A port is congested no more."""
+        """A port is no longer congested."""
         self._wake()
 
     def _claim(self, source: int, frame: Frame) -> None:
-        """Match a message with what this round awaits of its sender."""
+        """Match a message with what this round expects from its sender."""
         length = self._awaited[source]
         if frame.tag != self._tag:
             self._fail(PeerViolation(source, f"message tagged {frame.tag.hex()}, not {self._tag.hex()}"))
@@ -288,7 +288,7 @@ class Session:
             self._wake()
 
     def _missing(self) -> int | None:
-        """The peer that holds up this round: one awaited, or one that does not take in what it is sent."""
+        """The peer that holds up this round: one that owes a message, or one that does not read what it is sent."""
         for peer in self._awaited:
             return peer
         for peer, lane in self._lanes.items():
@@ -329,7 +329,7 @@ class Session:
         return min(self._deadline, now + self._patience / 4)
 
     def _look(self) -> None:
-        """Suspect the peer that holds up this round if nothing moved since the deadline was set.
+        """Suspect the peer that holds up this round if nothing has moved since the deadline was set.
 
         One timer serves all rounds: it is not touched when a round ends, and sleeps when it finds nobody waiting.
         """

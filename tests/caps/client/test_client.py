@@ -27,7 +27,7 @@ def test_a_problem_keeps_its_document(client):
     error = caught.value
     assert (error.status, error.type, error.retryable) == (404, "urn:caps:problem:not-found", False)
     assert error.document["study"] == "00" * 32
-    assert "there is no such study" in str(error)
+    assert "this coordinator has no such study" in str(error)
 
 
 def test_without_a_token_nothing_is_told(service):

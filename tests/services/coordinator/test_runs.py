@@ -207,7 +207,7 @@ def test_a_loop_that_asks_something_else_after_a_restart_is_stopped(bench, monke
     restarted.runs.perform(run)
     record = restarted.store.run(run)
     assert record.state is State.FAILED
-    assert "asks for something else than recorded" in record.reason
+    assert "differs from the recorded one" in record.reason
 
 
 def test_a_full_disk_is_waited_out(bench, monkeypatch):
@@ -241,7 +241,7 @@ def test_another_value_fails_the_run_and_names_the_server(bench):
     bench.federation.faults.other_value = {"S2"}
     party, reason = failure(bench)
     assert party == "S2"
-    assert reason == "reports another answer to step 0 than S1 and S3"
+    assert reason == "reports a different answer to step 0 than S1 and S3"
 
 
 def test_a_bad_signature_fails_the_run_and_names_the_server(bench):
@@ -255,12 +255,12 @@ def test_a_bad_signature_fails_the_run_and_names_the_server(bench):
 
 def test_another_transcript_fails_the_run(bench):
     bench.federation.faults.other_transcript = {"S1"}
-    assert failure(bench) == ("S1", "reports another attestation than S2 and S3")
+    assert failure(bench) == ("S1", "reports a different attestation than S2 and S3")
 
 
 def test_a_transcript_that_is_not_the_coordinators_fails_the_run(bench):
     bench.federation.faults.other_transcript = {"S1", "S2", "S3"}
-    assert "other transcript" in failure(bench)[1]
+    assert "differ from the coordinator's record: transcript" in failure(bench)[1]
 
 
 def test_a_statement_that_is_not_true_fails_the_run(bench):
@@ -351,7 +351,7 @@ def test_a_second_start_is_the_same_run_and_none_follows_a_release(bench):
     again, new = coordinator.runs.start(bench.manifest.study_id)
     assert (again.run, new) == (run, False)
     coordinator.runs.perform(run)
-    with pytest.raises(Problem, match="is released"):
+    with pytest.raises(Problem, match="is already released"):
         coordinator.runs.start(bench.manifest.study_id)
 
 
@@ -452,7 +452,7 @@ def test_participation_shows_who_holds_what(bench):
 def test_manifests_that_are_not_for_this_coordinator(bench):
     coordinator = bench.coordinator()
     stranger, _ = example_json(keys={**bench.keys, "coordinator": make_keys(["coordinator"])["coordinator"]})
-    with pytest.raises(Problem, match="another coordinator"):
+    with pytest.raises(Problem, match="a different coordinator"):
         coordinator.studies.propose(stranger)
     spoilt, _ = example_json(keys=bench.keys, workload=[{"attributes": ["nothing"]}])
     with pytest.raises(Problem) as refused:

@@ -244,7 +244,7 @@ def test_without_a_column_rows_stand_in_the_order_of_the_file(tmp_path: Path) ->
     assert rows.slots is None
     assert report.alignment is None
     path.write_text("age,smoker\n" + "30,no\n" * 3)
-    with pytest.raises(Problem, match="more rows than the 2 slots"):
+    with pytest.raises(Problem, match="more rows than the study's 2 slots"):
         read_table(path, CSV, manifest, holder_of(manifest), Limits())
 
 

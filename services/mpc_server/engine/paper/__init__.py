@@ -1,4 +1,4 @@
-"""The paper's own protocols, apart from the rest: to reproduce what it measured, not to protect anybody.
+"""The paper's own protocols, kept apart: they reproduce what it measured, and protect nobody.
 
 The samplers (Irwin-Hall, Box-Muller, Laplace), selection by softmax and pi_RC, real functions in fixed point, and
 counting by comparison. `mechanisms` says why none of its mechanisms is differentially private. Counting is exact, but

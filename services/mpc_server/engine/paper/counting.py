@@ -50,14 +50,14 @@ async def count_paper(ctx: Context, codes: AShare, *, layout: Layout) -> AShare:
 
     Deviation: a column meets each category once, not once per cell; rows and queries are batched, in blocks of rows.
 
-    Pre-conditions: codes are n x (attributes of the domain) over Z_2^64; a missing value is any word but a
-        category.
+    Pre-conditions: codes are n x (attributes of the domain) over Z_2^64; a missing value is any word that is
+        not a category.
     Leaks: nothing.
     """
     ctx.own(codes)
     domain = layout.domain
     if len(codes.shape) != 2 or codes.shape[1] != len(domain.attributes) or not codes.shape[0] or codes.ring != Z64:
-        raise ShareError(f"{codes!r} is not {len(domain.attributes)} columns of codes over Z_2^64")
+        raise ShareError(f"{codes!r} must be {len(domain.attributes)} columns of codes over Z_2^64")
     attribute = np.repeat(np.arange(len(domain.sizes)), domain.sizes)
     category = Z64.encode(np.arange(domain.width) - np.array(domain.offsets)[attribute])
     factors, order = _factors(layout)

@@ -176,7 +176,7 @@ async def scale_fixed(ctx: Context, x: AShare, *, factor: npt.ArrayLike, frac: i
 async def select(ctx: Context, condition: AShare, x: AShare, y: AShare) -> AShare:
     """[[x where condition is 1, y where it is 0]], exactly, in any ring.
 
-    Pre-conditions: condition is 0 or 1, unchecked, for it is secret; all three have one shape and one ring.
+    Pre-conditions: condition is 0 or 1 (unchecked, because it is secret); all three have one shape and one ring.
     Leaks: nothing.
     """
     if x.shape != y.shape:
@@ -679,7 +679,7 @@ async def softmax(ctx: Context, x: AShare, *, frac: int = FRAC) -> AShare:
     """
     _accept(ctx, frac, x)
     if len(x.shape) != 1 or not x.size:
-        raise ShareError(f"softmax takes a vector with at least one element, not {x!r}")
+        raise ShareError(f"softmax needs a vector with at least one element, not {x!r}")
     largest, _ = await argmax(ctx.step("max"), x)
     powers = await _exponential(ctx.step("exponential"), x - largest, frac, MANTISSA)
     inverse = await _reciprocal(ctx.step("inverse"), powers.sum(), 2 * MANTISSA)

@@ -101,9 +101,9 @@ async def _l1_errors(ctx: Context, answers: AShare, estimate: Integers, sizes: I
     _accept_vector(ctx, answers)
     public, counts = _integers(estimate, answers.size, "cells"), _integers(sizes, len(sizes), "queries")
     if not counts.size or np.any(counts < 1) or counts.sum() != answers.size:
-        raise DomainError(f"queries have at least one cell each, and {answers.size} cells together")
+        raise DomainError(f"queries must have at least one cell each, and {answers.size} cells together")
     if unit < 1:
-        raise DomainError(f"a count is at least one unit, not {unit}")
+        raise DomainError(f"a count must be at least one unit, not {unit}")
     difference = answers * unit - public
     below = await from_bits(ctx.step("ring"), await negative(ctx.step("sign"), difference), ring=Z64)
     sign = 1 - below * 2
@@ -140,8 +140,8 @@ async def paper_errors_aim(
     Deviation: the paper pads every answer to the largest domain and makes room for max(omega) errors; here queries
     keep their sizes and there are |Q| errors. Protocol 7 runs once for all of them, not once per query.
 
-    Pre-conditions: `estimate` and `biases` count units of 1/unit; every score is below 2^61 in size, unchecked, for
-        the answers are secret.
+    Pre-conditions: `estimate` and `biases` count units of 1/unit; every score is below 2^61 in size (unchecked,
+        because the answers are secret).
     Leaks: nothing.
     """
     w, b = _integers(weights, len(sizes), "queries"), _integers(biases, len(sizes), "queries")
@@ -614,7 +614,7 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
 def _rate(epsilon: Real, sensitivity: Real) -> Fraction:
     """epsilon / 2s, exactly, so that all parties scale by the same number."""
     if not (isfinite(epsilon) and isfinite(sensitivity) and sensitivity > 0):
-        raise DomainError("epsilon and the sensitivity are finite, and the sensitivity is positive")
+        raise DomainError("epsilon and the sensitivity must be finite, and the sensitivity positive")
     rate = Fraction(epsilon) / (2 * Fraction(sensitivity))
     if not RATES[0] <= rate <= RATES[1]:
         raise DomainError(f"epsilon / 2s must be from {RATES[0]} to {RATES[1]} per unit of score")
@@ -645,4 +645,4 @@ def _accept(ctx: Context, share: AShare, frac: int = FRAC) -> None:
 def _accept_vector(ctx: Context, share: AShare, frac: int = FRAC) -> None:
     _accept(ctx, share, frac)
     if len(share.shape) != 1 or not share.size:
-        raise ShareError(f"a vector with at least one element is needed, not {share!r}")
+        raise ShareError(f"this needs a vector with at least one element, not {share!r}")

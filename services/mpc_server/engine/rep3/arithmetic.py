@@ -57,7 +57,7 @@ async def share_from(ctx: Context, values: Words | None, *, dealer: int, shape: 
 
 @verbs.multiply.of(NAME, "CaPS App. A, pi_MUL; Araki et al. 2016", _OF_ELEMENTS)
 async def multiply(ctx: Context, x: AShare, y: AShare) -> AShare:
-    """A product of components each, masked and sent back."""
+    """Each party multiplies its components, masks the result and sends it back."""
     ctx.own(x, y)
     _same(x, y)
     return await reshare(ctx, products(x, y))
@@ -65,7 +65,7 @@ async def multiply(ctx: Context, x: AShare, y: AShare) -> AShare:
 
 @verbs.dot.of(NAME, "Araki et al. 2016, section 3.3: a sum of products costs one", _OF_ELEMENTS)
 async def dot(ctx: Context, x: AShare, y: AShare) -> AShare:
-    """As multiply, summed before it is sent."""
+    """Like `multiply`, but summed before it is sent."""
     ctx.own(x, y)
     _same(x, y)
     dtype = x.ring.dtype
@@ -80,7 +80,7 @@ async def dot(ctx: Context, x: AShare, y: AShare) -> AShare:
     NAME, "CaPS section 3; Araki et al. 2016", Cost(rounds=1, sent=size.rows * size.columns * size.ring_bits // 8)
 )
 async def matmul(ctx: Context, x: AShare, y: AShare) -> AShare:
-    """As multiply, with exact products of integer matrices."""
+    """Like `multiply`, with exact products of integer matrices."""
     ctx.own(x, y)
     if len(x.shape) != 2 or len(y.shape) != 2 or x.shape[1] != y.shape[0] or x.ring != y.ring:
         raise ShareError(f"{x!r} and {y!r} cannot be multiplied as matrices")
@@ -96,7 +96,7 @@ async def gram(ctx: Context, x: AShare) -> AShare:
     """Each party's summand is Gram(x_i + x_{i+1}) - Gram(x_{i+1}); of the symmetric result one triangle is sent."""
     ctx.own(x)
     if len(x.shape) != 2:
-        raise ShareError(f"gram takes a matrix, not {x!r}")
+        raise ShareError(f"gram needs a matrix, not {x!r}")
     width = x.shape[1]
     mine, next_ = x.components
     local = gram_mod(mine, next_) - gram_mod(next_)
@@ -113,7 +113,7 @@ async def gram(ctx: Context, x: AShare) -> AShare:
     Cost(rounds=1, sent=size.elements * size.ring_bits // 8 + DIGEST_BYTES),
 )
 async def reveal(ctx: Context, x: AShare) -> Words:
-    """The component a party lacks comes from one holder, its digest from the other, so that they must agree."""
+    """A party gets the component it lacks from one holder and its digest from the other; the two must agree."""
     ctx.own(x)
     mine, next_ = x.components
     missing = await _open(ctx, mine, next_)

@@ -57,7 +57,7 @@ def bits_known_to_two(ctx: Context, component: int, planes: Words, shape: Shape)
 
 @verbs.conjunction.of(NAME, "Araki et al. 2016, over Z_2", _OF_PLANES)
 async def conjunction(ctx: Context, x: BShare, y: BShare) -> BShare:
-    """As multiply, over Z_2."""
+    """Like `multiply`, over Z_2."""
     ctx.own(x, y)
     if x.shape != y.shape or x.width != y.width:
         raise ShareError(f"{x!r} and {y!r} differ in shape or width")

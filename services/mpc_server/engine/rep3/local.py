@@ -61,7 +61,7 @@ def products(x: AShare, y: AShare, *, times: Bilinear = np.multiply) -> Summands
 
 @verbs.bit_products.of(NAME)
 def bit_products(x: BShare, y: BShare, *, times: Bilinear = np.bitwise_and) -> Summands:
-    """As `products`, with XOR for +."""
+    """Like `products`, with XOR in place of +."""
     (x_mine, x_next), (y_mine, y_next) = x.components, y.components
     local = times(x_mine, y_mine ^ y_next)
     local ^= times(x_next, y_mine)

@@ -23,13 +23,13 @@ async def signed_sums(ctx: Context, sign: BShare, y: AShare, *, starts: Indices)
     """The sign is c ^ d with c = s_0 ^ s_1 known to S1 and d = s_2 known to S2 and S3.
 
     These two multiply their components of y by 1 - 2d themselves and reshare; S1 shares 1 - 2c in the same round; then
-    one inner product a segment.
+    one inner product per segment.
     """
     ctx.own(sign, y)
     if len(y.shape) != 1 or sign.shape != y.shape or sign.width != 1:
-        raise ShareError(f"{sign!r} is not one sign for each element of {y!r}")
+        raise ShareError(f"{sign!r} must have one sign for each element of {y!r}")
     if not len(starts) or starts[0] != 0 or np.any(np.diff(starts) < 1) or starts[-1] >= y.size:
-        raise DomainError("segments must start at 0, be in order, and none be empty")
+        raise DomainError("segments must start at 0, be in order and not be empty")
     turned, factor = await together(_turned(ctx.step("turned"), sign, y), _first_factor(ctx.step("factor"), sign, y))
 
     def summed(words: Words) -> Words:

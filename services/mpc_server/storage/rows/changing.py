@@ -1,4 +1,4 @@
-"""The one way in which a state is changed: read within the transaction, looked up in its table, written."""
+"""The only way to change a state: read it within the transaction, look up the transition, write the result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def change(
     event: Event,
     values: dict[str, object],
 ) -> State:
-    """Write the state that an event leads to, with other values. Raises LocalError where it cannot happen."""
+    """Write the state that an event leads to, with other values. Raises LocalError if the event cannot happen."""
     state = machine.after(within.execute(select(table.c.state).where(this)).scalar_one(), event)
     within.execute(update(table).where(this).values(state=state, **values))
     return state

@@ -1,4 +1,4 @@
-"""Rows of contributions, and of the chunks that are here of them."""
+"""Rows of contributions, and of their chunks that have arrived."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ def of_study(within: Connection, study: str) -> Sequence[Row[Any]]:
 
 
 def chosen(within: Connection, ids: Collection[str]) -> Sequence[Row[Any]]:
-    """Those with these ids."""
+    """The contributions with these ids."""
     return within.execute(select(contributions).where(contributions.c.contribution.in_(ids))).all()
 
 
 def present(within: Connection, study: str, holder: str) -> str | None:
-    """The contribution of a holder whose keys are here, if there is one."""
+    """A holder's contribution whose keys are kept, if there is one."""
     own = (contributions.c.study == study) & (contributions.c.holder == holder)
     found = select(contributions.c.contribution).where(own, contributions.c.state.in_(states.PRESENT))
     return within.execute(found).scalars().first()
 
 
 def gone(within: Connection) -> list[str]:
-    """The ids of those whose keys were forgotten, of all studies."""
+    """The ids of all contributions, in any study, whose keys were forgotten."""
     found = select(contributions.c.contribution).where(contributions.c.state.in_(states.GONE))
     return list(within.execute(found).scalars())
 
 
 def add(within: Connection, **values: object) -> None:
-    """A new one."""
+    """Add a contribution."""
     within.execute(insert(contributions).values(state=states.CONTRIBUTION.first, **values))
 
 
 def change(within: Connection, contribution: str, event: states.ContributionEvent, **values: object) -> None:
-    """What an event makes of a contribution. Raises LocalError where it cannot happen."""
+    """Change a contribution as an event demands. Raises LocalError if the event cannot happen."""
     this = contributions.c.contribution == contribution
     change_state(within, contributions, this, states.CONTRIBUTION, event, values)
 
@@ -65,15 +65,15 @@ def checksum(within: Connection, contribution: str, number: int) -> str | None:
 
 
 def add_chunk(within: Connection, contribution: str, number: int, sha256: str) -> None:
-    """A chunk is on disk."""
+    """Record that a chunk is on disk."""
     within.execute(insert(chunks).values(contribution=contribution, number=number, sha256=sha256))
 
 
 def drop_chunk(within: Connection, contribution: str, number: int) -> None:
-    """A chunk will be replaced."""
+    """Forget a chunk that will be replaced."""
     within.execute(delete(chunks).where(chunks.c.contribution == contribution, chunks.c.number == number))
 
 
 def drop_chunks(within: Connection, contribution: str) -> None:
-    """Its chunks are not to be read any more."""
+    """Forget all chunks of a contribution."""
     within.execute(delete(chunks).where(chunks.c.contribution == contribution))

@@ -1,4 +1,4 @@
-"""Rows of joins by tags: what was evaluated for whom, and whose tags are here."""
+"""Rows of joins by tags: what was evaluated for each holder, and whose tags have arrived."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ def evaluated(within: Connection, study: str, holder: str) -> int:
 
 
 def count(within: Connection, study: str, holder: str, batch: str, elements: int) -> None:
-    """A batch is evaluated."""
+    """Record that a batch was evaluated."""
     row = {"study": study, "holder": holder, "batch": batch, "elements": elements}
     within.execute(insert(evaluations).values(**row))
 
 
 def tags_of(within: Connection, study: str) -> Sequence[Row[Any]]:
-    """The tags that are here, of all holders."""
+    """The tags of all holders that have sent theirs."""
     return within.execute(select(tags).where(tags.c.study == study)).all()
 
 
 def replace_tags(within: Connection, study: str, holder: str, sha256: str) -> None:
-    """A holder's tags, in place of those before."""
+    """Record a holder's tags, replacing earlier ones."""
     within.execute(delete(tags).where(tags.c.study == study, tags.c.holder == holder))
     within.execute(insert(tags).values(study=study, holder=holder, sha256=sha256, given=False))
 
 
 def give(within: Connection, study: str) -> None:
-    """Positions were told."""
+    """Record that positions were given."""
     within.execute(update(tags).where(tags.c.study == study).values(given=True))
 
 
 def forget(within: Connection, study: str) -> None:
-    """All of it."""
+    """Forget all that is recorded for a study's join."""
     for table in (evaluations, tags):
         within.execute(delete(table).where(table.c.study == study))

@@ -23,29 +23,29 @@ def of_study(within: Connection, study: str) -> Sequence[Row[Any]]:
 
 
 def going(within: Connection) -> Sequence[Row[Any]]:
-    """Those that neither ended nor failed, of all studies."""
+    """The runs of all studies that have neither ended nor failed."""
     return within.execute(select(runs).where(runs.c.state == states.Run.GOING)).all()
 
 
 def counted(within: Connection) -> dict[states.Run, int]:
-    """How many are in each state."""
+    """The number of runs in each state."""
     found = {row[0]: int(row[1]) for row in within.execute(select(runs.c.state, func.count()).group_by(runs.c.state))}
     return {state: found.get(state, 0) for state in states.Run}
 
 
 def add(within: Connection, run: str, study: str, inputs: str, build: str) -> None:
-    """A new one."""
+    """Add a run."""
     row = {"run": run, "study": study, "inputs": inputs, "build": build}
     within.execute(runs.insert().values(**row, state=states.RUN.first))
 
 
 def change(within: Connection, run: str, event: states.RunEvent, **values: object) -> None:
-    """What an event makes of a run. Raises LocalError where it cannot happen."""
+    """Change a run as an event demands. Raises LocalError if the event cannot happen."""
     change_state(within, runs, runs.c.run == run, states.RUN, event, values)
 
 
 def steps_from(within: Connection, run: str, first: int) -> int:
-    """How many steps are written down, not counting those before a number."""
+    """How many steps are recorded, counting from number `first`."""
     found = select(func.count()).select_from(steps).where(steps.c.run == run, steps.c.step >= first)
     return within.execute(found).scalar_one()
 
@@ -57,5 +57,5 @@ def answered(within: Connection, run: str) -> int:
 
 
 def answer(within: Connection, run: str, step: int) -> str | None:
-    """The answer of a step, if it has one."""
+    """The answer to a step, if it has one."""
     return within.execute(select(steps.c.answer).where(steps.c.run == run, steps.c.step == step)).scalar()

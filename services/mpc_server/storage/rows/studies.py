@@ -18,7 +18,7 @@ def find(within: Connection, study: str) -> Row[Any] | None:
 
 
 def lock(within: Connection, study: str) -> Row[Any] | None:
-    """A study that nobody else changes until the transaction ends."""
+    """A study, locked so that nobody else changes it until the transaction ends."""
     return within.execute(select(studies).where(studies.c.study == study).with_for_update()).first()
 
 
@@ -28,23 +28,23 @@ def listed(within: Connection) -> Sequence[Row[Any]]:
 
 
 def kept(within: Connection) -> Sequence[Row[Any]]:
-    """Those whose shares are not erased."""
+    """The studies whose shares are not erased."""
     return within.execute(select(studies).where(studies.c.state != states.Study.ERASED)).all()
 
 
 def names(within: Connection, state: states.Study) -> list[str]:
-    """The ids of those in a state."""
+    """The ids of the studies in a state."""
     return list(within.execute(select(studies.c.study).where(studies.c.state == state)).scalars())
 
 
 def add(within: Connection, study: str, manifest: str, at: str) -> None:
-    """A new one."""
+    """Add a study."""
     first = {"study": study, "state": states.STUDY.first, "created_at": at}
     within.execute(insert(studies).values(**first, manifest=manifest))
 
 
 def change(within: Connection, study: str, event: states.StudyEvent, **values: object) -> None:
-    """What an event makes of a study. Raises LocalError where it cannot happen."""
+    """Change a study as an event demands. Raises LocalError if the event cannot happen."""
     change_state(within, studies, studies.c.study == study, states.STUDY, event, values)
 
 

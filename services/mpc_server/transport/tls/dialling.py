@@ -1,7 +1,7 @@
 """How a mesh comes to be: a party dials those with lower numbers and is dialled by those with higher ones.
 
 A peer is who its certificate says: it must chain to the authority, carry the one role URI of the party expected, and
-match that party's pin if there is one. Host names are not compared, for they say nothing about roles.
+match that party's pin if there is one. Host names are not compared, because they say nothing about roles.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from services.mpc_server.transport.tls.mesh import Mesh
 ROLE = "mpc-server"
 
 _MAX_HANDSHAKES = 32
-"""Inbound connections that may be unidentified at once; beyond that the oldest gives way."""
+"""The most inbound connections that may be unidentified at once; beyond that, the oldest gives way."""
 
 _REDIAL = Backoff(first=0.05, longest=1.0)
 
@@ -49,7 +49,7 @@ class Endpoint:
 
 
 Report = Callable[[int, PeerError | None], None]
-"""Told of each trouble with a peer while a mesh is made, and with None when the stream to it stands."""
+"""Told of each trouble with a peer while a mesh is made; None means that the stream to it is up."""
 
 
 async def connect(
@@ -62,14 +62,14 @@ async def connect(
     entropy: Callable[[int], bytes] = token_bytes,
     report: Report | None = None,
 ) -> Mesh:
-    """Connect this party with all others. A stream lost before all of them stand is made anew.
+    """Connect this party with all others. A stream lost before all of them are up is made again.
 
     `endpoints` has one entry per party. `listener`, a bound and listening socket, serves in place of the party's own
     endpoint; it is closed before this returns or raises. `entropy` yields the contributions to pair secrets. `report`
     is told how it goes.
 
-    Raises PeerRefused if another than the expected party answered or dialled in its place, or if a peer refuses us;
-    PeerUnreachable when the time is up; LocalError if the own endpoint or credentials are of no use.
+    Raises PeerRefused if some other party answered or dialled in place of the expected one, or if a peer refuses us;
+    PeerUnreachable when the time is up; LocalError if our own endpoint or credentials are unusable.
     """
     limits = limits or Limits()
     try:
@@ -205,8 +205,8 @@ class _Joining:
         except Refused as refusal:
             raise PeerRefused(peer, str(refusal)) from None
         except PeerLost:
-            # asyncio sends no TLS alert: that the peer refused our certificate shows only in its not greeting us.
-            self._refusals[peer] = "it closed the connection when it had seen our certificate"
+            # asyncio sends no TLS alert: the only sign of a peer refusing our certificate is that it does not greet us.
+            self._refusals[peer] = "it closed the connection after seeing our certificate"
             self._report(peer, PeerRefused(peer, self._refusals[peer]))
         except OSError as error:
             if is_refusal(error):
@@ -267,7 +267,7 @@ class _Joining:
         for peer in self._diallers:
             if role_uris(certificate) == [role_uri(ROLE, party_name(peer))]:
                 if self._mesh.has(peer):
-                    raise Refused(f"{party_name(peer)} is connected already")
+                    raise Refused(f"{party_name(peer)} is already connected")
                 return self._identified(certificate, peer)
         raise Refused(f"presented the certificate of {_owner(certificate)}, who does not dial us")
 
@@ -285,7 +285,7 @@ def _ignore(_peer: int, _trouble: PeerError | None) -> None:
 
 
 async def listen(endpoint: Endpoint) -> socket.socket:
-    """A listening socket on an endpoint, also right after another process had it. Raises LocalError."""
+    """A listening socket on an endpoint, even right after another process used it. Raises LocalError."""
     try:
         (family, *_, address), *_ = await asyncio.get_running_loop().getaddrinfo(
             endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,10 +1,10 @@
 """One TLS stream to one peer: who is at its other end, frames in and out, and whether it is still alive.
 
-The link layer always reads, so that no party's sending ever waits for another's reading; what a peer may send before
-it is asked for is bounded instead. Sending waits for the kernel, so that memory holds one copy of a large message.
+The link layer always reads, so that no party's sending ever waits for another's reading; how much a peer may send
+ahead is bounded instead. Sending waits for the kernel, so that memory holds one copy of a large message.
 
 An end that has been quiet, or has heard nothing, for a while sends PING, which is answered; so a peer whose machine
-vanished without a word is noticed on an idle stream too.
+vanished silently is noticed even on an idle stream.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _CHUNK = 1 << 18
 """Larger ones leave in pieces of this size, so that encrypting them does not hold up reading."""
 
 _MAX_EARLY = 256
-"""Sessions that one peer may have open before we open them."""
+"""The most sessions that one peer may have open before we open them."""
 
 _LEAST_BEATS = 3
-"""One beat may go by while this party itself computes; the next ones must then find an answer in time."""
+"""One beat may pass while this party itself computes; the following ones must still find an answer in time."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Limits:
 
 @dataclass
 class Wire:
-    """What crossed a mesh's streams, headers included, TLS not."""
+    """What crossed a mesh's streams, including frame headers but not TLS."""
 
     frames_sent: int = 0
     frames_received: int = 0
@@ -87,7 +87,7 @@ class Wire:
 
 
 class Refused(Exception):
-    """The other end of a connection is not, or does not want, whom it should; `claims` is who it says it is."""
+    """The other end is not the expected party, or does not accept us; `claims` is who it says it is."""
 
     def __init__(self, why: str, claims: int | None = None) -> None:
         super().__init__(why)
@@ -97,8 +97,8 @@ class Refused(Exception):
 class Link(asyncio.BufferedProtocol):
     """The stream to one peer: learns who it is, then moves frames between the stream and the sessions.
 
-    `draining` holds sessions that ended here and not yet there: what still arrives for them is dropped. Frames of
-    sessions not opened here yet are held; those can only be HELLO and a last frame, for rounds need our HELLO first.
+    `draining` holds sessions that have ended here but not yet there: what still arrives for them is dropped. Frames of
+    sessions not opened here yet are held; they can only be HELLO and a last frame, as rounds need our HELLO first.
     """
 
     def __init__(
@@ -217,11 +217,11 @@ class Link(asyncio.BufferedProtocol):
             self._transport.write(b"".join((header, *pieces)))
 
     def release(self) -> None:
-        """Copy what is queued, so that the memory it stood in is its owner's again."""
+        """Copy what is queued, so that its memory belongs to its owner again."""
         self._queue = deque(memoryview(bytes(view)) for view in self._queue)
 
     def replay(self, session: int) -> None:
-        """Take in the frames held of a session that was opened now."""
+        """Take in the held frames of a session that has just been opened."""
         for frame in self._early.pop(session, ()):
             self._dispatch(frame)
 
@@ -235,7 +235,7 @@ class Link(asyncio.BufferedProtocol):
             self._transport.close()
 
     def leave(self, why: str, because: PeerError | None = None) -> None:
-        """Close the stream for a reason of our own, told to a peer that was greeted if another party is that reason."""
+        """Close the stream for a reason of our own. If that is another party, a peer that was greeted is told."""
         if self._greeted and because is not None and because.party != self.peer:
             self._send_control(Kind.ABORT, 0, encode_abort(str(because), because.party))
         self.shut(PeerLost(self.peer, why))
@@ -285,7 +285,7 @@ class Link(asyncio.BufferedProtocol):
         if frame.session or frame.sequence:
             raise FrameError("a frame before the greeting")
         if frame.kind in (Kind.PING, Kind.PONG) and self._greeted:
-            # A peer that does not read is not answered, lest answers pile up; what it has yet to read tells it as much.
+            # A peer that does not read is not answered, or answers would pile up; what it has yet to read will do.
             if frame.kind is Kind.PING and not self.congested:
                 self._send_control(Kind.PONG, 0, b"")
             return
@@ -302,16 +302,18 @@ class Link(asyncio.BufferedProtocol):
         greeting = Greeting.decode(frame.payload)
         self._greeted = True
         if greeting.party != self.peer:
-            raise Refused(f"claims to be another with the certificate of {party_name(self.peer)}", greeting.party)
+            raise Refused(
+                f"claims to be another party, with the certificate of {party_name(self.peer)}", greeting.party
+            )
         if greeting.peer != self._party:
             raise Refused(f"our certificate is not that of {party_name(self._party)}")
         self.ready.set_result(None)
         self._beat = asyncio.get_running_loop().call_later(self._limits.heartbeat, self._on_beat)
 
     def _on_beat(self) -> None:
-        """Judge the peer's silence, break our own.
+        """Judge the peer's silence, and break our own.
 
-        Silence is counted in beats: while this party computes no beat falls, so it blames nobody for its own absence.
+        Silence is counted in beats: while this party computes there are none, so it blames nobody for its own absence.
         """
         limits = self._limits
         self._missed = 0 if self._heard else self._missed + 1
@@ -388,7 +390,7 @@ class Port:
 
 
 def is_refusal(error: BaseException | None) -> bool:
-    """Whether TLS failed for a reason that trying again would not mend."""
+    """Whether TLS failed for a reason that trying again would not fix."""
     return isinstance(error, ssl.SSLError) and not isinstance(
         error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
     )

@@ -14,7 +14,7 @@ from services.mpc_server.transport.tls.link import Limits, Link, Port, Refused, 
 
 
 class Mesh:
-    """One party's streams to all others. Once a stream is lost the mesh is of no further use: connect anew."""
+    """One party's streams to all others. Once a stream is lost, the mesh is useless: connect again."""
 
     def __init__(self, party: int, limits: Limits, entropy: Callable[[int], bytes]) -> None:
         self._party = party
@@ -27,22 +27,22 @@ class Mesh:
         self._lost.add_done_callback(asyncio.Future.exception)
 
     def new_link(self, identify: Callable[[x509.Certificate], int], *, dials: bool) -> Link:
-        """A stream yet to be connected. `identify` says whose a certificate is, or raises Refused."""
+        """A stream yet to be connected. `identify` says which party a certificate belongs to, or raises Refused."""
         return Link(self._party, self._sessions, self._wire, self._limits, identify, dials=dials)
 
     def has(self, peer: int) -> bool:
-        """Whether there is a living stream to `peer`."""
+        """Whether there is a live stream to `peer`."""
         return peer in self._links and self._links[peer].lost is None
 
     def join(self, link: Link) -> None:
         """Make an identified stream part of the mesh. Raises Refused if there is one to that peer already."""
         if self.has(link.peer):
-            raise Refused(f"{party_name(link.peer)} is connected already")
+            raise Refused(f"{party_name(link.peer)} is already connected")
         link.joined = True
         self._links[link.peer] = link
 
     def complete(self) -> None:
-        """All streams stand: from now on the loss of one is the end of the mesh."""
+        """All streams are up: from now on, losing one ends the mesh."""
         for link in self._links.values():
             link.ended.add_done_callback(self._lose)
 
@@ -62,11 +62,11 @@ class Mesh:
 
     @property
     def whole(self) -> bool:
-        """Whether no stream was lost or closed yet."""
+        """Whether no stream has been lost or closed."""
         return not self._lost.done()
 
     async def lost(self) -> PeerError:
-        """Wait until a stream is lost; return what names the party. Raises SessionClosed if it is closed here first."""
+        """Wait until a stream is lost; return the error naming the party. Raises SessionClosed if closed here first."""
         return await asyncio.shield(self._lost)
 
     async def open(self, session: str, agreement: Agreement) -> Session:

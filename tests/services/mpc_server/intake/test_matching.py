@@ -135,9 +135,9 @@ def test_who_may_not_ask(desk: Desk, tmp_path: Path) -> None:
         lambda desk, who: put_tags(desk, fresh_tags(), who),
         positions,
     ):
-        refused(call(desk, "clinic-a"), Kind.FORBIDDEN, "nothing that is joined")
+        refused(call(desk, "clinic-a"), Kind.FORBIDDEN, "contributes nothing that is joined by tags")
         refused(call(desk, stranger), Kind.FORBIDDEN, "does not have the key")
-        refused(call(desk, outside.certificate("stranger")), Kind.FORBIDDEN, "no part in this study")
+        refused(call(desk, outside.certificate("stranger")), Kind.FORBIDDEN, "is not a holder of this study")
         refused(call(desk, "coordinator"), Kind.FORBIDDEN)
         refused(call(desk, None), Kind.UNAUTHENTICATED)
         refused(call(aligned, "lab"), Kind.NOT_FOUND, "does not join by tags")
@@ -157,7 +157,7 @@ def test_positions_come_when_all_tags_are_there_and_then_tags_are_settled(desk: 
     mine, theirs = fresh_tags(), fresh_tags()
     theirs = mine[:48] + theirs[48:]
     response = positions(desk)
-    refused(response, Kind.NOT_READY, "not here yet")
+    refused(response, Kind.NOT_READY, "have not sent their tags yet")
     assert response.json()["retryable"]
     assert response.json()["holders"] == ["registry", "lab"]
     assert put_tags(desk, fresh_tags()).status_code == 204
@@ -170,7 +170,7 @@ def test_positions_come_when_all_tags_are_there_and_then_tags_are_settled(desk: 
     assert set(found) | set(other) <= set(range(2 * CAPACITY))
     before = desk.snapshot()
     assert put_tags(desk, mine).status_code == 204
-    refused(put_tags(desk, fresh_tags()), Kind.CONFLICT, "positions were given")
+    refused(put_tags(desk, fresh_tags()), Kind.CONFLICT, "positions were already given")
     assert told(positions(desk.federation.desk("S1"))) == found
     assert desk.snapshot() == before
 
@@ -181,7 +181,7 @@ def test_positions_come_when_all_tags_are_there_and_then_tags_are_settled(desk: 
         (fresh_tags(CAPACITY - 1), Kind.INVALID, "128 bytes"),
         (b"", Kind.INVALID, "128 bytes"),
         (fresh_tags(CAPACITY + 1), Kind.TOO_LARGE, "128 bytes"),
-        (b"tag of a person." * 2 + fresh_tags(CAPACITY - 2), Kind.INVALID, "1 tags of lab repeat"),
+        (b"tag of a person." * 2 + fresh_tags(CAPACITY - 2), Kind.INVALID, "1 tags of lab are duplicates"),
     ],
 )
 def test_tags_that_cannot_be(desk: Desk, tags: bytes, kind: Kind, words: str) -> None:

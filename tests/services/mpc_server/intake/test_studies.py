@@ -70,7 +70,7 @@ def test_a_manual_policy_waits_for_the_operator(federation):
         assert response.status_code == 202
         assert response.headers["location"] == f"/v1/studies/{federation.study}"
         assert response.json()["state"] == "judged"
-    with pytest.raises(LocalError, match="not made yet"):
+    with pytest.raises(LocalError, match="do not exist yet"):
         desk.studies.exchange_key(federation.study)
     first = desk.call(Scope.OPERATOR, "POST", "/approval")
     assert first.status_code == 200

@@ -137,7 +137,7 @@ def test_computing_a_join_is_charged_before_servers_see_anything_of_it(database,
     Ledger(database).verify()
     with database.begin() as transaction:
         transaction.execute(delete(tables.ledger))
-    with pytest.raises(LedgerBroken, match="whose charge is missing from the ledger"):
+    with pytest.raises(LedgerBroken, match="the charge of a recorded step is missing from the ledger"):
         Ledger(database).verify()
 
 
@@ -171,7 +171,7 @@ def test_an_answer_is_written_once(begun: Record, study: tuple[Manifest, Keys], 
     before = begun.steps[1]
     answer(begun, keys, 1, transcript[0][1])
     assert begun.steps[1] == before
-    with pytest.raises(LocalError, match="given another answer"):
+    with pytest.raises(LocalError, match="given a different answer"):
         answer(begun, keys, 1, tuple(x + 1 for x in transcript[0][1]))
 
 
@@ -224,6 +224,6 @@ def test_a_ledger_whose_end_was_cut_off_is_found(begun: Record, database: Engine
     last = ledger.verify() - 1
     with database.begin() as transaction:
         transaction.execute(delete(tables.ledger).where(tables.ledger.c.number == last))
-    with pytest.raises(LedgerBroken, match="charge is missing from the ledger"):
+    with pytest.raises(LedgerBroken, match="the charge of a recorded step is missing from the ledger"):
         ledger.verify()
     assert begun.account.filter.spent > 0

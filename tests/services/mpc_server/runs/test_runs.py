@@ -324,7 +324,7 @@ def test_different_estimates_for_different_servers_cost_nothing_and_stop_nothing
             bodies = [body] * 3
             bodies[odd] = body | {"estimate": [x + 256 for x in due.estimate.tolist()]}
             problems = refused(federation, CONFLICT, lambda sent=bodies: driver.ask(4, sent))
-            assert all("another request" in problem["detail"] for problem in problems)
+            assert all("got a different request" in problem["detail"] for problem in problems)
         distributed, _ = driver.finish()
         same_release(distributed, driver.twin(codes))
         spent_once(federation, driver)
@@ -605,4 +605,4 @@ def test_a_run_given_up_after_its_last_step_is_not_attested(federation: Federati
         for client in driver.clients.values():
             assert client.delete(f"/v1/runs/{driver.run}").json()["state"] == "failed"
         for problem in refused(federation, CONFLICT, driver.attest):
-            assert problem["detail"] == "the run has failed: given up by the coordinator"
+            assert problem["detail"] == "the run has failed: abandoned by the coordinator"

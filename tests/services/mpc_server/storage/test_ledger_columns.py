@@ -49,7 +49,7 @@ def test_columns_repeat_the_text(several: Engine, manifest: Manifest) -> None:
 def test_an_altered_column_is_found(filled: Engine, number: int, column: str, value: str) -> None:
     with filled.begin() as transaction:
         transaction.execute(update(table).where(table.c.number == number).values({column: value}))
-    with pytest.raises(LedgerBroken, match=f"record {number} .* another {column} "):
+    with pytest.raises(LedgerBroken, match=f"record {number} .* different {column} "):
         Ledger(filled).verify()
 
 
@@ -57,7 +57,7 @@ def test_a_column_that_was_emptied_is_found(filled: Engine) -> None:
     """Or a reservation could be hidden from those who add up what a population has left."""
     with filled.begin() as transaction:
         transaction.execute(update(table).where(table.c.number == 0).values(population=None))
-    with pytest.raises(LedgerBroken, match=r"record 0 .* another population "):
+    with pytest.raises(LedgerBroken, match=r"record 0 .* different population "):
         Ledger(filled).verify()
 
 

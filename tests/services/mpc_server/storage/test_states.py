@@ -64,7 +64,7 @@ def test_every_state_meets_every_event(kind: str, state: StrEnum, event: StrEnum
     if then is not None:
         assert machine.after(state, event) == then
         return
-    with pytest.raises(LocalError, match=f"no way to {event} a {kind} that is {state}"):
+    with pytest.raises(LocalError, match=f"cannot {event} a {kind} that is {state}"):
         machine.after(state, event)
 
 
