@@ -277,7 +277,7 @@ def test_withdrawn_and_brought_again_with_the_same_persons_only(parties: Parties
         lines = text.splitlines()
         other = "\n".join([*lines[:2], "9999,north,A"]) + "\n"
         load(lab, study, other)
-        with pytest.raises(Problem, match="only persons of that one") as refused:
+        with pytest.raises(Problem, match="not in the table first matched") as refused:
             lab.contribute(study)
         assert refused.value.kind is Kind.CONFLICT
         assert lab.store.study(study).state is State.LOADED
@@ -427,4 +427,4 @@ def test_positions_that_cannot_be_are_refused(parties: Parties, monkeypatch: pyt
         until(lambda: "S1" in lab.store.matching(parties.study).problems)  # type: ignore[union-attr]
         problem = lab.progress(parties.study).problems["S1"]  # type: ignore[union-attr]
         assert not problem["retryable"]
-        assert "positions" in problem["detail"]
+        assert "position" in problem["detail"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fractions import Fraction as F
 from functools import cache
 
@@ -85,7 +85,7 @@ def test_all_that_a_run_on_real_tables_asks_is_admitted(
     case: str, relation: Neighbouring, seed: int, rows: int
 ) -> None:
     chosen, task, layout = of(case, relation)
-    algorithm_ = algorithm(chosen.name, chosen.to_json()["parameters"])
+    algorithm_ = algorithm(chosen.name, asdict(chosen))
     oracle = clear_oracle(algorithm_, task, rows_of(DOMAIN, seed, rows), seed)
     done = run(algorithm_, task, oracle, BruteForce(DOMAIN, steps=20))
     enforcer, ledger = Enforcer.start(chosen, task, layout), Filter(oracle.budget.budget, relation)
@@ -126,7 +126,7 @@ def test_all_that_a_run_asks_is_admitted_and_was_foreseen(
     chosen = algorithm(name, {} if name == "gaussian" else {"pooled": pooled})
     oracle = whimsical(chosen, task, seed)
     done = run(chosen, task, oracle, Stub(domain, move, generator))
-    enforcer = Enforcer.start(program(name, chosen.to_json()["parameters"]), task, oracle.layout)
+    enforcer = Enforcer.start(program(name, asdict(chosen)), task, oracle.layout)
     expected: list = []
     for request, result in zip(done.requests, done.results, strict=True):
         soon, sooner = enforcer.upcoming(2), enforcer.upcoming()
