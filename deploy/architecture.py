@@ -25,11 +25,10 @@ BEGIN, END = "<!-- packages: written by `make docs` -->", "<!-- end of packages 
 
 @dataclass(frozen=True, order=True)
 class Package:
-    """A part of the product: its name, size, and the parts it imports and is imported by."""
+    """A part of the product: its name, its modules, and the parts it imports and is imported by."""
 
     name: str
     modules: int
-    lines: int
     imports: tuple[str, ...]
     imported_by: tuple[str, ...]
 
@@ -48,7 +47,6 @@ def packages() -> list[Package]:
         Package(
             part,
             sum(found == part for found in part_of.values()),
-            sum(_lines(module) for module, found in part_of.items() if found == part),
             tuple(sorted(imports[part])),
             tuple(other for other in known if part in imports[other]),
         )
@@ -77,12 +75,6 @@ def _path(module: str) -> Path:
     return Path(*module.split("."))
 
 
-def _lines(module: str) -> int:
-    path = _path(module)
-    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return len(source.read_text(encoding="utf-8").splitlines()) if source.exists() else 0
-
-
 def _diagram(found: list[Package]) -> Iterator[str]:
     """Arrows from who imports to what is imported, without those that follow from others."""
     reach = _reach({package.name: package.imports for package in found})
@@ -102,13 +94,12 @@ def _reach(imports: Mapping[str, tuple[str, ...]]) -> dict[str, set[str]]:
 
 
 def _table(found: list[Package]) -> Iterator[str]:
-    yield "| package | modules | lines | fan-out | imports | fan-in |"
-    yield "|---|---:|---:|---:|---|---:|"
+    yield "| package | modules | fan-out | imports | fan-in |"
+    yield "|---|---:|---:|---|---:|"
     for package in reversed(found):
         names = ", ".join(name.removeprefix("caps.") for name in package.imports)
         yield (
-            f"| `{package.name}` | {package.modules} | {package.lines:,} | {len(package.imports)} | {names} "
-            f"| {len(package.imported_by)} |"
+            f"| `{package.name}` | {package.modules} | {len(package.imports)} | {names} | {len(package.imported_by)} |"
         )
 
 

@@ -52,7 +52,6 @@ _ANALYSTS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR, Scope.AUDITOR))
 _SAMPLERS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR))
 _HOLDERS = Allow(machines=("holder",))
 _MARKDOWN = f"{media.MARKDOWN}; charset=utf-8"
-_FREE = "A sample is drawn from the published model and costs no privacy: the data are not consulted again."
 _DATA_CONTENT: dict[int | str, dict[str, Any]] = {
     200: {"content": {form.media_type.partition(";")[0]: {} for form in formats.FORMATS}},
     206: {"description": "The part asked for by Range"},

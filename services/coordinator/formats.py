@@ -23,7 +23,6 @@ from services.coordinator.store import FileEntry
 
 _VALUES_LABEL = "caps/v1/synthetic-values/"
 _ROW_GROUP = 1 << 17
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)

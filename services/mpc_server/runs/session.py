@@ -19,7 +19,6 @@ from struct import Struct
 from typing import TypeAlias
 
 from caps.basics import canonical
-from caps.basics.schemes import SCHEMES
 from caps.dp.oracle import Compute, StepRequest
 from caps.errors import LocalError, PeerDisagrees, PeerError, PeerRefused, SessionClosed, party_name
 from caps.trust import signing
@@ -87,7 +86,7 @@ class RunSession:
         runtime = Runtime(
             channel,
             study=bytes.fromhex(manifest.study_id),
-            scheme=SCHEMES[manifest.scheme],
+            scheme=manifest.sharing,
             scope=scope,
             secrets=secrets,
         )
