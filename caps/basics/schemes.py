@@ -17,12 +17,14 @@ class Scheme:
     """A scheme's public facts.
 
     held: for each server, the components it receives, in the order in which it stores them. seeded: the components that
-    a dealer sends as seeds of 32 bytes; the others are vectors as long as the data.
+    a dealer sends as seeds of 32 bytes; the others are vectors as long as the data. active: whether a server that
+    deviates from the protocol is caught before anything is opened that depends on it.
     """
 
     name: str
     held: tuple[tuple[int, ...], ...]
     seeded: tuple[int, ...]
+    active: bool = False
 
     @property
     def parties(self) -> int:
@@ -56,6 +58,12 @@ class Scheme:
 
 REP3 = Scheme("rep3", held=((0, 1), (1, 2), (2, 0)), seeded=(0, 1))
 """Replicated sharing among three servers, secure against one semi-honest server (Araki et al. 2016)."""
+
+REP3_ACTIVE = Scheme("rep3-active", held=REP3.held, seeded=REP3.seeded, active=True)
+"""The same sharing, secure against one malicious server: each proves its messages (Boyle, Gilboa, Ishai, Nof 2019)."""
+
+REP4 = Scheme("rep4", held=((1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2)), seeded=(0, 1, 2), active=True)
+"""Replicated sharing among four servers, secure against one malicious server (Dalskov, Escudero and Keller 2021)."""
 
 SCHEMES = {scheme.name: scheme for scheme in (REP3,)}
 """All schemes, by the name that a study gives."""
