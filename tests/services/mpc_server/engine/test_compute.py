@@ -478,13 +478,15 @@ def test_one_coin_of_a_row_or_column_is_as_good_as_another() -> None:
 
 
 def test_coins_are_not_known_before_they_are_tossed() -> None:
-    """They change with the keys of any two parties, so none of the three can foresee them."""
+    """They change with the key of any component, and no party holds all."""
     tossed = {World(1, keys=keys).run(validity.toss).value.tobytes() for keys in range(5)}
     assert len(tossed) == 5
-    secrets = World(1).pair_secrets()
-    for pair in secrets:
+    for component in range(REP3.components):
         world = World(1)
-        world.pair_secrets = lambda pair=pair: secrets | {pair: bytes(32)}  # type: ignore[method-assign]
+        usual = world.secrets
+        world.secrets = lambda party, component=component, usual=usual: {  # type: ignore[method-assign]
+            one: bytes(32) if one == component else secret for one, secret in usual(party).items()
+        }
         tossed.add(world.run(validity.toss).value.tobytes())
     assert len(tossed) == 8
 
