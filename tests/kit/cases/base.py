@@ -107,12 +107,13 @@ def paired(planes: Words) -> Words:
     return planes ^ planes[:1]
 
 
-def parity(planes: Words) -> Words:
-    return np.bitwise_xor.reduce(planes, axis=0, keepdims=True)
+def neighbours(planes: Words) -> Words:
+    """Each plane XOR the one before."""
+    return planes ^ rotated(planes)
 
 
 async def inner_product_of(ctx: Context, x: BShare, y: BShare) -> BShare:
-    form = verbs.BitForm(left=rotated, right=paired, summed=parity)
+    form = verbs.BitForm(left=rotated, right=paired, summed=neighbours)
     return await verbs.bilinear_bits(ctx, x, y, form=form, shape=x.shape)
 
 
@@ -205,11 +206,13 @@ def _(s: Source) -> Call:
     bits = [np.stack([one.words >> np.uint64(i) & np.uint64(1) for i in range(one.width)]) for one in (x, y)]
     sizes = {
         size.elements: x.words.size,
-        size.width: 1,
+        size.width: x.width,
         size.and_planes: x.width,
         size.and_elements: x.words.size,
     }
-    return Call((x, y), sizes, parity(rotated(bits[0]) & paired(bits[1]))[0])
+    found = neighbours(rotated(bits[0]) & paired(bits[1]))
+    weights = np.left_shift(1, np.arange(x.width, dtype=np.uint64), dtype=np.uint64)
+    return Call((x, y), sizes, np.tensordot(weights, found, 1))
 
 
 @case(verbs.gram_cells)
