@@ -26,6 +26,7 @@ Exceptions defined in other modules have the module in parentheses; tests/caps/t
     |   +-- PeerRefused         the certificate is not that of the expected party
     |   +-- PeerDisagrees       Hello differs; `.field` says where
     |   +-- PeerViolation       the protocol does not allow these bytes at this point
+    |   +-- CheatingDetected    a check on shares failed; `.pair` are two servers of which one deviates
     |   +-- PeerAborted         the peer gave up and said why: `.cause`, and `.blames` if it names another party
     +-- ClientError             a request to a service failed (caps.client.calls)
     |   +-- ProblemError        the service answered with a problem (caps.client.calls)
@@ -107,6 +108,16 @@ class PeerDisagrees(PeerError):
 
 class PeerViolation(PeerError):
     """The protocol does not allow these bytes at this point."""
+
+
+class CheatingDetected(PeerError):
+    """A check on shares failed: one of the two servers `pair` deviates from the protocol. `check` says which check."""
+
+    def __init__(self, pair: tuple[int, int], check: str) -> None:
+        first, second = pair
+        super().__init__(first, f"or {party_name(second)} deviates from the protocol: the check of {check} failed")
+        self.pair = pair
+        self.check = check
 
 
 class PeerAborted(PeerError):

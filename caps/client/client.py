@@ -368,7 +368,7 @@ class Client:
     def contribute(
         self, study: str, table: Path | None = None, *, progress: Progress | None = None
     ) -> ContributionView:
-        """Contribute the holder's table, or this file, to the study. It is done when there are three receipts."""
+        """Contribute the holder's table, or this file, to the study. Done when every server has given a receipt."""
         path = _path("studies", study, "contribution")
         if table is None:
             return self._ask(ContributionView, "PUT", path)

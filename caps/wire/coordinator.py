@@ -52,7 +52,7 @@ class StudyView(BaseModel):
 
 
 class PartView(BaseModel):
-    """What a holder has done. `contribution` is set if all three servers hold the same one."""
+    """What a holder has done. `contribution` is set if all servers hold the same one."""
 
     holder: str
     approved: bool

@@ -75,11 +75,11 @@ class Approval(Signable):
 
 
 class Contribution(Signable):
-    """What one holder contributes to a study: its form, and a commitment to each of the three components.
+    """What one holder contributes to a study: its form, and a commitment to each component of the study's scheme.
 
-    form, bits and shape are those of `caps.study.manifest.Form`. Components 0 and 1 are seeds of 32 bytes, 2 is a
-    vector of little-endian words of `bits`, with nothing between them. Each commitment uses a nonce that only the
-    component's two servers learn, so the third server learns nothing from it.
+    form, bits and shape are those of `caps.study.manifest.Form`. All components but the last are seeds of 32 bytes;
+    the last is a vector of little-endian words of `bits`, with nothing between them. Each commitment uses a nonce that
+    only the component's servers learn, so a server without the component learns nothing from it.
     """
 
     kind: ClassVar[str] = "contribution"
@@ -94,7 +94,7 @@ class Contribution(Signable):
 
     @property
     def vector_bytes(self) -> int:
-        """The size of component 2 in bytes."""
+        """The size of the vector in bytes."""
         size = self.bits // 8
         for extent in self.shape:
             size *= extent
@@ -102,7 +102,7 @@ class Contribution(Signable):
 
     @property
     def chunks(self) -> int:
-        """The number of pieces in which component 2 is sent; all but the last have `chunk_bytes`."""
+        """The number of pieces in which the vector is sent; all but the last have `chunk_bytes`."""
         return -(-self.vector_bytes // self.chunk_bytes)
 
     def check(self, manifest: Manifest) -> None:
@@ -146,7 +146,7 @@ class Commitment:
 
 
 class Opening(Document):
-    """A component as two servers receive it: the nonce and, if it has one, the seed. The vector follows in chunks."""
+    """A component as its servers receive it: the nonce and, if it has one, the seed. The vector follows in chunks."""
 
     component: Annotated[int, Field(ge=0, lt=max(scheme.components for scheme in SCHEMES.values()))]
     nonce: Hex32
@@ -154,7 +154,7 @@ class Opening(Document):
 
 
 class Offer(Document):
-    """A contribution's first message: the signed statement and the server's two components, i and i+1 for server i."""
+    """A contribution's first message: the signed statement, and the components that the scheme gives the server."""
 
     contribution: Signed[Contribution]
     openings: Annotated[tuple[Opening, ...], Field(**extremes(lambda scheme: max(map(len, scheme.held))))]

@@ -81,7 +81,7 @@ def transcript_digest(previous: str, request: str, answer: str) -> str:
 
 class TranscriptStep(Document):
     """The line of a release's transcript for one step: the request, the answer that all servers gave, and their
-    signatures on it in the order S1, S2, S3.
+    signatures on it in the order S1, S2, ...
     """
 
     request: StepRequest

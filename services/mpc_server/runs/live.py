@@ -157,7 +157,7 @@ class LiveRun:
 
 
 def _to_blame(error: PeerError, party: int) -> PeerError:
-    """The error, naming the party that the run waits for: if a peer gave up because of the third, that third one."""
+    """The error, naming the party that the run waits for: if a peer gave up because of another, that other one."""
     if isinstance(error, PeerAborted) and error.blames not in (None, error.party, party):
         return PeerUnreachable(error.blames, f"given up by {error}")
     return error

@@ -24,12 +24,13 @@ from caps.errors import LocalError, PeerDisagrees, PeerError, PeerRefused, Sessi
 from caps.trust import signing
 from caps.wire import Answer, Signed
 from services.mpc_server.channel import swap
+from services.mpc_server.components import component_secrets
 from services.mpc_server.engine.context import Runtime
 from services.mpc_server.runs.material import Material
 from services.mpc_server.runs.pairs import Pairs, agree, scope_of
 from services.mpc_server.runs.record import Record, Recorded
 from services.mpc_server.runs.steps import Computation
-from services.mpc_server.transport.hello import Agreement
+from services.mpc_server.transport.hello import Agreement, scheme_field
 from services.mpc_server.transport.session import Session
 from services.mpc_server.transport.tls import Mesh
 
@@ -57,7 +58,7 @@ class Seat:
 
 
 async def open_channel(mesh: Mesh, record: Record, seat: Seat) -> Session:
-    """A channel for a run with the study's servers, who must agree on study, inputs, build and budget."""
+    """A channel for a run with the study's servers, who must agree on study, inputs, build, budget and scheme."""
     manifest = record.manifest
     for peer in manifest.sharing.peers_of(seat.party):
         if mesh.pin(peer).hex() != manifest.servers[peer].pin:
@@ -67,8 +68,9 @@ async def open_channel(mesh: Mesh, record: Record, seat: Seat) -> Session:
         bytes.fromhex(record.inputs),
         seat.build,
         canonical.digest("budget", {"privacy": manifest.privacy.to_json()}),
+        scheme_field(manifest.scheme),
     )
-    return await mesh.open(f"run/{record.run}", agreement)
+    return await mesh.open(f"run/{record.run}", agreement, manifest.sharing.peers_of(seat.party))
 
 
 class RunSession:
@@ -99,7 +101,9 @@ class RunSession:
     async def begin(cls, channel: Session, record: Record, seat: Seat, material: Material) -> RunSession:
         """Agree with the peers on secrets and on what is recorded."""
         scope = scope_of(record.manifest.study_id, record.inputs, record.run, seat.build.hex())
-        session = cls(channel, record, seat, material, await agree(channel, seat.pairs, scope))
+        pairs = await agree(channel, seat.pairs, scope)
+        secrets = await component_secrets(channel, record.manifest.sharing, pairs)
+        session = cls(channel, record, seat, material, secrets)
         await session.compare_records()
         return session
 
