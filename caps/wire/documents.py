@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from caps.basics import canonical
 from caps.basics.document import Document, Hex32, Name
-from caps.basics.schemes import SCHEMES, extremes
+from caps.basics.schemes import SCHEMES, SchemeName, extremes
 from caps.errors import DomainError
 from caps.study.manifest import Manifest
 from caps.trust import signing
@@ -159,6 +159,15 @@ class Offer(Document):
     contribution: Signed[Contribution]
     openings: Annotated[tuple[Opening, ...], Field(**extremes(lambda scheme: max(map(len, scheme.held))))]
 
+    @model_validator(mode="after")
+    def _fits_a_scheme(self) -> Self:
+        """As many openings of existing components as a server gets in a scheme with so many components."""
+        components = len(self.contribution.document.commitments)
+        held = {len(held) for scheme in SCHEMES.values() if scheme.components == components for held in scheme.held}
+        if len(self.openings) not in held or any(one.component >= components for one in self.openings):
+            raise ValueError(f"a server gets {' or '.join(map(str, sorted(held)))} of {components} components")
+        return self
+
 
 class Receipt(Signable):
     """A server confirms that it accepted, withdrew or erased a contribution."""
@@ -233,6 +242,43 @@ class Attestation(Signable):
     ledger: LedgerRange
     software: str
     at: Instant
+
+
+class Evidence(Signable):
+    """A server's statement that a check on shares failed, so that one of two others deviates from the protocol.
+
+    It ends the run. step: what was being computed or prepared; None if the session had only begun. check: the kind of
+    check. It contains no value and nothing that depends on anybody's data.
+    """
+
+    kind: ClassVar[str] = "evidence"
+    study: Hex32
+    run: RunId
+    step: Index | None
+    scheme: SchemeName
+    pair: tuple[Name, Name]
+    check: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9 -]{0,99}$")]
+    server: Name
+    at: Instant
+
+    @property
+    def words(self) -> str:
+        """What it says, in a sentence."""
+        return f"{self.server} found that {self.pair[0]} or {self.pair[1]} deviates from the protocol ({self.check})"
+
+    def matches(self, manifest: Manifest, run: str) -> None:
+        """Raises DomainError unless this is about a run of this study, and about two other servers than its own."""
+        names = manifest.sharing.server_names
+        if (self.study, self.scheme, self.run) != (manifest.study_id, manifest.scheme, run):
+            raise DomainError("the evidence is about another run")
+        if len({self.server, *self.pair}) != 3 or not {self.server, *self.pair} <= set(names):
+            raise DomainError("the evidence must name two servers of the study other than the one that gives it")
+
+
+class EvidenceRequest(Document):
+    """Evidence about a run that other servers gave, for a server to keep beside its own."""
+
+    evidence: Annotated[tuple[Signed[Evidence], ...], Field(max_length=max(s.parties for s in SCHEMES.values()))]
 
 
 class ReleaseBody(Signable):
