@@ -27,7 +27,7 @@ Exceptions defined in other modules have the module in parentheses; tests/caps/t
     |   +-- PeerRefused         the certificate is not that of the expected party
     |   +-- PeerDisagrees       Hello differs; `.field` says where
     |   +-- PeerViolation       the protocol does not allow these bytes at this point
-    |   +-- CheatingDetected    a check on shares failed; `.pair` are two servers of which one deviates
+    |   |   +-- CheatingDetected  a check on shares failed; one of the two servers `.pair` cheated
     |   +-- PeerAborted         the peer gave up and said why: `.cause`, and `.blames` if it names another party
     +-- ClientError             a request to a service failed (caps.client.calls)
     |   +-- ProblemError        the service answered with a problem (caps.client.calls)
@@ -75,7 +75,7 @@ class NotDue(LocalError):
 
 
 class PeerError(CapsError):
-    """Party `party` (0, 1 or 2; shown as S1, S2, S3) is to blame."""
+    """Party `party` (counted from 0; shown as S1, S2, ...) is to blame."""
 
     def __init__(self, party: int, what: str) -> None:
         super().__init__(f"{party_name(party)}: {what}")
@@ -111,14 +111,18 @@ class PeerViolation(PeerError):
     """The protocol does not allow these bytes at this point."""
 
 
-class CheatingDetected(PeerError):
-    """A check on shares failed: one of the two servers `pair` deviates from the protocol. `check` says which check."""
+class CheatingDetected(PeerViolation):
+    """A check that every honest server passes has failed: one server of `pair` cheated, or its messages were altered.
 
-    def __init__(self, pair: tuple[int, int], check: str) -> None:
-        first, second = pair
-        super().__init__(first, f"or {party_name(second)} deviates from the protocol: the check of {check} failed")
+    The text is the same whatever was altered, so that an abort tells nothing about the data.
+    """
+
+    def __init__(self, pair: tuple[int, int]) -> None:
+        first, second = pair = (min(pair), max(pair))
+        super().__init__(
+            first, f"or {party_name(second)} has sent something that does not follow from what it was given"
+        )
         self.pair = pair
-        self.check = check
 
 
 class PeerAborted(PeerError):
@@ -131,5 +135,5 @@ class PeerAborted(PeerError):
 
 
 def party_name(party: int) -> str:
-    """The paper's name of a party: S1, S2, S3 for 0, 1, 2."""
+    """The paper's name of a party: S1, S2, ... for 0, 1, ..."""
     return f"S{party + 1}"

@@ -247,8 +247,9 @@ class Attestation(Signable):
 class Evidence(Signable):
     """A server's statement that a check on shares failed, so that one of two others deviates from the protocol.
 
-    It ends the run. step: what was being computed or prepared; None if the session had only begun. check: the kind of
-    check. It contains no value and nothing that depends on anybody's data.
+    It ends the run. step: what was being computed or prepared; None if the session had only begun. check: `keys` if
+    the two told different keys to a third, `messages` if what they sent does not follow from what they were given.
+    It contains no value and nothing that depends on anybody's data.
     """
 
     kind: ClassVar[str] = "evidence"
@@ -257,14 +258,14 @@ class Evidence(Signable):
     step: Index | None
     scheme: SchemeName
     pair: tuple[Name, Name]
-    check: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9 -]{0,99}$")]
+    check: Literal["keys", "messages"]
     server: Name
     at: Instant
 
     @property
     def words(self) -> str:
         """What it says, in a sentence."""
-        return f"{self.server} found that {self.pair[0]} or {self.pair[1]} deviates from the protocol ({self.check})"
+        return f"{self.server} found that {self.pair[0]} or {self.pair[1]} deviates from the protocol"
 
     def matches(self, manifest: Manifest, run: str) -> None:
         """Raises DomainError unless this is about a run of this study, and about two other servers than its own."""

@@ -1,14 +1,12 @@
-"""The secrets of components: what exactly the servers that hold a component know, and draw common randomness from.
+"""From the secrets of pairs of servers to the secrets of components, each known to exactly the component's holders.
 
-Where two servers hold a component, it is the secret of their pair. Where three do, the first two derive it from the
-secret of theirs, and each sends it to the third, hidden by a key derived from its own secret with that server. The
-third compares: if the two differ, one of them deviates, and the session ends with both named. Everything follows from
-the secrets of pairs, so a session that is repeated sends the same bytes.
+Where a component has two holders, it is what these two share. Where it has three, it follows from what the first two
+share, and both tell the third, each under what it shares with the third. If they tell different things one of the two
+lies, so the third gives up and names them. Nothing here is random: a run that is taken up again has the same secrets.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Mapping
 
@@ -17,63 +15,65 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from caps.basics.schemes import Scheme
 from caps.errors import CheatingDetected
-from services.mpc_server.channel import TAG_BYTES, Channel
+from services.mpc_server.channel import Channel, trade
 
-SECRET_BYTES = 32
-CHECK = "component secrets"
-"""The name of the comparison, as evidence names it."""
-_SECRET_LABEL = b"caps/v1/component-secret\0"
-_MASK_LABEL = b"caps/v1/component-mask\0"
-_TAG = hashlib.blake2b(b"component/secrets", digest_size=TAG_BYTES, person=b"caps/v1/swap").digest()
+_SECRET = b"caps/v1/component/secret"
+_PAD = b"caps/v1/component/pad"
+_BYTES = 32
 
 
 async def component_secrets(channel: Channel, scheme: Scheme, pairs: Mapping[int, bytes]) -> dict[int, bytes]:
-    """The secrets of the components that this server holds, by component. `pairs[p]` is its secret with server p.
+    """The secret of each component that this party holds, given what it shares with each peer.
 
-    Costs a round if some component has three holders. Raises CheatingDetected with the two servers that differ.
+    Costs one round if components have three holders, and none otherwise. Raises CheatingDetected, naming the pair.
     """
     party = channel.party
-    secrets: dict[int, bytes] = {}
-    outgoing: dict[int, bytes] = {}
-    awaited: dict[int, list[int]] = {}
-    for component in sorted(scheme.held[party]):
-        first, second, *third = scheme.holders_of(component)
-        if not third:
-            secrets[component] = pairs[second if party == first else first]
-            continue
-        (receiver,) = third
-        if party == receiver:
-            for sender in (first, second):
-                awaited.setdefault(sender, []).append(component)
-            continue
-        secret = _derived(_SECRET_LABEL, pairs[second if party == first else first], component)
-        secrets[component] = secret
-        outgoing[receiver] = outgoing.get(receiver, b"") + _masked(secret, pairs[receiver], component)
-    if all(len(scheme.holders_of(component)) == 2 for component in range(scheme.components)):
-        return secrets
-    got = await channel.exchange(
-        _TAG,
-        {peer: [memoryview(payload)] for peer, payload in outgoing.items()},
-        {peer: SECRET_BYTES * len(components) for peer, components in awaited.items()},
-    )
-    received: dict[int, dict[int, bytes]] = {}
-    for sender, components in awaited.items():
-        for place, component in enumerate(components):
-            wrapped = bytes(got[sender][SECRET_BYTES * place : SECRET_BYTES * (place + 1)])
-            received.setdefault(component, {})[sender] = _masked(wrapped, pairs[sender], component)
-    for component, by_sender in received.items():
-        (first, one), (second, other) = by_sender.items()
-        if not hmac.compare_digest(one, other):
-            raise CheatingDetected((first, second), CHECK)
-        secrets[component] = one
-    return secrets
+    holders = {component: scheme.holders_of(component) for component in scheme.held[party]}
+    if all(len(parties) == 2 for parties in holders.values()):
+        return {component: pairs[_other(parties, party)] for component, parties in holders.items()}
+    found, told = {}, {peer: bytearray() for peer in scheme.peers_of(party)}
+    for component, (first, second, third) in holders.items():
+        if party != third:
+            found[component] = _derived(pairs[second if party == first else first], _SECRET, component)
+            told[third] += _xor(found[component], _derived(pairs[third], _PAD, component))
+    heard = await trade(channel, "components", {peer: bytes(told[peer].ljust(_longest(scheme))) for peer in told})
+    for component, (first, second, third) in holders.items():
+        if party == third:
+            one, other = (
+                _xor(_piece(heard[teller], scheme, teller, component), _derived(pairs[teller], _PAD, component))
+                for teller in (first, second)
+            )
+            if not hmac.compare_digest(one, other):
+                raise CheatingDetected((first, second))
+            found[component] = one
+    return {component: found[component] for component in holders}
 
 
-def _masked(secret: bytes, pair: bytes, component: int) -> bytes:
-    """A secret hidden by a key that only a pair has and that hides nothing else; applied again, it is the secret."""
-    mask = _derived(_MASK_LABEL, pair, component)
-    return bytes(a ^ b for a, b in zip(secret, mask, strict=True))
+def _taught(scheme: Scheme, teller: int, pupil: int) -> list[int]:
+    """The components whose secret a party tells another, in order."""
+    return [c for c in scheme.held[teller] if scheme.holders_of(c)[-1] == pupil]
 
 
-def _derived(label: bytes, pair: bytes, component: int) -> bytes:
-    return HKDF(SHA256(), SECRET_BYTES, salt=None, info=label + bytes((component,))).derive(pair)
+def _longest(scheme: Scheme) -> int:
+    """Bytes of every message: as long as the longest, so that all have the same length."""
+    parties = range(scheme.parties)
+    return _BYTES * max(len(_taught(scheme, teller, pupil)) for teller in parties for pupil in parties)
+
+
+def _piece(message: bytes, scheme: Scheme, teller: int, component: int) -> bytes:
+    pupil = scheme.holders_of(component)[-1]
+    start = _BYTES * _taught(scheme, teller, pupil).index(component)
+    return message[start : start + _BYTES]
+
+
+def _other(holders: tuple[int, ...], party: int) -> int:
+    (other,) = set(holders) - {party}
+    return other
+
+
+def _derived(secret: bytes, purpose: bytes, component: int) -> bytes:
+    return HKDF(algorithm=SHA256(), length=_BYTES, salt=None, info=purpose + bytes([component])).derive(secret)
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))

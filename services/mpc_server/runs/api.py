@@ -67,7 +67,7 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
 
     @routes.put("/runs/{run}/evidence")
     def evidence(run: RunPath, given: EvidenceRequest, caller: Coordinator) -> RunStatus:
-        """Keep other servers' signed evidence that one of them deviates. The run is over; the answer has all evidence."""
+        """Keep other servers' signed evidence that a server deviates, which ends the run; returns all evidence."""
         return runs.take_evidence(run, given, caller)
 
     @routes.put("/runs/{run}/attestation")

@@ -249,4 +249,3 @@ class Runs:
     def _attestation(self, run: str) -> Signed[Attestation] | None:
         given = self._alive.row(run).attestation
         return None if given is None else Signed[Attestation].model_validate_json(given)
-

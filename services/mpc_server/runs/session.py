@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from struct import Struct
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from caps.basics import canonical
 from caps.dp.oracle import Compute, StepRequest
@@ -102,7 +102,7 @@ class RunSession:
         """Agree with the peers on secrets and on what is recorded."""
         scope = scope_of(record.manifest.study_id, record.inputs, record.run, seat.build.hex())
         pairs = await agree(channel, seat.pairs, scope)
-        with noticing(record, seat, None):
+        with noticing(record, seat, None, "keys"):
             secrets = await component_secrets(channel, record.manifest.sharing, pairs)
         session = cls(channel, record, seat, material, secrets)
         await session.compare_records()
@@ -219,7 +219,9 @@ class RunSession:
 
 
 @contextmanager
-def noticing(record: Record, seat: Seat, step: int | None) -> Iterator[None]:
+def noticing(
+    record: Record, seat: Seat, step: int | None, check: Literal["keys", "messages"] = "messages"
+) -> Iterator[None]:
     """If a check on shares fails in here, sign evidence of it and end the run durably, before anything else is done."""
     try:
         yield
@@ -232,7 +234,7 @@ def noticing(record: Record, seat: Seat, step: int | None) -> Iterator[None]:
             step=step,
             scheme=manifest.scheme,
             pair=(first, second),
-            check=error.check,
+            check=check,
             server=seat.name,
             at=seat.instant(),
         )
