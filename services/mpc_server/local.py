@@ -34,9 +34,9 @@ from caps.basics.schemes import REP3, SCHEMES, Scheme
 from caps.errors import CapsError, PeerAborted, PeerError, party_name
 from caps.trust.pki import Authority, generate_key, role_uri, write_key, write_pem
 from caps.trust.tls import Credentials
-from services.mpc_server.components import component_secrets
-from services.mpc_server.engine.context import Runtime
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.process import worker_environment
+from services.mpc_server.transport.components import component_secrets
 from services.mpc_server.transport.hello import Agreement, scheme_field
 from services.mpc_server.transport.tls import Endpoint, Limits, connect
 

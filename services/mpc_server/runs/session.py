@@ -24,12 +24,12 @@ from caps.errors import CheatingDetected, LocalError, PeerDisagrees, PeerError, 
 from caps.trust import signing
 from caps.wire import Answer, Evidence, Signed
 from services.mpc_server.channel import swap
-from services.mpc_server.components import component_secrets
-from services.mpc_server.engine.context import Runtime
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.runs.material import Material
 from services.mpc_server.runs.pairs import Pairs, agree, scope_of
 from services.mpc_server.runs.record import Record, Recorded
 from services.mpc_server.runs.steps import Computation
+from services.mpc_server.transport.components import component_secrets
 from services.mpc_server.transport.hello import Agreement, scheme_field
 from services.mpc_server.transport.session import Session
 from services.mpc_server.transport.tls import Mesh

@@ -14,6 +14,7 @@ from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost, plane
 from services.mpc_server.engine.kernels import matmul_mod
 from services.mpc_server.engine.rep3.local import (
+    DIGEST_BYTES,
     NAME,
     deviations,
     following,
@@ -25,7 +26,6 @@ from services.mpc_server.engine.rep3.local import (
 from services.mpc_server.engine.shares import AShare, BShare, Indices, Shape, Summands, bits_of
 from services.mpc_server.engine.verbs import Coins
 
-DIGEST_BYTES = 16
 _OF_ELEMENTS = Cost(rounds=1, sent=size.elements * size.ring_bits // 8)
 
 
