@@ -36,7 +36,7 @@ async def multiply(ctx: Context, x: AShare, y: AShare) -> AShare:
     Cost(rounds=1, sent=size.elements * size.ring_bits // 8 + DIGEST_BYTES),
 )
 async def reveal(ctx: Context, x: AShare) -> Words:
-    """A party gets the component it lacks from the next party, and from the one after it a digest; the two must agree."""
+    """A party gets the component it lacks from the next party, and a digest of it from the one after that."""
     ctx.own(x)
     missing = await _open(ctx, x)
     return np.asarray(sum(x.components[1:], start=x.components[0]) + missing)

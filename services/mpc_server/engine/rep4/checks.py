@@ -2,9 +2,9 @@
 
 For every message, backup and receiver compute the same keyed digest of it: under a key that only these two have, over
 the step it belongs to and its length. So the XOR of all digests of all parties is zero, and a sender that sends
-anything else makes it a word that it could not foresee. This XOR is all that a check opens, and it is the same at all honest
-parties: they stop together. Digests are not compared one by one, because after a first wrong message honest parties
-differ in what follows from it, and whether they do may depend on secrets.
+anything else makes it a word that it could not foresee. This XOR is all that a check opens, and it is the same at all
+honest parties: they stop together. Digests are not compared one by one, because after a first wrong message honest
+parties differ in what follows from it, and whether they do may depend on secrets.
 
 If the XOR is not zero, the first step that went wrong is looked for, by opening the XOR over fewer steps. Before that
 step all honest parties agreed, so its digests tell nothing, and they show who disagrees.

@@ -1,8 +1,8 @@
 """From arithmetic shares to bits and back, and from a small ring to a large one.
 
-Of x = x_0 + x_1 + x_2 + x_3, S3 and S4 know a = x_0 + x_1, and S1 and S2 know b = x_2 + x_3. So x is a sum of two numbers
-that are each entered jointly. Entered so, a has components 0 and 1 only, and b components 2 and 3; the product of two
-such values has four terms, and every party sends one of them.
+Of x = x_0 + x_1 + x_2 + x_3, S3 and S4 know a = x_0 + x_1, and S1 and S2 know b = x_2 + x_3. So x is a sum of two
+numbers that are each entered jointly. Entered so, a has components 0 and 1 only, and b components 2 and 3; the product
+of two such values has four terms, and every party sends one of them.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ async def _bits_of_halves(ctx: Context, shape: Shape, half: Words, width: int) -
     Cost(rounds=2, sent=(ENTERS * size.width + 1) * (size.elements * size.ring_bits // 8)),
 )
 async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
-    """A bit is c ^ d = c + d - 2cd with c = x_0 ^ x_1 and d = x_2 ^ x_3; both are entered, then the weighted sum of cd."""
+    """A bit is c ^ d = c + d - 2cd with c = x_0 ^ x_1 and d = x_2 ^ x_3: enter both, then the weighted sum of cd."""
     ctx.own(x)
     count, width = x.size, x.width
     weights = np.left_shift(1, np.arange(width, dtype=np.uint64), dtype=np.uint64).astype(ring.dtype)

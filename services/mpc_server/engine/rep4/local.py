@@ -34,7 +34,7 @@ price(NAME, Price(product=1 + LATTER, sums=True, opened=1, digest=DIGEST_BYTES))
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Who makes a value shared that two parties know. Component `other` of it is a message, component `receiver` a mask.
+    """Who makes a value shared that two parties know: component `other` is a message, component `receiver` a mask.
 
     The sender sends, the backup vouches for what is sent, and the receiver, who lacks the mask, learns nothing.
     """

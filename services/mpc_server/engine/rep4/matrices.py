@@ -1,10 +1,10 @@
 """Products of matrices and sums of squares: what is sent is small, what is computed is large.
 
-A Gram matrix is computed by the sender of a term only. Its backup gets the whole triangle, in the clear because it could
-compute it, and checks it by coins of its own: with R of 48 rows of coins and E the error, which is symmetric and not
-zero modulo 2^k, R E R^T is zero with probability below 2^-41. For let E be divided by the largest power of two that
+A Gram matrix is computed by the sender of a term only. Its backup gets the whole triangle, in the clear because it
+could compute it, and checks it by coins of its own: with R of 48 rows of coins and E the error, which is symmetric and
+not zero modulo 2^k, R E R^T is zero with probability below 2^-41. For let E be divided by the largest power of two that
 divides it, and be read modulo 2: the first row r of R with r E != 0 is row p with probability at most 2^-(p-1), and
-then the later rows are all orthogonal to r E with probability 2^-(48-p); with none of 48 rows having r E != 0, that is
+then all later rows are orthogonal to r E with probability 2^-(48-p); with that no row has r E != 0, this is at most
 48 * 2^-47 + 2^-48. So a backup needs of the matrix only its 48 combinations of columns, and their Gram matrix.
 """
 
@@ -115,11 +115,12 @@ async def _checked(
 def _factors(parts: Sequence[AShare], term: Term) -> list[Callable[[slice], Words]]:
     """For each part, what gives some rows of x_i + x_j, or x_i - x_j."""
 
-    def of(share: AShare) -> Callable[[slice], Words]:
-        held = components_of(share)
-        return lambda rows: term.factor(lambda number: held(number)[rows])
+    return [lambda rows, share=share: term.factor(_rows_of(share, rows)) for share in parts]
 
-    return [of(share) for share in parts]
+
+def _rows_of(share: AShare, rows: slice) -> Callable[[int], Words]:
+    held = components_of(share)
+    return lambda number: held(number)[rows]
 
 
 def _gram(parts: Sequence[AShare], term: Term, modulo: Ring) -> Words:
@@ -181,18 +182,18 @@ async def bit_deviations(
     Rows are combined first, in blocks: their number is what costs time.
     """
     ctx.own(x)
-    held = components_of(x)
     totals: dict[int, Words] = {}
     buffer = np.empty((columns, min(len(x), BLOCK_ROWS)), x.ring.dtype)
     for start in range(0, len(x), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
         coins = row_coins(start, min(BLOCK_ROWS, len(x) - start))
         for number, term in known_terms(ctx.party):
-            factor = spread(term.factor(lambda one: held(one)[rows]), buffer)
+            factor = spread(term.factor(_rows_of(x, rows)), buffer)
             squares = factor * (factor - 1) if number in _LINEAR else factor * factor
             part = subset_sums(squares, coins)
             totals[number] = totals[number] + part if number in totals else part
     weights = column_coins.astype(x.ring.dtype)
-    terms = {n: TERMS[n].signed(matmul_mod(total.T, weights)) << modulo.spare for n, total in totals.items()}
+    shift = x.ring.dtype.type(modulo.spare)
+    terms = {n: TERMS[n].signed(matmul_mod(total.T, weights)) << shift for n, total in totals.items()}
     shape = (column_coins.shape[1],) * 2
     return ctx.share(*await enter_terms(ctx, terms, shape, x.ring, Algebra.ADD))
