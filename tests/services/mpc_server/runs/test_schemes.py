@@ -15,7 +15,7 @@ from caps.study import Manifest
 from caps.study.planning import declared_costs
 from caps.wire import Attestation, RunStatus, Signed
 from deploy.federation import Federation
-from services.mpc_server.engine.keys import guard
+from services.mpc_server.engine.guard import guard
 from tests.kit.federation import POPULATIONS, Driver, ServerStores, manifest_of, same_release, spent_once
 
 pytestmark = pytest.mark.integration
@@ -46,16 +46,16 @@ def drawn(manifest: Manifest, rows: int) -> np.ndarray:
 
 def study(federation: Federation, scheme: Scheme, brings: str) -> tuple[Manifest, dict[str, np.ndarray], np.ndarray]:
     """Two holders that split persons or columns, what they share, and the data in one place."""
-    parties = {"algorithm": "aim", "parameters": {"rounds": 2}}
+    choices = {"algorithm": "aim", "parameters": {"rounds": 2}, "scheme": scheme}
     if brings == "rows":
         holders = [{"name": name, "brings": "rows"} for name in ("north", "south")]
-        manifest = manifest_of(federation, holders, **parties, **federation.parties(holders, scheme))
+        manifest = manifest_of(federation, holders, **choices)
         codes = drawn(manifest, 300)
         layout = manifest.layout
         return manifest, {"north": layout.marginals(codes[:100]), "south": layout.marginals(codes[100:])}, codes
     columns = {"north": ["age"], "south": ["smoker", "illness"]}
     holders = [{"name": name, "brings": "columns", "columns": listed} for name, listed in columns.items()]
-    manifest = manifest_of(federation, holders, slots=96, **parties, **federation.parties(holders, scheme))
+    manifest = manifest_of(federation, holders, slots=96, **choices)
     codes = drawn(manifest, 80)
     shared = {}
     for name in columns:
