@@ -26,8 +26,9 @@ from caps.study.manifest import OVERLAPS_SHARE
 from services.mpc_server.engine import join
 from services.mpc_server.engine.alignment import Dummies, sets_of
 from services.mpc_server.engine.compute import Answers
-from services.mpc_server.engine.context import Branch, Context, Replies, Round, Runtime
+from services.mpc_server.engine.context import Branch, Context, Replies, Round
 from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.steps import draw_noise
 
 T = TypeVar("T")

@@ -17,10 +17,11 @@ from caps.dp.oracle import Measurement, Selection, rounded_estimate
 from caps.dp.privacy.mechanisms import Gaussian, NoisyMax
 from caps.dp.privacy.neighbouring import Neighbouring, Relation
 from caps.shares.ring import Z64
-from services.mpc_server.engine.context import Context, Runtime
+from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.counting import count
 from services.mpc_server.engine.paper import mechanisms as paper
 from services.mpc_server.engine.paper.counting import count_paper
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import Steps, Wanted
 

@@ -13,7 +13,8 @@ import numpy as np
 from caps.shares.prss import expand
 from caps.shares.ring import Z64, Ring, Words
 from caps.shares.sharing import deal
-from services.mpc_server.engine.context import Context, Runtime
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare
 
 

@@ -11,12 +11,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from types import coroutine
-from typing import TYPE_CHECKING
 
 from caps.shares.ring import Words
-
-if TYPE_CHECKING:
-    from services.mpc_server.engine.context import Context, Replies, Round
+from services.mpc_server.engine.context import Context, Replies, Round
+from services.mpc_server.engine.registry import verb
 
 
 class Guard(ABC):
@@ -85,3 +83,9 @@ class Unguarded(Guard):
 
     async def check(self, ctx: Context) -> None:
         """Nothing."""
+
+
+@verb
+def guard(ctx: Context) -> Guard:
+    """The guard of a session; `ctx` is where it has its messages. Local."""
+    raise NotImplementedError

@@ -14,9 +14,9 @@ from caps.study import Manifest
 from caps.study.account import Account
 from services.mpc_server.engine.alignment import Dummies, sets_of
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
-from services.mpc_server.engine.context import Runtime
 from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.paper import VARIANTS
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import Steps, Wanted, draw_noise, noise_context, request_context
 from services.mpc_server.runs import pool

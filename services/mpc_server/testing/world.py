@@ -39,7 +39,8 @@ from caps.shares.prss import expand
 from caps.shares.ring import Words, planes_to_words
 from caps.shares.sharing import Algebra, deal, reconstruct
 from services.mpc_server.channel import Channel
-from services.mpc_server.engine.context import Context, Runtime
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare, BShare, component_bits
 from services.mpc_server.transport.memory import Interceptor, Message, memory_channels
 

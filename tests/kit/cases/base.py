@@ -322,7 +322,7 @@ def _(s: Source) -> Call:
     width, shape = s.count(1, 64), (*s.shape(), s.count(1, 12))
     values, flags = s.bits(width, shape), s.bits(1, shape)
     expect = np.asarray(np.bitwise_xor.reduce(np.where(flags.words != 0, values.words, np.uint64(0)), axis=-1))
-    return Call((flags, values), {size.elements: expect.size, size.width: width}, expect)
+    return Call((flags, values), {size.elements: expect.size, size.columns: shape[-1], size.width: width}, expect)
 
 
 @case(boolean.tournament)

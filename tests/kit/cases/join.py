@@ -144,7 +144,8 @@ def _(s: Source) -> Call:
     def check(words: Any) -> None:
         assert sorted_rows(in_bytes(words, width)) == sorted_rows(rows)
 
-    return Call((dealt(rows),), {size.rows: count, size.row_bytes: width}, check=check)
+    sizes = {size.rows: count, size.row_bytes: width, size.table_bytes: rows.size, size.tables: 1}
+    return Call((dealt(rows),), sizes, check=check)
 
 
 async def tagged(ctx: Context, *tables: Any) -> Any:
@@ -175,7 +176,12 @@ def _(s: Source) -> Call:
                 assert name_of.setdefault(bytes(row[:ID_BYTES]), tag.tobytes()) == tag.tobytes()
         assert len(set(name_of.values())) == len(name_of)
 
-    sizes = {size.table_rows: sum(map(len, tables)), size.table_bytes: sum(rows.size for rows in tables)}
+    sizes = {
+        size.table_rows: sum(map(len, tables)),
+        size.table_bytes: sum(rows.size for rows in tables),
+        size.table_widths: sum(rows.shape[1] for rows in tables),
+        size.accepted_tables: len(tables),
+    }
     return Call(tuple(map(dealt, tables)), sizes, check=check)
 
 

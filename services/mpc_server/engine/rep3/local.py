@@ -8,14 +8,20 @@ import numpy as np
 
 from caps.basics.schemes import REP3
 from caps.shares.ring import Ring, Words
-from services.mpc_server.engine import keys, verbs
+from services.mpc_server.engine import guard as guards
+from services.mpc_server.engine import verbs
 from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import Price
 from services.mpc_server.engine.guard import Guard, Unguarded
 from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_of_parts, matmul_mod, subset_sums
+from services.mpc_server.engine.registry import price
 from services.mpc_server.engine.shares import AShare, BShare, Summands
 from services.mpc_server.engine.verbs import Bilinear, BitForm, Coins
 
 NAME = REP3.name
+DIGEST_BYTES = 16
+"""Bytes of the digest that an opening is checked with."""
+price(NAME, Price(product=1, sums=True, opened=1, digest=DIGEST_BYTES))
 PARTIES = REP3.parties
 
 
@@ -29,7 +35,7 @@ def previous(party: int) -> int:
     return (party - 1) % PARTIES
 
 
-@keys.guard.of(NAME)
+@guards.guard.of(NAME)
 def guard(ctx: Context) -> Guard:
     """Nothing is checked: servers are trusted to follow the protocol."""
     return Unguarded(ctx)

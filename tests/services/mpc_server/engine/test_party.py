@@ -10,7 +10,7 @@ from caps.basics.schemes import REP3
 from caps.errors import DomainError
 from caps.shares.ring import Z64
 from services.mpc_server.channel import swap
-from services.mpc_server.engine.context import Runtime
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.verbs import multiply
 from services.mpc_server.testing.world import STUDY, World
 from services.mpc_server.transport.memory import memory_channels
