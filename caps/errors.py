@@ -109,6 +109,20 @@ class PeerViolation(PeerError):
     """The protocol does not allow these bytes at this point."""
 
 
+class CheatingDetected(PeerViolation):
+    """A check that every honest server passes has failed: one server of `pair` cheated, or its messages were altered.
+
+    The text is the same whatever was altered, so that an abort tells nothing about the data.
+    """
+
+    def __init__(self, pair: tuple[int, int]) -> None:
+        first, second = pair = (min(pair), max(pair))
+        super().__init__(
+            first, f"or {party_name(second)} has sent something that does not follow from what it was given"
+        )
+        self.pair = pair
+
+
 class PeerAborted(PeerError):
     """The peer gave up and said why; `blames` is the party it names, if it names one."""
 

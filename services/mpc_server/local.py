@@ -34,6 +34,7 @@ from caps.basics.schemes import REP3
 from caps.errors import CapsError, PeerAborted, PeerError, party_name
 from caps.trust.pki import Authority, generate_key, role_uri, write_key, write_pem
 from caps.trust.tls import Credentials
+from services.mpc_server.components import component_secrets
 from services.mpc_server.engine.context import Runtime
 from services.mpc_server.process import worker_environment
 from services.mpc_server.transport.hello import Agreement
@@ -232,7 +233,15 @@ async def _serve(specification: Mapping[str, Any]) -> Any:
         parameters = dict(specification["parameters"])
         if "requests" in signature(task).parameters:
             parameters["requests"] = await Requests.open()
-        result = await task(Runtime(channel, study=STUDY, scheme=REP3, scope=b"local"), **parameters)
+        secrets = {peer: channel.secret_with(peer) for peer in REP3.peers_of(channel.party)}
+        runtime = Runtime(
+            channel,
+            study=STUDY,
+            scheme=REP3,
+            scope=b"local",
+            secrets=await component_secrets(channel, REP3, secrets),
+        )
+        result = await task(runtime, **parameters)
         await channel.close()
         return result
     finally:

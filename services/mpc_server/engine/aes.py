@@ -24,8 +24,8 @@ from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Cost, plane
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import BShare, Indices, stack_planes
-from services.mpc_server.engine.verbs import Bilinear, bit_products, reshare_bits
+from services.mpc_server.engine.shares import BShare, Indices, Linear, stack_planes
+from services.mpc_server.engine.verbs import BitForm, bilinear_bits
 
 ROUNDS = 10
 BLOCK_BYTES = 16
@@ -73,43 +73,46 @@ def _linear(rows: Rows, x: BShare) -> BShare:
     return x.map(partial(_combined, rows))
 
 
-def _times4(x: Words, y: Words) -> Words:
-    """Products in GF(2^2), by Karatsuba: (h w + l)(h' w + l') with w^2 = w + 1."""
-    out = np.empty_like(x)
-    low, cross = out
-    np.bitwise_and(x[0], y[0], out=low)
-    np.bitwise_and(x[0] ^ x[1], y[0] ^ y[1], out=cross)
-    cross ^= low
-    low ^= x[1] & y[1]
-    return out
+def _factors4(x: Words) -> Words:
+    """The three factors of a Karatsuba product in GF(2^2), of (h w + l)(h' w + l') with w^2 = w + 1."""
+    return np.stack([x[0], x[0] ^ x[1], x[1]])
 
 
-def _times16(x: Words, y: Words) -> Words:
-    """Products in GF(2^4), by Karatsuba over GF(2^2): (h z + l)(h' z + l') with z^2 = z + w."""
-    out = np.empty_like(x)
-    low, cross = out[:2], out[2:]
-    low[...] = _times4(x[:2], y[:2])
-    np.bitwise_xor(_times4(x[:2] ^ x[2:], y[:2] ^ y[2:]), low, out=cross)
-    high = _times4(x[2:], y[2:])
+def _sums4(products: Words) -> Words:
+    low, middle, high = products
+    return np.stack([low ^ high, low ^ middle])
+
+
+def _factors16(x: Words) -> Words:
+    """Those of a product in GF(2^4), by Karatsuba over GF(2^2): (h z + l)(h' z + l') with z^2 = z + w."""
+    return np.concatenate([_factors4(x[:2]), _factors4(x[:2] ^ x[2:]), _factors4(x[2:])])
+
+
+def _sums16(products: Words) -> Words:
+    low, middle, high = (_sums4(products[start : start + 3]) for start in (0, 3, 6))
+    middle ^= low
     low[0] ^= high[1]
     low[1] ^= high[0]
     low[1] ^= high[1]
-    return out
+    return np.concatenate([low, middle])
 
 
-def _both(times: Bilinear) -> Bilinear:
+def _both(factors: Linear, sums: Linear) -> BitForm:
     """The product of each half of the planes of x with y."""
 
-    def product(x: Words, y: Words) -> Words:
-        half = len(y)
-        return np.concatenate([times(x[:half], y), times(x[half:], y)])
+    def halves(function: Linear) -> Linear:
+        return lambda planes: np.concatenate([*map(function, np.split(planes, 2))])
 
-    return product
+    def twice(planes: Words) -> Words:
+        found = factors(planes)
+        return np.concatenate([found, found])
+
+    return BitForm(left=halves(factors), right=twice, summed=halves(sums))
 
 
-async def _multiplied(ctx: Context, times: Bilinear, x: BShare, y: BShare) -> BShare:
-    """[[a bilinear map of x and y]], which sends one bit for each bit of the result."""
-    return await reshare_bits(ctx, bit_products(x, y, times=times), shape=x.shape)
+_TIMES4 = BitForm(left=_factors4, right=_factors4, summed=_sums4)
+_TIMES16 = BitForm(left=_factors16, right=_factors16, summed=_sums16)
+_BOTH4, _BOTH16 = _both(_factors4, _sums4), _both(_factors16, _sums16)
 
 
 @protocol(
@@ -131,16 +134,21 @@ async def sub_bytes(ctx: Context, x: BShare) -> BShare:
         raise ShareError(f"the S-box needs elements of 8 bits, not {x!r}")
     tower = _linear(_TO_TOWER, x)
     low, high = tower.planes(slice(0, 4)), tower.planes(slice(4, 8))
-    norm = _linear(_NORM, tower) ^ await _multiplied(ctx.step("norm"), _times16, high, low)
+    norm = _linear(_NORM, tower) ^ await bilinear_bits(ctx.step("norm"), high, low, form=_TIMES16, shape=x.shape)
     norm_low, norm_high = norm.planes(slice(0, 2)), norm.planes(slice(2, 4))
-    small = _linear(_SMALL_NORM, norm) ^ await _multiplied(ctx.step("small"), _times4, norm_high, norm_low)
-    inverse = await _multiplied(
+    small = _linear(_SMALL_NORM, norm) ^ await bilinear_bits(
+        ctx.step("small"), norm_high, norm_low, form=_TIMES4, shape=x.shape
+    )
+    inverse = await bilinear_bits(
         ctx.step("invert"),
-        _both(_times4),
         stack_planes([norm_high ^ norm_low, norm_high]),
         _linear(_SMALL_INVERSE, small),
+        form=_BOTH4,
+        shape=x.shape,
     )
-    inverted = await _multiplied(ctx.step("scale"), _both(_times16), stack_planes([high ^ low, high]), inverse)
+    inverted = await bilinear_bits(
+        ctx.step("scale"), stack_planes([high ^ low, high]), inverse, form=_BOTH16, shape=x.shape
+    )
     return _linear(_FROM_TOWER, inverted).flip_planes(_AFFINE)
 
 

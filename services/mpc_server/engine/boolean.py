@@ -19,7 +19,7 @@ from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Cost, formula, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import BShare, Indices, stack_planes
-from services.mpc_server.engine.verbs import bit_products, conjunction, reshare_bits
+from services.mpc_server.engine.verbs import BitForm, bilinear_bits, conjunction
 
 Positions = Sequence[Indices]
 
@@ -164,13 +164,14 @@ async def pick(ctx: Context, flags: BShare, values: BShare) -> BShare:
     ctx.own(flags, values)
     if flags.width != 1 or flags.shape != values.shape:
         raise ShareError(f"{flags!r} cannot pick from {values!r}")
-    every = flags.planes(np.zeros(values.width, np.intp))
+    every = np.zeros(values.width, np.intp)
 
     def summed(planes: Words) -> Words:
         bits = unpack_bits(planes, values.size).reshape(values.width, *values.shape)
         return pack_bits(np.bitwise_xor.reduce(bits, axis=-1).reshape(values.width, -1))
 
-    return await reshare_bits(ctx, bit_products(every, values).map(summed), shape=values.shape[:-1])
+    form = BitForm(left=lambda planes: planes[every], right=_same, summed=summed)
+    return await bilinear_bits(ctx, flags, values, form=form, shape=values.shape[:-1])
 
 
 @formula
@@ -308,7 +309,11 @@ async def plane_dot(ctx: Context, x: BShare, y: BShare, *, block: int) -> BShare
     def parities(planes: Words) -> Words:
         return np.asarray(np.bitwise_xor.reduce(planes.reshape(blocks, block, -1), axis=1))
 
-    return await reshare_bits(ctx, bit_products(x, y).map(parities), shape=x.shape)
+    return await bilinear_bits(ctx, x, y, form=BitForm(left=_same, right=_same, summed=parities), shape=x.shape)
+
+
+def _same(planes: Words) -> Words:
+    return planes
 
 
 @formula

@@ -9,7 +9,7 @@ from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare
-from services.mpc_server.engine.verbs import addends, conjunction, from_bits
+from services.mpc_server.engine.verbs import addends, alike, conjunction, from_bits
 
 SIGN = ((1 + FIRST) * size.ring_bits - 1 + carry_ands(size.ring_bits - 1)) * plane(size.elements)
 """Bytes of `negative`."""
@@ -59,15 +59,13 @@ async def less_than(ctx: Context, x: AShare, y: AShare) -> AShare:
 async def equal(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x = y else 0]], elementwise.
 
-    x - y = a + b is zero exactly where a and -b have the same bits.
-
     Pre-conditions: none.
     Leaks: nothing.
     """
     ctx.own(x, y)
     _same_shape(x, y)
-    a, minus_b = await addends(ctx.step("halves"), x - y, width=x.ring.bits, opposite=True)
-    same = await all_of(ctx.step("all"), ~(a ^ minus_b))
+    left, right = await alike(ctx.step("halves"), x - y)
+    same = await all_of(ctx.step("all"), ~(left ^ right))
     return await from_bits(ctx.step("ring"), same, ring=x.ring)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Coroutine, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import coroutine
 from typing import Any, TypeVar
@@ -19,11 +19,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from caps.basics.schemes import Scheme
-from caps.errors import CapsError, DomainError, PeerError, ShareError, party_name
+from caps.errors import CapsError, DomainError, PeerError, ShareError
 from caps.shares.prss import Prss
 from caps.shares.ring import PLANE, Ring, Words, plane_words, ring_of
 from services.mpc_server.channel import TAG_BYTES, Channel
-from services.mpc_server.engine.keys import randomness
+from services.mpc_server.engine.guard import Guard
+from services.mpc_server.engine.keys import guard, randomness
 from services.mpc_server.engine.shares import AShare, BShare, Owner, RowShare, Shape
 
 T = TypeVar("T")
@@ -50,6 +51,13 @@ class Context:
     owner: Owner
     prss: Prss
     path: bytes = b""
+    checks: Guard | None = None
+
+    @property
+    def guard(self) -> Guard:
+        """What checks the session's messages before anything is opened."""
+        assert self.checks is not None, "a context without a session opens nothing"
+        return self.checks
 
     @property
     def party(self) -> int:
@@ -66,7 +74,7 @@ class Context:
         part = str(name)
         if not part or "/" in part or "#" in part:
             raise DomainError(f"{part!r} cannot name a step")
-        return Context(self.owner, self.prss, self.path + b"/" + part.encode())
+        return Context(self.owner, self.prss, self.path + b"/" + part.encode(), self.checks)
 
     def own(self, *shares: AShare | BShare | RowShare) -> None:
         """Refuse shares of another study or another party."""
@@ -166,33 +174,21 @@ class Runtime:
         study: bytes,
         scheme: Scheme,
         scope: bytes,
-        secrets: Mapping[int, bytes] | None = None,
+        secrets: Mapping[int, bytes],
     ) -> None:
-        """`secrets[p]`, what this party shares with p, serves in place of the channel's fresh secrets.
+        """`secrets[c]`: what the holders of component c share, for each component that this party holds.
 
-        Pre-conditions: with given secrets, `scope` names all that the randomness may depend on: two sessions of the
-        same secrets and scope draw the same masks, so unless they are the same protocols on the same shares, what
-        they send reveals secrets.
+        Pre-conditions: `scope` names all that the randomness may depend on: two sessions of the same secrets and scope
+        draw the same masks, so unless they are the same protocols on the same shares, what they send reveals secrets.
         """
         owner = Owner(channel.party, study, scheme)
-        peers = scheme.peers_of(owner.party)
-        if secrets is None:
-            secrets = {peer: channel.secret_with(peer) for peer in peers}
-        elif secrets.keys() != set(peers):
-            raise DomainError(f"{party_name(owner.party)} needs a secret with each of its peers, and no other")
         self.channel = channel
-        self.context = Context(owner, randomness(owner, secrets, scope))
-
-    def beside(self, channel: Channel) -> Runtime:
-        """The same party, with its keys and its used labels, on another channel: for protocols that run meanwhile."""
-        if channel.party != self.context.party:
-            raise ShareError(f"{self.context.owner!r} cannot speak on a channel of {party_name(channel.party)}")
-        twin = object.__new__(Runtime)
-        twin.channel, twin.context = channel, self.context
-        return twin
+        bare = Context(owner, randomness(owner, secrets, scope))
+        self.context = replace(bare, checks=guard(bare.step("guard")))
 
     async def execute(self, protocol: Branch[T]) -> T:
-        """Drive a protocol to its result. On any error both peers are told, and the session is over."""
+        """Drive a protocol to its result, and check it. On any error the peers are told, and the session is over."""
+        protocol = self._checked(protocol)
         try:
             # Wrapping is the ring's own arithmetic; numpy would warn of it where one element is held as a scalar.
             with np.errstate(over="ignore"):
@@ -210,6 +206,11 @@ class Runtime:
             raise
         finally:
             protocol.close()
+
+    async def _checked(self, protocol: Branch[T]) -> T:
+        result = await protocol
+        await self.context.guard.validate()
+        return result
 
     async def _exchange(self, request: Round) -> Replies:
         tag = hashlib.blake2b(b"\0".join(request.names), digest_size=TAG_BYTES).digest()

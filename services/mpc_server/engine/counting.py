@@ -16,17 +16,17 @@ import numpy as np
 
 from caps.data.domain import Layout
 from caps.errors import ShareError
-from caps.shares.ring import RINGS, Z16, Z64, Ring, Words
+from caps.shares.ring import RINGS, Z16, Z64, Ring
 from services.mpc_server.engine import size
 from services.mpc_server.engine.boolean import carry_ands
-from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.cost import FIRST, Cost, Expr, Size, formula, log2, plane, smallest
-from services.mpc_server.engine.kernels import BLOCK_ROWS, matmul_mod
-from services.mpc_server.engine.recipe import Cross, Recipe, recipe_of
+from services.mpc_server.engine.context import Context, together
+from services.mpc_server.engine.cost import FIRST, Cost, Expr, Size, formula, largest, log2, plane, smallest
+from services.mpc_server.engine.kernels import BLOCK_ROWS
+from services.mpc_server.engine.recipe import Recipe, recipe_of
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import AShare, Indices, Summands, concatenate
+from services.mpc_server.engine.shares import AShare, Indices, concatenate
 from services.mpc_server.engine.validity import WIDTHS, check_columns
-from services.mpc_server.engine.verbs import gram_products, lift, multiply, products, reshare
+from services.mpc_server.engine.verbs import cross_cells, gram_cells, lift, multiply
 
 GROUP_ROWS = 65_535
 """Rows that are counted together in Z_2^16, so that no count can wrap."""
@@ -117,16 +117,17 @@ def row_blocks(rows: int, columns: int, bits: int) -> int:
     return full * len(row_slices(_group_rows(bits), columns)) + len(row_slices(rest, columns))
 
 
+_BLOCKS = row_blocks(size.rows, size.pool_columns, size.word_bits)
+_GROUPS = row_groups(size.rows, size.word_bits)
 COUNT_ROUNDS = (
-    size.levels * row_blocks(size.rows, size.pool_columns, size.word_bits)
-    + smallest(size.product_cells, 1)
+    largest((size.levels + smallest(size.levels, 1)) * _BLOCKS, smallest(size.pair_cells, 1) * _GROUPS)
     + 4
     + log2(group_bits(size.word_bits))
 )
 
 COUNT_SENT = (
-    size.rows * size.product_columns + row_groups(size.rows, size.word_bits) * size.product_cells
-) * size.word_bits // 8 + lifted_bytes(row_groups(size.rows, size.word_bits) * size.cells, group_bits(size.word_bits))
+    size.rows * size.product_columns + _GROUPS * size.pair_cells + _BLOCKS * size.crossed_cells
+) * size.word_bits // 8 + lifted_bytes(_GROUPS * size.cells, group_bits(size.word_bits))
 
 
 @protocol(
@@ -155,47 +156,54 @@ async def count(ctx: Context, *columns: AShare, layout: Layout) -> AShare:
     recipe = recipe_of(layout)
     ring, counted = columns[0].ring, WIDTHS[columns[0].ring].counted
     step = _group_rows(ring.bits)
-    sums, made = [], []
+    groups = []
     for start in range(0, columns[0].shape[0], step):
         group = [part[start : start + step] for part in columns]
-        sums.append(concatenate([part.sum(axis=0) for part in group])[recipe.singles].reshape(1, -1))
-        if recipe.cells:
-            made.append(await _products(ctx.step(f"rows{start}"), group, recipe, counted))
-    cells = concatenate(sums)
-    if recipe.cells:
-        stacked = made[0].combine(lambda *parts: np.stack(parts), *made[1:])
-        cells = concatenate([cells, await reshare(ctx.step("products"), stacked)], axis=1)
+        sums = concatenate([part.sum(axis=0) for part in group])[recipe.singles]
+        made = await _products(ctx.step(f"rows{start}"), group, recipe, counted)
+        groups.append(concatenate([sums, *made]).reshape(1, -1))
+    cells = concatenate(groups)
     return (await lift(ctx.step("lift"), cells[:, recipe.order], ring=Z64, modulo=counted)).sum(axis=0)
 
 
-async def _products(ctx: Context, parts: Sequence[AShare], recipe: Recipe, counted: Ring) -> Summands:
-    """The cells that are products of matrices, for one group of rows, to be reshared.
+async def _products(ctx: Context, parts: Sequence[AShare], recipe: Recipe, counted: Ring) -> list[AShare]:
+    """The cells that are products of matrices, for one group of rows.
 
     Columns are put side by side in blocks of rows, if at all: there is never a second copy of the whole table.
     """
-    made = []
+    branches = []
     if len(recipe.paired):
-        made.append(gram_products(*_chosen(parts, recipe.paired), modulo=counted).map(lambda gram: gram[recipe.pairs]))
-    crossed: list[Summands] = []
+        chosen = _chosen(parts, recipe.paired)
+        branches.append(gram_cells(ctx.step("pairs"), *chosen, cells=recipe.pairs, modulo=counted))
     if recipe.levels:
-        for number, rows in enumerate(row_slices(parts[0].shape[0], recipe.width + recipe.products)):
-            pool = parts[0][rows] if len(parts) == 1 else concatenate([part[rows] for part in parts], axis=1)
-            for level, (left, right) in enumerate(recipe.levels):
-                step = ctx.step(f"block{number}").step(level)
-                pool = concatenate([pool, await multiply(step, pool[:, left], pool[:, right])], axis=1)
-            found = [_crossed(pool, cross, counted) for cross in recipe.crosses]
-            crossed = [one.combine(np.add, more) for one, more in zip(crossed, found, strict=True)] if number else found
-    first, *others = made + crossed
-    return first.combine(lambda *cells: np.concatenate(cells), *others)
+        branches.append(_crossed(ctx.step("blocks"), parts, recipe, counted))
+    return await together(*branches)
 
 
-def _crossed(pool: AShare, cross: Cross, counted: Ring) -> Summands:
-    """The cells of a product of two ranges of columns."""
-
-    def times(left: Words, right: Words) -> Words:
-        return matmul_mod(left.T, right, modulo=counted)
-
-    return products(pool[:, cross.left], pool[:, cross.right], times=times).map(lambda cells: cells[cross.cells])
+async def _crossed(ctx: Context, parts: Sequence[AShare], recipe: Recipe, counted: Ring) -> AShare:
+    """The cells of marginals of three or more attributes: block by block, the product columns and then the cells."""
+    total: AShare | None = None
+    for number, rows in enumerate(row_slices(parts[0].shape[0], recipe.width + recipe.products)):
+        step = ctx.step(number)
+        pool = parts[0][rows] if len(parts) == 1 else concatenate([part[rows] for part in parts], axis=1)
+        for level, (left, right) in enumerate(recipe.levels):
+            pool = concatenate([pool, await multiply(step.step(level), pool[:, left], pool[:, right])], axis=1)
+        found = await together(
+            *(
+                cross_cells(
+                    step.step(f"cross{place}"),
+                    pool[:, cross.left],
+                    pool[:, cross.right],
+                    cells=cross.cells,
+                    modulo=counted,
+                )
+                for place, cross in enumerate(recipe.crosses)
+            )
+        )
+        cells = concatenate(found)
+        total = cells if total is None else total + cells
+    assert total is not None
+    return total
 
 
 def _chosen(parts: Sequence[AShare], columns: Indices) -> list[AShare]:
@@ -217,7 +225,9 @@ def count_sizes(layout: Layout, rows: int, bits: int = Z16.bits) -> dict[Size, i
         size.rows: rows,
         size.word_bits: bits,
         size.cells: layout.cells,
-        size.product_cells: recipe.cells,
+        size.paired_columns: len(recipe.paired),
+        size.pair_cells: len(recipe.pairs[0]),
+        size.crossed_cells: sum(len(cross.cells[0]) for cross in recipe.crosses),
         size.product_columns: recipe.products,
         size.pool_columns: recipe.width + recipe.products,
         size.levels: len(recipe.levels),

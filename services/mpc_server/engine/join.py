@@ -145,8 +145,8 @@ _JOIN_ROUNDS = (
     + 2 * smallest(size.table_rows, 1)
     + 41 * tag_blocks(size.table_rows)
     + size.expand_rounds
-    + size.levels * size.row_blocks
-    + size.groups * (smallest(size.product_cells, 1) + 8)
+    + largest((size.levels + smallest(size.levels, 1)) * size.row_blocks, smallest(size.pair_cells, 1) * size.groups)
+    + 8 * size.groups
 )
 _JOIN_SENT = (
     1440
@@ -159,7 +159,8 @@ _JOIN_SENT = (
     + 16 * size.plane_bytes
     + 2 * size.merged
     + 2 * size.joint_rows * size.product_columns
-    + 2 * size.groups * size.product_cells
+    + 2 * size.groups * size.pair_cells
+    + 2 * size.row_blocks * size.crossed_cells
     + size.groups * lifted_bytes(size.cells, 16)
 )
 

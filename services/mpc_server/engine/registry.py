@@ -80,7 +80,8 @@ class Verb(Generic[P, T]):
     talk have a cost, which an implementation declares with its source; local ones have none.
     """
 
-    def __init__(self, function: Callable[P, T]) -> None:
+    def __init__(self, function: Callable[P, T], *, opening: bool = False) -> None:
+        self._opening = opening
         self.__name__, self.__doc__, self.__module__ = function.__name__, function.__doc__, function.__module__
         self._implementations: dict[str, Callable[P, T]] = {}
 
@@ -89,6 +90,8 @@ class Verb(Generic[P, T]):
         implementation = self._implementations.get(scheme)
         if implementation is None:
             raise DomainError(f"the scheme {scheme} does not implement {self.__name__}")
+        if self._opening:
+            return cast(T, _validated(arguments[0], implementation(*arguments, **choices)))
         return implementation(*arguments, **choices)
 
     @property
@@ -113,9 +116,19 @@ class Verb(Generic[P, T]):
         return implement
 
 
+async def _validated(ctx: Any, opened: Any) -> Any:
+    await ctx.guard.validate()
+    return await opened
+
+
 def verb(function: Callable[P, T]) -> Verb[P, T]:
     """Declare a function that each scheme implements for itself."""
     return Verb(function)
+
+
+def opening(function: Callable[P, T]) -> Verb[P, T]:
+    """Declare a verb that opens shares: whatever the scheme, what they depend on is validated first."""
+    return Verb(function, opening=True)
 
 
 def _declare(function: Any, sources: Mapping[str, str], costs: Mapping[str, Cost]) -> None:

@@ -21,12 +21,11 @@ from caps.errors import DomainError, ShareError
 from caps.shares.prss import expand
 from caps.shares.ring import Z8, Z16, Z22, Z24, Z32, Z64, Ring, Words
 from services.mpc_server.engine import size
-from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.context import Branch, Context, together
 from services.mpc_server.engine.cost import Cost, log2
-from services.mpc_server.engine.kernels import matmul_mod, subset_sums
 from services.mpc_server.engine.registry import protocol
-from services.mpc_server.engine.shares import AShare, Indices, Summands, concatenate
-from services.mpc_server.engine.verbs import bit_deviations, multiply, reshare, reveal
+from services.mpc_server.engine.shares import AShare, Indices, concatenate
+from services.mpc_server.engine.verbs import Coins, bit_deviations, multiply, reveal
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 SOUNDNESS_BITS = 40
@@ -166,17 +165,17 @@ async def check_one_hot(ctx: Context, contributions: Sequence[AShare], *, blocks
         if min(sizes) < 1 or max(sizes) > MOST_COLUMNS:
             raise DomainError(f"a block must have 1 to {MOST_COLUMNS} columns")
     seed = (await toss(ctx.step("toss"))).tobytes()
-    first, *others = (
-        _deviations(share, sizes, seed, b"/%d" % number)
-        for number, (share, sizes) in enumerate(zip(contributions, blocks, strict=True))
+    combined = await together(
+        *(
+            _deviations(ctx.step("combinations").step(number), share, sizes, seed, b"/%d" % number)
+            for number, (share, sizes) in enumerate(zip(contributions, blocks, strict=True))
+        )
     )
-    stacked = first.combine(lambda *parts: np.stack(parts), *others)
-    combined = await reshare(ctx.step("combinations"), stacked)
-    return await _all_zero(ctx, combined.reshape(len(contributions), -1))
+    return await _all_zero(ctx, concatenate([one.reshape(1, -1) for one in combined]))
 
 
-def _deviations(x: AShare, sizes: Sequence[int], seed: bytes, label: bytes) -> Summands:
-    """R V C, by row blocks: neither V nor the coins of rows are ever held whole."""
+def _deviations(ctx: Context, x: AShare, sizes: Sequence[int], seed: bytes, label: bytes) -> Branch[AShare]:
+    """[[R V C]]. Neither V nor the coins of rows are ever held whole."""
     width = x.shape[1]
     ends = np.cumsum([0, *sizes])
 
@@ -188,15 +187,16 @@ def _deviations(x: AShare, sizes: Sequence[int], seed: bytes, label: bytes) -> S
             np.add.reduce(filled[start:stop], axis=0, dtype=part.dtype, out=total)
         return filled
 
-    def of_rows(start: int, deviations: Words) -> Words:
-        return subset_sums(deviations, coins(seed, b"%b/rows/%d" % (label, start), deviations.shape[1]))
+    def row_coins(start: int, count: int) -> Coins:
+        return coins(seed, b"%b/rows/%d" % (label, start), count)
 
     columns = width + len(sizes)
-    column_coins = coins(seed, label + b"/columns", columns).astype(x.ring.dtype)
-
-    def of_columns(combined: Words) -> Words:
-        product = matmul_mod(combined.T, column_coins)
-        product <<= WIDTHS[x.ring].shared.spare
-        return product
-
-    return bit_deviations(x, spread=with_sums, columns=columns, combined=of_rows).map(of_columns)
+    return bit_deviations(
+        ctx,
+        x,
+        spread=with_sums,
+        columns=columns,
+        row_coins=row_coins,
+        column_coins=coins(seed, label + b"/columns", columns),
+        modulo=WIDTHS[x.ring].shared,
+    )

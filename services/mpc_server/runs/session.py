@@ -24,6 +24,7 @@ from caps.errors import LocalError, PeerDisagrees, PeerError, PeerRefused, Sessi
 from caps.trust import signing
 from caps.wire import Answer, Signed
 from services.mpc_server.channel import swap
+from services.mpc_server.components import component_secrets
 from services.mpc_server.engine.context import Runtime
 from services.mpc_server.runs.material import Material
 from services.mpc_server.runs.pairs import Pairs, agree, scope_of
@@ -99,7 +100,9 @@ class RunSession:
     async def begin(cls, channel: Session, record: Record, seat: Seat, material: Material) -> RunSession:
         """Agree with the peers on secrets and on what is recorded."""
         scope = scope_of(record.manifest.study_id, record.inputs, record.run, seat.build.hex())
-        session = cls(channel, record, seat, material, await agree(channel, seat.pairs, scope))
+        pairs = await agree(channel, seat.pairs, scope)
+        secrets = await component_secrets(channel, record.manifest.sharing, pairs)
+        session = cls(channel, record, seat, material, secrets)
         await session.compare_records()
         return session
 

@@ -29,12 +29,11 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from caps.basics.schemes import REP3
+from caps.basics.schemes import REP3, Scheme
 from caps.errors import CapsError
 from caps.shares.prss import expand
 from caps.shares.ring import Words, planes_to_words
@@ -44,7 +43,6 @@ from services.mpc_server.engine.context import Context, Runtime
 from services.mpc_server.engine.shares import AShare, BShare, component_bits
 from services.mpc_server.transport.memory import Interceptor, Message, memory_channels
 
-PARTIES = REP3.parties
 STUDY = hashlib.sha256(b"caps test study").digest()
 
 
@@ -60,7 +58,6 @@ class PerParty:
     """An argument that differs from party to party."""
 
     def __init__(self, *values: Any) -> None:
-        assert len(values) == PARTIES
         self.values = values
 
 
@@ -71,8 +68,12 @@ class Outcome:
     value: Any
     rounds: int
     sent: tuple[int, ...]
-    """Bytes, by party."""
+    """Bytes of the protocol's own messages, by party."""
     inputs: list[list[Any]] = field(repr=False)
+    check_rounds: int = 0
+    """Rounds of checks before openings and at the end, which are among `rounds`."""
+    check_sent: tuple[int, ...] = ()
+    """Bytes of these checks, by party."""
 
 
 class Failed(Exception):
@@ -91,18 +92,29 @@ class World:
     """Parties whose keys and input sharings all come from `seed`. An error that leaves a run names the seed."""
 
     def __init__(
-        self, seed: int = 0, *, keys: int | None = None, interceptor: Interceptor | None = None, stall: float = 5.0
+        self,
+        seed: int = 0,
+        *,
+        scheme: Scheme = REP3,
+        keys: int | None = None,
+        interceptor: Interceptor | None = None,
+        stall: float = 5.0,
     ) -> None:
         """`keys` gives the parties other keys than the seed's: the same shares, masked afresh."""
         self.seed = seed
+        self.scheme = scheme
         self._keys = seed if keys is None else keys
         self._interceptor = interceptor
         self._stall = stall
         self._dealt = 0
 
-    def pair_secrets(self) -> dict[tuple[int, int], bytes]:
-        """What each pair of parties shares."""
-        return {pair: _digest(f"{self._keys}/pair/{pair}") for pair in combinations(range(PARTIES), 2)}
+    def secrets(self, party: int) -> dict[int, bytes]:
+        """What a party shares with the other holders of each of its components."""
+        return {component: _digest(f"{self._keys}/component/{component}") for component in self.scheme.held[party]}
+
+    def runtime(self, channel: Channel) -> Runtime:
+        """A party of this world, on its end of a channel."""
+        return Runtime(channel, study=STUDY, scheme=self.scheme, scope=b"world", secrets=self.secrets(channel.party))
 
     def _entropy(self, size: int) -> bytes:
         self._dealt += 1
@@ -116,16 +128,18 @@ class World:
                 return list(values)
             case Bits(words=words, width=width):
                 words = np.asarray(words)
-                dealt = deal(component_bits(words, width), entropy=self._entropy, algebra=Algebra.XOR)
+                dealt = deal(
+                    component_bits(words, width), entropy=self._entropy, algebra=Algebra.XOR, scheme=self.scheme
+                )
                 return [c.bits(words.shape, *d.components()) for c, d in zip(contexts, dealt, strict=True)]
             case np.ndarray() | np.generic() if argument.dtype.kind == "u":
-                dealt = deal(np.asarray(argument), entropy=self._entropy)
+                dealt = deal(np.asarray(argument), entropy=self._entropy, scheme=self.scheme)
                 return [c.share(*d.components()) for c, d in zip(contexts, dealt, strict=True)]
-        return [argument] * PARTIES
+        return [argument] * self.scheme.parties
 
     def channels(self) -> Sequence[Channel]:
         """Between the parties, with the keys of this world."""
-        return memory_channels(secrets=self.pair_secrets(), interceptor=self._interceptor, stall=self._stall)
+        return memory_channels(scheme=self.scheme, interceptor=self._interceptor, stall=self._stall)
 
     def run(self, protocol: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome:
         """Share the unsigned arrays among `args`, run the protocol at every party, reconstruct what it returns."""
@@ -137,13 +151,13 @@ class World:
 
     async def _run(self, protocol: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
         channels = self.channels()
-        parties = [Runtime(channel, study=STUDY, scheme=REP3, scope=b"world") for channel in channels]
+        parties = [self.runtime(channel) for channel in channels]
         contexts = [party.context.step("test") for party in parties]
         inputs = [self.share(contexts, argument) for argument in args]
         results = await asyncio.gather(
             *(
                 parties[p].execute(protocol(contexts[p], *(shares[p] for shares in inputs), **kwargs))
-                for p in range(PARTIES)
+                for p in range(self.scheme.parties)
             ),
             return_exceptions=True,
         )
@@ -157,16 +171,23 @@ class World:
             await channel.close()
         rounds = {channel.traffic.rounds for channel in channels}
         assert len(rounds) == 1, f"parties disagree on the number of rounds: {rounds}"
-        sent = tuple(channel.traffic.sent for channel in channels)
-        return Outcome(self.open(results), rounds.pop(), sent, inputs)
+        guards = [party.context.guard for party in parties]
+        return Outcome(
+            self.open(results),
+            rounds.pop(),
+            tuple(channel.traffic.sent - guard.sent for channel, guard in zip(channels, guards, strict=True)),
+            inputs,
+            guards[0].rounds,
+            tuple(guard.sent for guard in guards),
+        )
 
     def open(self, results: Sequence[Any]) -> Any:
         """The value behind the parties' results; replicated components must agree."""
         first = results[0]
         if isinstance(first, AShare):
-            return reconstruct([r.components for r in results])
+            return reconstruct([r.components for r in results], scheme=self.scheme)
         if isinstance(first, BShare):
-            planes = reconstruct([r.components for r in results], algebra=Algebra.XOR)
+            planes = reconstruct([r.components for r in results], algebra=Algebra.XOR, scheme=self.scheme)
             return planes_to_words(planes, first.size).reshape(first.shape)
         if isinstance(first, tuple):
             return tuple(self.open(parts) for parts in zip(*results, strict=True))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from caps.shares.ring import RINGS, Z16, Z22, Z24, Z32, Z64, Ring, Words, ring_of
+from caps.shares.ring import RINGS, Z8, Z16, Z22, Z24, Z32, Z64, Ring, Words, ring_of
 from services.mpc_server.engine import boolean, comparison, conversion, size, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Size
@@ -98,8 +98,23 @@ async def product_of(ctx: Context, x: AShare, y: AShare) -> AShare:
     return await verbs.reshare(ctx, verbs.products(x, y))
 
 
-async def bit_product_of(ctx: Context, x: BShare, y: BShare) -> BShare:
-    return await verbs.reshare_bits(ctx, verbs.bit_products(x, y), shape=x.shape)
+def rotated(planes: Words) -> Words:
+    return np.roll(planes, 1, axis=0)
+
+
+def paired(planes: Words) -> Words:
+    """Each plane XOR the first one."""
+    return planes ^ planes[:1]
+
+
+def neighbours(planes: Words) -> Words:
+    """Each plane XOR the one before."""
+    return planes ^ rotated(planes)
+
+
+async def inner_product_of(ctx: Context, x: BShare, y: BShare) -> BShare:
+    form = verbs.BitForm(left=rotated, right=paired, summed=neighbours)
+    return await verbs.bilinear_bits(ctx, x, y, form=form, shape=x.shape)
 
 
 @case(verbs.share_from)
@@ -185,24 +200,94 @@ def _(s: Source) -> Call:
     return Call((x, y), {size.elements: x.size, size.ring_bits: ring.bits}, np.multiply(x, y))
 
 
-@case(verbs.reshare_bits, bit_product_of)
+@case(verbs.bilinear_bits, inner_product_of)
 def _(s: Source) -> Call:
-    x, y, sizes = _two_bit_arrays(s)
-    return Call((x, y), sizes, x.words & y.words)
+    x, y, _ = _two_bit_arrays(s)
+    bits = [np.stack([one.words >> np.uint64(i) & np.uint64(1) for i in range(one.width)]) for one in (x, y)]
+    sizes = {
+        size.elements: x.words.size,
+        size.width: x.width,
+        size.and_planes: x.width,
+        size.and_elements: x.words.size,
+    }
+    found = neighbours(rotated(bits[0]) & paired(bits[1]))
+    weights = np.left_shift(1, np.arange(x.width, dtype=np.uint64), dtype=np.uint64)
+    return Call((x, y), sizes, np.tensordot(weights, found, 1))
+
+
+@case(verbs.gram_cells)
+def _(s: Source) -> Call:
+    ring, rows, widths = s.ring(), s.count(1, 40), [s.count(1, 5) for _ in range(s.count(1, 3))]
+    parts = [s.words(ring, (rows, width)) for width in widths]
+    columns = sum(widths)
+    upper = np.triu_indices(columns)
+    chosen = np.flatnonzero(np.arange(len(upper[0])) % 3 != 1)
+    cells = (upper[0][chosen], upper[1][chosen])
+    whole = np.concatenate(parts, axis=1)
+    sizes = {size.elements: len(chosen), size.columns: columns, size.ring_bits: ring.bits}
+    return Call(tuple(parts), sizes, (whole.T @ whole)[cells], {"cells": cells, "modulo": ring})
+
+
+@case(verbs.cross_cells)
+def _(s: Source) -> Call:
+    ring, rows, left, right = s.ring(), s.count(1, 40), s.count(1, 5), s.count(1, 5)
+    x, y = s.words(ring, (rows, left)), s.words(ring, (rows, right))
+    cells = tuple(index[: left * right - left * right // 3] for index in np.indices((left, right)).reshape(2, -1))
+    sizes = {size.elements: len(cells[0]), size.rows: left, size.columns: right, size.ring_bits: ring.bits}
+    return Call((x, y), sizes, (x.T @ y)[cells], {"cells": cells, "modulo": ring})
+
+
+@case(verbs.bit_deviations)
+def _(s: Source) -> Call:
+    ring, rows, columns, coins = (Z16, Z32)[s.count(0, 1)], s.count(1, 40), s.count(1, 5), 8 * s.count(1, 6)
+    shared = {Z16: Z16, Z32: Z24}[ring]
+    x = s.words(ring, (rows, columns))
+    of_rows = s.words(Z8, (rows, coins)) & 1
+    of_columns = s.words(Z8, (columns + 1, coins)) & 1
+
+    def with_total(part: Words, buffer: Words) -> Words:
+        filled = buffer[:, : len(part)]
+        filled[:-1] = part.T
+        np.add.reduce(filled[:-1], axis=0, dtype=part.dtype, out=filled[-1])
+        return filled
+
+    spread = np.concatenate([x, x.sum(axis=1, dtype=x.dtype, keepdims=True)], axis=1)
+    expect = (of_rows.T.astype(x.dtype) @ (spread * spread - spread)) @ of_columns.astype(x.dtype)
+    kwargs = {
+        "spread": with_total,
+        "columns": columns + 1,
+        "row_coins": lambda start, count: of_rows[start : start + count],
+        "column_coins": of_columns,
+        "modulo": shared,
+    }
+    return Call(
+        (x,), {size.elements: coins**2, size.ring_bits: ring.bits}, expect << x.dtype.type(shared.spare), kwargs
+    )
+
+
+@case(verbs.alike)
+def _(s: Source) -> Call:
+    ring, shape = s.ring(), s.shape()
+    x = s.words(ring, shape) * (s.words(ring, shape) & 1)
+
+    def check(value: tuple[Words, Words]) -> None:
+        assert np.array_equal(value[0] == value[1], x == 0)
+
+    return Call((x,), {size.elements: x.size, size.ring_bits: ring.bits}, None, check=check)
 
 
 @case(verbs.addends)
 def _(s: Source) -> Call:
-    ring, opposite = s.ring(), s.count(0, 1) == 1
+    ring = s.ring()
     width = s.count(1, ring.bits)
     x = s.words(ring, s.shape())
 
     def check(value: tuple[Words, Words]) -> None:
         a, b = value
-        total = a - b if opposite else a + b
+        total = a + b
         assert np.array_equal((total ^ x.astype(np.uint64)) & np.uint64((1 << width) - 1), np.zeros_like(total))
 
-    return Call((x,), {size.elements: x.size, size.width: width}, None, {"width": width, "opposite": opposite}, check)
+    return Call((x,), {size.elements: x.size, size.width: width}, None, {"width": width}, check)
 
 
 @case(boolean.all_of)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from caps.basics.schemes import REP3
 from caps.dp.noise import clear
 from caps.dp.noise.plans import (
     GeometricPlan,
@@ -22,9 +21,8 @@ from caps.dp.noise.plans import (
 from caps.shares.prss import expand
 from caps.shares.ring import Z32, Z64, Words, plane_words
 from services.mpc_server.engine import boolean, sampling, size
-from services.mpc_server.engine.context import Runtime
 from services.mpc_server.engine.cost import Size
-from services.mpc_server.testing.world import STUDY, World
+from services.mpc_server.testing.world import World
 from tests.kit.cases.base import Call, Source, case
 
 LABEL = b"/test"
@@ -36,18 +34,17 @@ SELECTIONS = [(Fraction(448), Fraction(1, 2)), (Fraction(2000), Fraction(1, 10))
 
 
 class WorldBits:
-    """The bits that a world's three servers draw under a label, put together: what no one of them knows."""
+    """The bits that a world's servers draw under a label, put together: what no one of them knows."""
 
     def __init__(self, world: World) -> None:
-        self._keys = [
-            Runtime(channel, study=STUDY, scheme=REP3, scope=b"world").context.prss.keys[component]
-            for component, channel in enumerate(world.channels())
-        ]
+        keys = {}
+        for channel in world.channels():
+            keys |= world.runtime(channel).context.prss.keys
+        self._keys = list(keys.values())
 
     def bits(self, label: bytes, width: int, shape: tuple[int, ...]) -> Words:
         extents = (width, plane_words(prod(shape)))
-        first, second, third = (expand(key, label + b"#random", extents, Z64) for key in self._keys)
-        return first ^ second ^ third
+        return np.bitwise_xor.reduce([expand(key, label + b"#random", extents, Z64) for key in self._keys])
 
 
 @case(boolean.prefix_and)

@@ -37,7 +37,7 @@ from services.mpc_server.engine.paper.comparison import argmax
 from services.mpc_server.engine.paper.fixed import FRAC, encode_fixed
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare, Indices, concatenate, stack_planes
-from services.mpc_server.engine.verbs import bit_products, conjunction, dot, from_bits, multiply, reshare_bits, truncate
+from services.mpc_server.engine.verbs import BitForm, bilinear_bits, conjunction, dot, from_bits, multiply, truncate
 
 FRAC_RANGE = range(8, 25)
 """Fractional bits for which the errors below are proved and tested."""
@@ -278,13 +278,16 @@ async def window(ctx: Context, flags: BShare, bits: BShare, *, offsets: range) -
     before, after = max(0, -offsets.start), max(0, offsets.stop - 1 + flags.width - bits.width)
     padded = bits.map(lambda planes: np.pad(planes, ((before, after), (0, 0))))
 
-    def moved(flag_planes: Words, planes: Words) -> Words:
-        out = np.zeros((len(offsets), planes.shape[1]), planes.dtype)
-        for e in range(flags.width):
-            out ^= flag_planes[e] & planes[e + offsets.start + before : e + offsets.stop + before]
-        return out
-
-    return await reshare_bits(ctx, bit_products(flags, padded, times=moved), shape=bits.shape)
+    # Plane (e, o) of the products is flag e AND bit e + offset o.
+    width = len(offsets)
+    flag_of, bit_of = np.indices((flags.width, width)).reshape(2, -1)
+    bit_of += flag_of + offsets.start + before
+    form = BitForm(
+        left=lambda planes: planes[flag_of],
+        right=lambda planes: planes[bit_of],
+        summed=lambda planes: np.bitwise_xor.reduce(planes.reshape(-1, width, planes.shape[1]), axis=0),
+    )
+    return await bilinear_bits(ctx, flags, padded, form=form, shape=bits.shape)
 
 
 async def _one_hot(ctx: Context, groups: list[BShare]) -> BShare:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,9 +12,18 @@ from caps.shares.ring import Ring, Words, ring_of
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost, plane
-from services.mpc_server.engine.kernels import gram_mod, matmul_mod
-from services.mpc_server.engine.rep3.local import NAME, following, previous, products, zeros
-from services.mpc_server.engine.shares import AShare, BShare, Shape, Summands, bits_of
+from services.mpc_server.engine.kernels import matmul_mod
+from services.mpc_server.engine.rep3.local import (
+    NAME,
+    deviations,
+    following,
+    gram_products,
+    previous,
+    products,
+    zeros,
+)
+from services.mpc_server.engine.shares import AShare, BShare, Indices, Shape, Summands, bits_of
+from services.mpc_server.engine.verbs import Coins
 
 DIGEST_BYTES = 16
 _OF_ELEMENTS = Cost(rounds=1, sent=size.elements * size.ring_bits // 8)
@@ -30,7 +40,51 @@ async def send_back(ctx: Context, summand: Words) -> AShare:
 async def reshare(ctx: Context, summands: Summands) -> AShare:
     """Each party's summand, masked with its part of zero, is its new component; the previous party receives it too."""
     (local,) = summands.parts
+    return await masked(ctx, local)
+
+
+async def masked(ctx: Context, local: Words) -> AShare:
+    """The same for this party's summand as words."""
     return await send_back(ctx, np.asarray(local + zeros(ctx, local.shape, ring_of(local))))
+
+
+@verbs.gram_cells.of(NAME, "CaPS Protocol 2, as a product of one-hot columns (docs/adr/0003)", _OF_ELEMENTS)
+async def gram_cells(
+    ctx: Context, first: AShare, *others: AShare, cells: tuple[Indices, Indices], modulo: Ring
+) -> AShare:
+    """Each party's summand is Gram(x_i + x_{i+1}) - Gram(x_{i+1}); only the entries that are wanted are sent."""
+    ctx.own(first, *others)
+    return await masked(ctx, gram_products((first, *others), modulo)[cells])
+
+
+@verbs.cross_cells.of(NAME, "CaPS Protocol 11, as a product of columns (docs/adr/0003)", _OF_ELEMENTS)
+async def cross_cells(ctx: Context, x: AShare, y: AShare, *, cells: tuple[Indices, Indices], modulo: Ring) -> AShare:
+    """Like `multiply`, with products of matrices; only the entries that are wanted are sent."""
+    ctx.own(x, y)
+
+    def times(left: Words, right: Words) -> Words:
+        return matmul_mod(left.T, right, modulo=modulo)
+
+    return await reshare(ctx, products(x, y, times=times).map(lambda product: product[cells]))
+
+
+@verbs.bit_deviations.of(NAME, "squares as in Prio (2017), combined as by Freivalds 1977", _OF_ELEMENTS)
+async def bit_deviations(
+    ctx: Context,
+    x: AShare,
+    *,
+    spread: Callable[[Words, Words], Words],
+    columns: int,
+    row_coins: Callable[[int, int], Coins],
+    column_coins: Coins,
+    modulo: Ring,
+) -> AShare:
+    """Squares are sums of products, so the combinations alone are reshared."""
+    ctx.own(x)
+    return await masked(
+        ctx,
+        deviations(x, spread=spread, columns=columns, row_coins=row_coins, column_coins=column_coins, modulo=modulo),
+    )
 
 
 @verbs.share_from.of(
@@ -98,10 +152,9 @@ async def gram(ctx: Context, x: AShare) -> AShare:
     if len(x.shape) != 2:
         raise ShareError(f"gram needs a matrix, not {x!r}")
     width = x.shape[1]
-    mine, next_ = x.components
-    local = gram_mod(mine, next_) - gram_mod(next_)
+    local = gram_products([x], x.ring)
     upper = np.triu_indices(width)
-    triangle = await reshare(ctx, Summands(x.owner, (local[upper],)))
+    triangle = await masked(ctx, local[upper])
     both = np.empty((width, width), np.intp)
     both[upper] = both.T[upper] = np.arange(len(upper[0]))
     return triangle[both]

@@ -12,15 +12,18 @@ from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost, plane
 from services.mpc_server.engine.rep3.local import NAME, bit_products, following, previous, zero_planes
-from services.mpc_server.engine.shares import BShare, Shape, Summands
+from services.mpc_server.engine.shares import BShare, Shape
+from services.mpc_server.engine.verbs import BitForm
 
+_AND = BitForm(left=lambda planes: planes, right=lambda planes: planes, summed=lambda planes: planes)
 _OF_PLANES = Cost(rounds=1, sent=size.width * plane(size.elements))
 
 
-@verbs.reshare_bits.of(NAME, "Araki et al. 2016, section 3.3, over Z_2", _OF_PLANES)
-async def reshare_bits(ctx: Context, summands: Summands, *, shape: Shape) -> BShare:
+@verbs.bilinear_bits.of(NAME, "Araki et al. 2016, section 3.3, over Z_2: a sum of products costs one", _OF_PLANES)
+async def bilinear_bits(ctx: Context, x: BShare, y: BShare, *, form: BitForm, shape: Shape) -> BShare:
     """As reshare."""
-    (local,) = summands.parts
+    ctx.own(x, y)
+    local = bit_products(x, y, form)
     summand = local ^ zero_planes(ctx, len(local), prod(shape))
     before, after = previous(ctx.party), following(ctx.party)
     (theirs,) = await ctx.exchange([(before, summand)], [(after, summand.nbytes)])
@@ -61,4 +64,4 @@ async def conjunction(ctx: Context, x: BShare, y: BShare) -> BShare:
     ctx.own(x, y)
     if x.shape != y.shape or x.width != y.width:
         raise ShareError(f"{x!r} and {y!r} differ in shape or width")
-    return await reshare_bits(ctx, bit_products(x, y), shape=x.shape)
+    return await bilinear_bits(ctx, x, y, form=_AND, shape=x.shape)

@@ -39,9 +39,24 @@ def _second_half(ctx: Context, b: Words) -> AShare:
     "Mohassel and Rindal 2018, with one input fewer",
     Cost(rounds=1, sent=FIRST * size.width * plane(size.elements)),
 )
-async def addends(ctx: Context, x: AShare, *, width: int, opposite: bool = False) -> tuple[BShare, BShare]:
-    """S1 sends the bits of a; those of b, or -b, are known to the two that hold it."""
+async def addends(ctx: Context, x: AShare, *, width: int) -> tuple[BShare, BShare]:
+    """S1 sends the bits of a; those of b are known to the two that hold it."""
     ctx.own(x)
+    return await _bits_of_halves(ctx, x, width, opposite=False)
+
+
+@verbs.alike.of(
+    NAME,
+    "x = a + b is zero where a and -b have the same bits",
+    Cost(rounds=1, sent=FIRST * size.ring_bits * plane(size.elements)),
+)
+async def alike(ctx: Context, x: AShare) -> tuple[BShare, BShare]:
+    """As addends, with the bits of -b."""
+    ctx.own(x)
+    return await _bits_of_halves(ctx, x, x.ring.bits, opposite=True)
+
+
+async def _bits_of_halves(ctx: Context, x: AShare, width: int, *, opposite: bool) -> tuple[BShare, BShare]:
     a, b = _halves(ctx, x)
     if b is not None and opposite:
         b = np.negative(b)

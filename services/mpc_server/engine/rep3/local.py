@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from caps.basics.schemes import REP3
-from caps.shares.prss import Prss, component_key
 from caps.shares.ring import Z64, Ring, Words, plane_words
 from services.mpc_server.engine import keys, verbs
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_of_parts
-from services.mpc_server.engine.shares import AShare, BShare, Owner, Summands
-from services.mpc_server.engine.verbs import Bilinear
+from services.mpc_server.engine.guard import Guard, Unguarded
+from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_of_parts, matmul_mod, subset_sums
+from services.mpc_server.engine.shares import AShare, BShare, Summands
+from services.mpc_server.engine.verbs import Bilinear, BitForm, Coins
 
 NAME = REP3.name
 PARTIES = REP3.parties
@@ -29,13 +29,10 @@ def previous(party: int) -> int:
     return (party - 1) % PARTIES
 
 
-@keys.randomness.of(NAME)
-def randomness(owner: Owner, secrets: Mapping[int, bytes], scope: bytes) -> Prss:
-    """The key of a component follows from the secret of its two holders."""
-    party = owner.party
-    peers = (previous(party), following(party))
-    held = (party, following(party))
-    return Prss({one: component_key(secrets[peer], one, scope) for one, peer in zip(held, peers, strict=True)})
+@keys.guard.of(NAME)
+def guard(ctx: Context) -> Guard:
+    """Nothing is checked: servers are trusted to follow the protocol."""
+    return Unguarded(ctx)
 
 
 def zeros(ctx: Context, shape: tuple[int, ...], ring: Ring) -> Words:
@@ -59,29 +56,35 @@ def products(x: AShare, y: AShare, *, times: Bilinear = np.multiply) -> Summands
     return Summands(x.owner, (local,))
 
 
-@verbs.bit_products.of(NAME)
-def bit_products(x: BShare, y: BShare, *, times: Bilinear = np.bitwise_and) -> Summands:
+def bit_products(x: BShare, y: BShare, form: BitForm) -> Words:
     """Like `products`, with XOR in place of +."""
     (x_mine, x_next), (y_mine, y_next) = x.components, y.components
-    local = times(x_mine, y_mine ^ y_next)
-    local ^= times(x_next, y_mine)
-    return Summands(x.owner, (local,))
+    local = form.left(x_mine) & form.right(y_mine ^ y_next)
+    local ^= form.left(x_next) & form.right(y_mine)
+    return form.summed(local)
 
 
-@verbs.gram_products.of(NAME)
-def gram_products(first: AShare, *others: AShare, modulo: Ring) -> Summands:
+def gram_products(parts: Sequence[AShare], modulo: Ring) -> Words:
     """Gram(x_i + x_{i+1}) - Gram(x_{i+1})."""
-    parts = [share.components for share in (first, *others)]
-    local = gram_of_parts(parts, modulo=modulo)
-    local -= gram_of_parts([(next_,) for _, next_ in parts], modulo=modulo)
-    return Summands(first.owner, (local,))
+    components = [share.components for share in parts]
+    local = gram_of_parts(components, modulo=modulo)
+    local -= gram_of_parts([(next_,) for _, next_ in components], modulo=modulo)
+    return local
 
 
-@verbs.bit_deviations.of(NAME)
-def bit_deviations(
-    x: AShare, *, spread: Callable[[Words, Words], Words], columns: int, combined: Callable[[int, Words], Words]
-) -> Summands:
-    """x_i (x_i + 2 x_{i+1} - 1) is a summand of x^2 - x."""
+def deviations(
+    x: AShare,
+    *,
+    spread: Callable[[Words, Words], Words],
+    columns: int,
+    row_coins: Callable[[int, int], Coins],
+    column_coins: Coins,
+    modulo: Ring,
+) -> Words:
+    """R (x_i (x_i + 2 x_{i+1} - 1)) C: a summand of R (x^2 - x) C.
+
+    Rows are combined first, in blocks: their number is what costs time.
+    """
     x_mine, x_next = x.components
     buffers = np.empty((2, columns, min(len(x), BLOCK_ROWS)), x.ring.dtype)
     total: Words | None = None
@@ -92,7 +95,9 @@ def bit_deviations(
         excess += mine
         excess -= 1
         excess *= mine
-        part = combined(start, excess)
+        part = subset_sums(excess, row_coins(start, excess.shape[1]))
         total = part if total is None else total + part
     assert total is not None
-    return Summands(x.owner, (total,))
+    product = matmul_mod(total.T, column_coins.astype(x.ring.dtype))
+    product <<= modulo.spare
+    return product

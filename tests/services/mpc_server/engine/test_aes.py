@@ -11,6 +11,7 @@ from caps.errors import ShareError
 from caps.shares.ring import PLANE
 from services.mpc_server.engine import aes
 from services.mpc_server.engine.shares import stack_planes
+from services.mpc_server.engine.verbs import BitForm
 from services.mpc_server.testing.world import Bits, Failed, World
 from tests.kit.cases.join import S_BOX, _gf_times, encrypted, halves, octets, round_keys
 
@@ -76,13 +77,17 @@ def bits_of(values: np.ndarray, width: int) -> np.ndarray:
     return (values.astype(PLANE)[None] >> np.arange(width, dtype=PLANE)[:, None]) & np.uint64(1)
 
 
+def _times(form: BitForm, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return form.summed(form.left(x) & form.right(y))
+
+
 def tower_times(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Products in the tower, from its definition: y^2 = y + wz over GF(2^4)."""
-    high, low = aes._times16(x[4:], y[4:]), aes._times16(x[:4], y[:4])
-    cross = aes._times16(x[:4] ^ x[4:], y[:4] ^ y[4:])
+    high, low = _times(aes._TIMES16, x[4:], y[4:]), _times(aes._TIMES16, x[:4], y[:4])
+    cross = _times(aes._TIMES16, x[:4] ^ x[4:], y[:4] ^ y[4:])
     top = np.zeros_like(high)
     top[3] = 1
-    return np.concatenate([low ^ aes._times16(high, top), cross ^ low])
+    return np.concatenate([low ^ _times(aes._TIMES16, high, top), cross ^ low])
 
 
 def test_the_tower_is_the_field_of_the_standard() -> None:

@@ -20,10 +20,12 @@ from scipy import stats
 from caps.basics.schemes import REP3
 from caps.data.domain import MISSING, Attribute, Domain, Layout
 from caps.errors import DomainError, ShareError
+from caps.shares.prss import Prss
 from caps.shares.ring import Z16, Z22, Z24, Z32, Z64, Ring
 from caps.shares.sharing import deal, reconstruct
 from services.mpc_server.engine import counting, size, validity
 from services.mpc_server.engine.compute import add_marginals, compute_answers
+from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Size
 from services.mpc_server.engine.counting import GROUP_ROWS, count, count_sizes
 from services.mpc_server.engine.kernels import gram_of_parts
@@ -438,12 +440,11 @@ def test_a_contribution_that_is_wrong_in_a_matching_way_is_found() -> None:
 
 def one_combination_finds(columns_: np.ndarray, sizes: tuple[int, ...], seeds: int) -> float:
     """How often one random combination is not zero, over all combinations of rows and columns for each seed."""
-    shares = [AShare(Owner(party, STUDY, REP3), *parts) for party, parts in enumerate(dealt(columns_))]
     found = 0
     for seed in range(seeds):
         coins = uniform_words(seed, (4,), Z64).tobytes()
-        summands = [validity._deviations(share, sizes, coins, b"/0").parts[0] for share in shares]
-        found += int(np.count_nonzero(sum(summands[1:], start=summands[0])))
+        outcome = World(1).run(validity._deviations, columns_, sizes=sizes, seed=coins, label=b"/0")
+        found += int(np.count_nonzero(outcome.value))
     return found / (seeds * COMBINATIONS**2)
 
 
@@ -478,13 +479,15 @@ def test_one_coin_of_a_row_or_column_is_as_good_as_another() -> None:
 
 
 def test_coins_are_not_known_before_they_are_tossed() -> None:
-    """They change with the keys of any two parties, so none of the three can foresee them."""
+    """They change with the key of any component, and no party holds all."""
     tossed = {World(1, keys=keys).run(validity.toss).value.tobytes() for keys in range(5)}
     assert len(tossed) == 5
-    secrets = World(1).pair_secrets()
-    for pair in secrets:
+    for component in range(REP3.components):
         world = World(1)
-        world.pair_secrets = lambda pair=pair: secrets | {pair: bytes(32)}  # type: ignore[method-assign]
+        usual = world.secrets
+        world.secrets = lambda party, component=component, usual=usual: {  # type: ignore[method-assign]
+            one: bytes(32) if one == component else secret for one, secret in usual(party).items()
+        }
         tossed.add(world.run(validity.toss).value.tobytes())
     assert len(tossed) == 8
 
@@ -516,9 +519,9 @@ def test_columns_are_combined_with_the_coins_tossed(monkeypatch: pytest.MonkeyPa
     used = []
     summand = validity._deviations
 
-    def watched(x: AShare, sizes: Any, seed: bytes, label: bytes) -> Any:
+    def watched(ctx: Any, x: AShare, sizes: Any, seed: bytes, label: bytes) -> Any:
         used.append((seed, label))
-        return summand(x, sizes, seed, label)
+        return summand(ctx, x, sizes, seed, label)
 
     monkeypatch.setattr(validity, "_deviations", watched)
     seed = fixed_toss(monkeypatch)
@@ -562,11 +565,15 @@ def test_products_of_columns_work_in_blocks_of_bounded_memory(monkeypatch: pytes
 
 def test_the_check_works_in_blocks_of_bounded_memory() -> None:
     rows, width = 20_000, 100
-    share = AShare(Owner(0, STUDY, REP3), uniform_words(1, (rows, width), Z16), uniform_words(2, (rows, width), Z16))
+    owner = Owner(0, STUDY, REP3)
+    share = AShare(owner, uniform_words(1, (rows, width), Z16), uniform_words(2, (rows, width), Z16))
+    keys = {component: bytes([component]) * 32 for component in REP3.held[0]}
+    protocol = validity._deviations(Context(owner, Prss(keys)), share, (10,) * 10, bytes(32), b"/0")
     tracemalloc.start()
-    validity._deviations(share, (10,) * 10, bytes(32), b"/0")
+    protocol.send(None)  # up to its message: all of its local work
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
+    protocol.close()
     assert peak < rows * width * 2 * 2
 
 
@@ -589,14 +596,14 @@ def test_columns_of_several_holders_are_never_copied_whole(monkeypatch: pytest.M
     marginals, accepted = World(1).run(answers, *arguments, inputs=inputs, layout=layout).value
     assert accepted.all()
     assert np.array_equal(marginals, layout.marginals(codes))
-    assert {rows for axis, rows in joined if axis == 1} == {4}  # the counts of four groups
+    assert not [rows for axis, rows in joined if axis == 1]
     joined.clear()
     monkeypatch.setattr(counting, "BLOCK_ROWS", 200)
     monkeypatch.setattr(counting, "BLOCK_WORDS", 1)
     layout = Layout(domain, (*layout.cliques, ("a0", "a3", "a5")))
     marginals, _ = World(1).run(answers, *arguments, inputs=inputs, layout=layout).value
     assert np.array_equal(marginals, layout.marginals(codes))
-    assert {rows for axis, rows in joined if axis == 1} == {200, 100, 4}
+    assert {rows for axis, rows in joined if axis == 1} == {200, 100}
 
 
 def test_a_refused_contribution_of_columns_counts_as_missing_and_the_others_survive() -> None:

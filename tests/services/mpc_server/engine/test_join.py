@@ -289,18 +289,17 @@ def test_opened_tags_are_uniform_bytes_and_padding_is_not_opened(monkeypatch: py
 
 
 class OneSecretVaried(World):
-    """Worlds in which one pair's secret is another each time, and what the third party knows stays."""
+    """Worlds in which the secrets of components that a party lacks are others each time, and those it holds stay."""
 
     def __init__(self, party: int, number: int) -> None:
         super().__init__(5)
-        self._others = tuple(other for other in range(3) if other != party)
-        self._number = number
+        self._known = super().secrets(party)
+        self._other = World(5, keys=10_000 + number)
 
-    def pair_secrets(self) -> dict[tuple[int, int], bytes]:
-        secrets = super().pair_secrets()
-        assert self._others in secrets
-        secrets[self._others] = World(5, keys=10_000 + self._number).pair_secrets()[self._others]  # type: ignore[index]
-        return secrets  # type: ignore[return-value]
+    def secrets(self, party: int) -> dict[int, bytes]:
+        return self._other.secrets(party) | {
+            component: secret for component, secret in self._known.items() if component in self.scheme.held[party]
+        }
 
 
 @pytest.mark.parametrize("party", [0, 1, 2])

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caps.basics.schemes import REP3
 from caps.errors import ShareError
 from caps.shares.ring import RINGS, Z16, Z22, Z24, Z32, Z64, Ring
-from services.mpc_server.engine.context import Runtime
 from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_mod, gram_of_parts, matmul_mod, subset_sums
 from services.mpc_server.engine.verbs import gram
-from services.mpc_server.testing.world import STUDY, World, uniform_words
+from services.mpc_server.testing.world import World, uniform_words
 
 pytestmark = pytest.mark.property
 
@@ -125,7 +123,7 @@ def test_counting_needs_at_most_half_the_memory_of_the_shares_on_top_of_them() -
 
     async def measure() -> tuple[int, int]:
         world = World(1)
-        parties = [Runtime(channel, study=STUDY, scheme=REP3, scope=b"world") for channel in world.channels()]
+        parties = [world.runtime(channel) for channel in world.channels()]
         shares = world.share([party.context for party in parties], one_hot)
         # One party's pass, up to its message: all of its local work.
         protocol = gram(parties[0].context.step("gram"), shares[0])

@@ -1,7 +1,7 @@
 """A party with keys of its own: a step that is run again repeats its transcript to the byte."""
 
 import asyncio
-from itertools import combinations
+from secrets import token_bytes
 
 import numpy as np
 import pytest
@@ -15,12 +15,9 @@ from services.mpc_server.engine.verbs import multiply
 from services.mpc_server.testing.world import STUDY, World
 from services.mpc_server.transport.memory import memory_channels
 
-KEYS = {pair: bytes([sum(pair)]) * 32 for pair in combinations(range(3), 2)}
+KEYS = {component: bytes([component + 1]) * 32 for component in range(REP3.components)}
+FRESH = {component: token_bytes(32) for component in range(REP3.components)}
 INPUT = np.arange(1, 41, dtype=Z64.dtype)
-
-
-def secrets_of(party, keys=KEYS):
-    return {peer: keys[min(party, peer), max(party, peer)] for peer in range(3) if peer != party}
 
 
 def session(scope, keys=KEYS):
@@ -40,7 +37,13 @@ def session(scope, keys=KEYS):
     async def main():
         channels = memory_channels(interceptor=record)
         parties = [
-            Runtime(channel, study=STUDY, scheme=REP3, scope=scope, secrets=keys and secrets_of(channel.party, keys))
+            Runtime(
+                channel,
+                study=STUDY,
+                scheme=REP3,
+                scope=scope,
+                secrets={component: keys[component] for component in REP3.held[channel.party]},
+            )
             for channel in channels
         ]
         shares = World(7).share([party.context for party in parties], INPUT)
@@ -54,7 +57,7 @@ def test_same_secrets_and_scope_repeat_the_transcript():
     assert session(b"run 1/step 3") == session(b"run 1/step 3")
 
 
-@pytest.mark.parametrize("other", [{"scope": b"run 1/step 4"}, {"scope": b"run 1/step 3", "keys": None}])
+@pytest.mark.parametrize("other", [{"scope": b"run 1/step 4"}, {"scope": b"run 1/step 3", "keys": FRESH}])
 def test_another_scope_or_fresh_secrets_change_every_masked_message(other):
     (first, outputs), (second, others) = session(b"run 1/step 3"), session(**other)
     assert [message[:4] for message in first] == [message[:4] for message in second]
@@ -71,8 +74,8 @@ def test_another_scope_or_fresh_secrets_change_every_masked_message(other):
 
 
 @pytest.mark.parametrize(
-    "secrets", [{}, {1: bytes(32)}, {0: bytes(32), 1: bytes(32), 2: bytes(32)}, {1: bytes(32), 2: bytes(31)}]
+    "secrets", [{}, {1: bytes(32)}, {0: bytes(32), 1: bytes(32), 2: bytes(32)}, {0: bytes(32), 1: bytes(31)}]
 )
-def test_secrets_must_be_those_with_both_peers(secrets):
+def test_secrets_must_be_those_of_the_components_held(secrets):
     with pytest.raises(DomainError):
         Runtime(memory_channels()[0], study=STUDY, scheme=REP3, scope=b"", secrets=secrets)

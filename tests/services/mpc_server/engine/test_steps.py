@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from fractions import Fraction
 from itertools import combinations
 
@@ -11,19 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caps.basics.schemes import REP3
 from caps.data.domain import Attribute, Domain, Layout
 from caps.dp.clear import ClearOracle
 from caps.dp.oracle import Measurement, Selection, rounded_estimate
 from caps.dp.privacy.filter import BudgetExceeded, Filter
 from caps.dp.privacy.mechanisms import Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.dp.privacy.neighbouring import Neighbouring, Relation
-from caps.errors import DomainError, LabelReused, ShareError
-from services.mpc_server.engine.context import Context, Runtime
-from services.mpc_server.engine.shares import AShare
+from caps.errors import DomainError, LabelReused
 from services.mpc_server.engine.steps import NoisePool, Steps, Wanted, draw_noise
-from services.mpc_server.engine.verbs import multiply
-from services.mpc_server.testing.world import STUDY, Failed, Recorder, World
+from services.mpc_server.testing.world import Failed, Recorder, World
 from tests.kit.cases.sampling import WorldBits
 
 pytestmark = pytest.mark.property
@@ -155,51 +150,6 @@ def test_noise_drawn_in_the_rounds_of_a_selection_is_the_same_and_takes_none_of_
         assert np.array_equal(one, other)
     drawing = World(6).run(lambda ctx: draw_noise(ctx, measure.plan(), 25))
     assert on_demand.rounds - ahead.rounds == drawing.rounds > 5
-
-
-def test_a_pool_fills_on_a_channel_of_its_own_while_the_party_works() -> None:
-    """The same keys on a second channel: noise is drawn in between the rounds of other work, and is the same noise."""
-    layout, codes = table(5, 200, [5] * 4)
-    counts = shared_counts(layout, codes)
-    measure = Measurement("measure", layout.cliques[-1], Gaussian(Fraction(73) ** 2))
-    wanted = [Wanted("measure", measure.plan(), 25)]
-    world = World(6)
-    working, filling = world.channels(), world.channels()
-
-    async def serve(p: int) -> tuple[np.ndarray, AShare, int]:
-        party = Runtime(working[p], study=STUDY, scheme=REP3, scope=b"world")
-        context = party.context.step("test")
-        share = shares[p]
-        steps = Steps(context.step("run"), layout, UNBOUNDED, share)
-
-        async def work(ctx: Context) -> AShare:
-            product = share
-            for i in range(50):
-                product = await multiply(ctx.step(i), product, share)
-            return product
-
-        product, _ = await asyncio.gather(
-            party.execute(work(context.step("work"))),
-            party.beside(filling[p]).execute(steps.pool.fill(steps.run, wanted)),
-        )
-        return await party.execute(steps.measure(measure)), product, party.channel.traffic.rounds
-
-    async def main():
-        return await asyncio.gather(*(serve(p) for p in range(3)))
-
-    contexts = [Runtime(c, study=STUDY, scheme=REP3, scope=b"world").context for c in world.channels()]
-    shares = world.share(contexts, counts)
-    results = asyncio.run(main())
-    on_demand = World(6).run(run_steps, counts, layout, [measure]).value[0]
-    assert all(np.array_equal(opened, on_demand) for opened, _, _ in results)
-    assert np.array_equal(world.open([product for _, product, _ in results]), counts**51)
-    assert {rounds for *_, rounds in results} == {50 + 1}
-
-
-def test_a_party_keeps_to_its_own_channels() -> None:
-    channels = World(1).channels()
-    with pytest.raises(ShareError, match="S2"):
-        Runtime(channels[0], study=STUDY, scheme=REP3, scope=b"").beside(channels[1])
 
 
 def test_noise_serves_once() -> None:
