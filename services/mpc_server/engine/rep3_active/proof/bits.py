@@ -15,6 +15,7 @@ import numpy as np
 
 from caps.shares.ring import Words
 from services.mpc_server.engine.rep3_active.proof.field import ONE, Scalar, geometric
+from services.mpc_server.engine.rep3_active.proof.filed import known
 from services.mpc_server.engine.rep3_active.proof.kernels import (
     Elements,
     fold_signs,
@@ -22,27 +23,18 @@ from services.mpc_server.engine.rep3_active.proof.kernels import (
     pair_counts,
     tables,
 )
-
-_BLOCKS = ((64, 8), (1 << 10, 16), (1 << 14, 32), (1 << 18, 64))
-"""Up to how many words of gates, how many blocks."""
-_MOST_BLOCKS = 128
-
-
-def blocks_of(words: int) -> int:
-    """The number of blocks that gates are cut into: more of them take longer to pair, and leave less to fold."""
-    return next((blocks for most, blocks in _BLOCKS if words <= most), _MOST_BLOCKS)
+from services.mpc_server.engine.rep3_active.proof.sizes import blocks_of
 
 
 def side(planes: Sequence[Sequence[Words | None]], words: int) -> Elements:
     """The three planes of one side of all claims, cut into blocks; what is not given is zero, as is the end."""
     blocks = blocks_of(words)
     out = np.zeros((3, blocks, -(-words // blocks)), np.uint64)
+    sizes = [known(one, None).size for one in planes[2]]
+    zeros = np.zeros(max(sizes), np.uint64)
     for flat, parts in zip(out.reshape(3, -1), planes, strict=True):
-        at = 0
-        for part, size in zip(parts, (one.size for one in planes[2] if one is not None), strict=True):
-            if part is not None:
-                flat[at : at + size] = part.reshape(-1)
-            at += size
+        filled = [zeros[:size] if part is None else part.reshape(-1) for part, size in zip(parts, sizes, strict=True)]
+        np.concatenate(filled, out=flat[:words])
     return out
 
 
@@ -63,12 +55,12 @@ def target(words: int) -> int:
 def fold_left(left: Elements, r: Scalar, q: int) -> Elements:
     """The sum of r^l times the signs of block l."""
     weights = geometric(ONE, r, left.shape[1], q)
-    return fold_signs(left, tables(weights, True, np.uint64(q)), np.uint64(q))
+    return fold_signs(left, tables(weights, True, q), q)
 
 
 def fold_right(right: Elements, r: Scalar, q: int) -> Elements:
     """The sum of r^(L-1-l) times the signs of block l, multiplied by H."""
     weights = np.ascontiguousarray(geometric(ONE, r, right.shape[1], q)[::-1])
-    out = fold_signs(right, tables(weights, True, np.uint64(q)), np.uint64(q))
-    hadamard(out, np.uint64(q))
+    out = fold_signs(right, tables(weights, True, q), q)
+    hadamard(out, q)
     return out

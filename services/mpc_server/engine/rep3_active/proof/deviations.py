@@ -9,56 +9,47 @@ consecutive rows before it is ever a vector of field elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from caps.shares.ring import Words
 from services.mpc_server.engine.kernels import BLOCK_ROWS
-from services.mpc_server.engine.rep3_active.proof.chains import LIMB, MOST, Equations, Integers, limbs_of, widths_of
+from services.mpc_server.engine.rep3_active.proof.chains import Integers, limbs_of
 from services.mpc_server.engine.rep3_active.proof.field import ONE, Scalar, geometric
-from services.mpc_server.engine.rep3_active.proof.kernels import Elements, fold_rows, gather, row_products, scale, tables
-from services.mpc_server.engine.rep3_active.proof.matrices import added_sum
-from services.mpc_server.engine.rep3_active.proof.source import COMBINATIONS, Coins, Source, Toss, Weights
+from services.mpc_server.engine.rep3_active.proof.filed import DeviationClaim
+from services.mpc_server.engine.rep3_active.proof.kernels import (
+    Elements,
+    fold_rows,
+    gather,
+    row_products,
+    scale,
+    tables,
+)
+from services.mpc_server.engine.rep3_active.proof.sizes import (
+    COMBINATIONS,
+    GROUP,
+    LIMB,
+    Equations,
+    limb_count,
+    stage_rows,
+)
+from services.mpc_server.engine.rep3_active.proof.source import Coins, Source, Toss, Weights, added_sum
 
-GROUP = 16
-"""Consecutive rows that are folded into one."""
 _KEPT = 1 << 26
 """Bytes up to which what a matrix is spread to is kept between the passes over it."""
 Limbs = npt.NDArray[np.int16]
 
 
-@dataclass(frozen=True, slots=True)
-class Deviations:
-    """One claim, as a party knows it. `rows` is the number of rows, `columns` that of what they are spread to."""
-
-    bits: int
-    rows: int
-    columns: int
-    left: Words | None
-    right: Words | None
-    spread: Callable[[Words, Words], Words]
-    row_coins: Callable[[int, int], Coins]
-    column_coins: Coins
-    e: Words | None
-    f: Words | None
-
-
 class DeviationSource(Source):
     """One claim. Rows come in stages, each of which is small enough for sums over the integers."""
 
-    def __init__(self, claim: Deviations) -> None:
-        self._claim = claim
-        self._limbs = -(-claim.bits // LIMB)
+    def __init__(self, claim: DeviationClaim, equations: Equations) -> None:
+        self.equations = equations
+        self._claim, self._limbs = claim, equations.limbs
         self._pairs = [(i, s - i) for s in range(self._limbs) for i in range(s + 1)]
-        self._stage_rows = stage_rows(claim.bits, claim.columns)
-        stages = -(-claim.rows // self._stage_rows)
-        rows = min(self._stage_rows, claim.rows)
-        most = most_of(rows, claim.columns, claim.bits)
-        self.equations = Equations(COMBINATIONS**2, claim.bits, most, stages, negative=True)
-        self.elements = -(-claim.rows // GROUP) * len(self._pairs) * claim.columns
+        self._stage_rows = stage_rows(claim.columns, claim.bits)
 
     def _added(self, matrix: Words) -> npt.NDArray[np.uint16]:
         return limbs_of(matrix, self._claim.bits)
@@ -115,7 +106,7 @@ class DeviationSource(Source):
 
     def _row_weights(self, toss: Toss, weights: Weights) -> Elements:
         """What rows count, the weight of their stage included; rows that fill up the last group count nothing."""
-        claim, q = self._claim, np.uint64(weights.q)
+        claim, q = self._claim, weights.q
         whole = -(-claim.rows // GROUP) * GROUP
         out = np.zeros((whole, 2), np.uint64)
         table = tables(weights.spaced(COMBINATIONS * self._limbs, COMBINATIONS), False, q)
@@ -130,7 +121,7 @@ class DeviationSource(Source):
 
     def _column_weights(self, weights: Weights) -> Elements:
         """What columns count, pair by pair of limbs, twice."""
-        q = np.uint64(weights.q)
+        q = weights.q
         table = tables(weights.spaced(self._limbs, COMBINATIONS), False, q)
         octets = np.packbits(self._claim.column_coins, axis=1, bitorder="little")
         of_columns = gather(np.ascontiguousarray(octets), table, q)
@@ -144,7 +135,8 @@ class DeviationSource(Source):
     def _virtual(self, block: Limbs, which: int) -> Limbs:
         """The limbs of one side as they are paired with those of the other."""
         if self._limbs == 1:
-            return block[0]
+            whole: Limbs = block[0]
+            return whole
         return np.concatenate([block[pair[which]] for pair in self._pairs])
 
     def left(self, toss: Toss, weights: Weights) -> tuple[list[Elements], Scalar]:
@@ -157,7 +149,7 @@ class DeviationSource(Source):
 
     def coefficients(self, toss: Toss, weights: Weights) -> Elements:
         """The coefficients of the product of what `fold_left` and `fold_right` return, as polynomials in r."""
-        q = np.uint64(weights.q)
+        q = weights.q
         rows, columns = self._row_weights(toss, weights), self._column_weights(weights)
         out = np.zeros((2 * GROUP - 1, 2), np.uint64)
         blocks = zip(self._blocks(toss, "left"), self._blocks(toss, "right"), strict=True)
@@ -168,7 +160,7 @@ class DeviationSource(Source):
 
     def fold_left(self, toss: Toss, weights: Weights, r: Scalar) -> Elements:
         """The sum over the rows l of each group of r^l times the weighted words."""
-        q = np.uint64(weights.q)
+        q = weights.q
         rows = self._row_weights(toss, weights)
         for l, power in enumerate(geometric(ONE, r, GROUP, weights.q)):
             part = np.ascontiguousarray(rows[l::GROUP])
@@ -189,27 +181,15 @@ class DeviationSource(Source):
         for number, block in enumerate(self._blocks(toss, side)):
             data = self._virtual(block, which)
             part = rows[number * BLOCK_ROWS :][: data.shape[1]]
-            fold_rows(data, part, columns, GROUP, np.uint64(q), out, at)
+            fold_rows(data, part, columns, GROUP, q, out, at)
             at += data.shape[0] * (data.shape[1] // GROUP)
         return out
-
-
-def stage_rows(bits: int, columns: int) -> int:
-    """Rows whose sums are small enough, in whole blocks."""
-    one = max(most_of(BLOCK_ROWS, columns, bits))
-    return BLOCK_ROWS * max(1, (MOST - (1 << 40)) // one)
-
-
-def most_of(rows: int, columns: int, bits: int) -> tuple[int, ...]:
-    """The largest integers of each limb's equations, in absolute value; limbs are centred."""
-    entries = rows * columns * 2 << 2 * (LIMB - 1)
-    return tuple((s + 1) * entries + (2 << width) for s, width in enumerate(widths_of(bits)))
 
 
 def _centred(words: Words, bits: int) -> Limbs:
     """The centred limbs of words that are spread to columns and rows: limb, column, row; whole groups of rows."""
     columns, rows = words.shape
-    limbs = -(-bits // LIMB)
+    limbs = limb_count(bits)
     out = np.zeros((limbs, columns, -(-rows // GROUP) * GROUP), np.int16)
     spare = 8 * words.itemsize - bits
     rest = (words << words.dtype.type(spare)).view(f"i{words.itemsize}") >> spare

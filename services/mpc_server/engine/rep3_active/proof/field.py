@@ -12,11 +12,10 @@ import numpy.typing as npt
 from caps.shares.prss import expand
 from caps.shares.ring import Z8, Z64
 from services.mpc_server.engine.rep3_active.proof.kernels import Elements, powers
+from services.mpc_server.engine.rep3_active.proof.sizes import DIGEST_BYTES
 
 Q = (1 << 61) - 1
 """The prime of the field. Functions take another one as a parameter, so that tests can see how a small one fails."""
-ELEMENT_BYTES = 16
-DIGEST_BYTES = 16
 _CHAIN, _DIGEST = b"caps/v1/chain", b"caps/v1/digest"
 _SPARE = np.uint64(3)
 
@@ -66,13 +65,15 @@ def negative(x: Scalar, q: int) -> Scalar:
 
 def geometric(first: Scalar, ratio: Scalar, count: int, q: int) -> Elements:
     """first, first * ratio, first * ratio^2, ..."""
-    return powers(first.words(), ratio.words(), count, np.uint64(q))
+    return powers(first.words(), ratio.words(), count, q)
 
 
-def embedded(values: npt.NDArray[np.unsignedinteger]) -> Elements:  # type: ignore[type-arg]
-    """Numbers below q as elements."""
+def embedded(values: npt.NDArray[np.uint16], q: int) -> Elements:
+    """Limbs as elements."""
     out = np.zeros((values.size, 2), np.uint64)
     out[:, 0] = values.reshape(-1)
+    if q < 1 << 16:
+        out %= np.uint64(q)
     return out
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
@@ -44,10 +44,8 @@ def _compiled(signature: str) -> Callable[[F], F]:
     return decorate
 
 
-@intrinsic
-def _wide(_typing: Any, x: Any, y: Any) -> Any:
-    """The two words, high and low, of a product of words."""
-    signature = types.UniTuple(types.uint64, 2)(types.uint64, types.uint64)
+def _emit_wide(_typing: Any, x: Any, y: Any) -> Any:
+    signature = types.UniTuple(types.uint64, 2)(types.uint64, types.uint64)  # type: ignore[no-untyped-call]
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         word, double = ir.IntType(64), ir.IntType(128)
@@ -58,14 +56,17 @@ def _wide(_typing: Any, x: Any, y: Any) -> Any:
     return signature, generate
 
 
-@intrinsic
-def _ones(_typing: Any, x: Any) -> Any:
-    """The number of ones of a word."""
-
+def _emit_ones(_typing: Any, x: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.ctpop(args[0])
 
     return types.uint64(types.uint64), generate
+
+
+_wide: Any = intrinsic(_emit_wide)
+"""The two words, high and low, of a product of words."""
+_ones: Any = intrinsic(_emit_ones)
+"""The number of ones of a word."""
 
 
 @numba.njit(inline="always")
@@ -323,7 +324,7 @@ def limb_rights(
     lefts: int,
     q: int,
 ) -> Elements:
-    """What limb i of a left factor is multiplied by: weight * sum over j of places[i + j] right_j; part by part of i."""
+    """What limb i of left factors is multiplied by: weight * sum over j of places[i + j] right_j; i by i."""
     count, limbs = right.shape[0], len(places)
     out = np.empty((lefts * count, 2), np.uint64)
     for t in range(count):
@@ -345,11 +346,8 @@ def joined(parts: npt.NDArray[np.float64], q: int) -> Elements:
     for i in range(len(parts)):
         for part in range(2):
             high, low = _wide(np.uint64(parts[i, 2 * part + 1]), _ONE << _HALF)
-            less = np.uint64(parts[i, 2 * part])
-            low += less
-            if low < less:
-                high += _ONE
-            out[i, part] = _mod(high, low, q)
+            total_low = low + np.uint64(parts[i, 2 * part])
+            out[i, part] = _mod(high + np.uint64(total_low < low), total_low, q)
     return out
 
 
@@ -398,7 +396,7 @@ def total(x: Elements, q: int) -> Elements:
 def fold_rows(
     data: npt.NDArray[np.int16], weights: Elements, columns: Elements, blocks: int, q: int, out: Elements, at: int
 ) -> None:
-    """For each column of `data` (transposed) and each `blocks` consecutive rows: the weighted sum, times the column's weight."""
+    """For each row of `data` and each `blocks` of its entries: their weighted sum, times the weight of the row."""
     groups = data.shape[1] // blocks
     for u in range(data.shape[0]):
         for g in range(groups):
@@ -428,7 +426,7 @@ def row_products(
     q: int,
     out: Elements,
 ) -> None:
-    """Add to `out` the sums, by l - k, of the weighted products of row l and row k of each `blocks` consecutive rows."""
+    """Add to `out` the sums, by l - k, of the weighted products of rows l and k of each `blocks` rows."""
     groups = left.shape[1] // blocks
     sums = np.empty((2 * blocks - 1, 2), np.uint64)
     for u in range(left.shape[0]):

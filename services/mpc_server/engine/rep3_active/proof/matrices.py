@@ -14,17 +14,22 @@ at most 2^-48: at most 3 of 2^48 values are roots, so 2^-46 in all, with 142 equ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from caps.shares.ring import Words
-from services.mpc_server.engine.rep3_active.proof.chains import LIMB, Equations, Integers, limbs_of, widths_of
-from services.mpc_server.engine.rep3_active.proof.field import Scalar, scalar
-from services.mpc_server.engine.rep3_active.proof.kernels import Elements, add_scaled, joined, weighted
-from services.mpc_server.engine.rep3_active.proof.source import COMBINATIONS, Coins, Source, Toss, Weights
+from services.mpc_server.engine.rep3_active.proof.chains import Integers, limbs_of
+from services.mpc_server.engine.rep3_active.proof.field import Scalar
+from services.mpc_server.engine.rep3_active.proof.kernels import Elements, add_scaled, joined
+from services.mpc_server.engine.rep3_active.proof.sizes import COMBINATIONS, Equations
+from services.mpc_server.engine.rep3_active.proof.source import Coins, Source, Toss, Weights, added_sum
+
+N = TypeVar("N", bound=np.generic)
 
 _ROWS = 4096
 _NARROW = 512
@@ -42,7 +47,7 @@ def project(parts: Sequence[Words], coins: Coins, bits: int) -> Words:
     for part in parts:
         chosen = coins[first : first + part.shape[1]]
         first += part.shape[1]
-        floats = chosen.astype(np.float32 if bits <= 16 and len(chosen) <= _NARROW else np.float64)
+        floats: npt.NDArray[Any] = chosen.astype(np.float32 if bits <= 16 and len(chosen) <= _NARROW else np.float64)
         for start in range(0, rows, _ROWS):
             block = np.ascontiguousarray(part[start : start + _ROWS])
             if bits <= 16:
@@ -61,30 +66,12 @@ def project(parts: Sequence[Words], coins: Coins, bits: int) -> Words:
     return out
 
 
-def classes(step: int) -> npt.NDArray[np.intp]:
-    """The equation that entry (i, j) of a matrix of combinations belongs to: i + step * j."""
-    i = np.arange(COMBINATIONS)
-    return np.asarray(i[:, None] + step * i)
-
-
-def class_sums(matrix: npt.NDArray[np.generic], step: int) -> npt.NDArray[np.generic]:
-    out = np.zeros(equation_count(step), matrix.dtype)
-    np.add.at(out, classes(step), matrix)  # type: ignore[arg-type]
+def class_sums(matrix: npt.NDArray[N], step: int) -> npt.NDArray[N]:
+    """The sums of the entries (i, j) of a matrix of combinations that have the same i + step * j."""
+    i = np.arange(len(matrix))
+    out = np.zeros((len(matrix) - 1) * (1 + step) + 1, matrix.dtype)
+    np.add.at(out, i[:, None] + step * i, matrix)
     return out
-
-
-def equation_count(step: int) -> int:
-    return (COMBINATIONS - 1) * (1 + step) + 1
-
-
-def most_of(summands: int, bits: int, step: int) -> tuple[int, ...]:
-    """The largest integers of each limb's equations, for so many products of words in each entry."""
-    widths = widths_of(bits)
-    entries = -(-COMBINATIONS // step)
-    return tuple(
-        entries * summands * sum(1 << (widths[i] + widths[s - i]) for i in range(s + 1)) + (2 << width)
-        for s, width in enumerate(widths)
-    )
 
 
 def float_limbs(weights: Elements) -> npt.NDArray[np.float64]:
@@ -92,13 +79,6 @@ def float_limbs(weights: Elements) -> npt.NDArray[np.float64]:
     low = weights & np.uint64((1 << _HALF) - 1)
     high = weights >> np.uint64(_HALF)
     return np.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], axis=1).astype(np.float64)
-
-
-def added_sum(limbs: npt.NDArray[np.uint16], weights: Weights) -> Scalar:
-    """The weighted sum of numbers that are added to the first equations, limb by limb."""
-    flat = limbs.reshape(-1).astype(np.uint64)
-    of_limbs = weights.spaced(1, flat.size, first=True)
-    return scalar(weighted(flat, of_limbs, np.uint64(weights.q)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,27 +105,24 @@ class MatrixSource(Source):
 
     def __init__(
         self,
+        equations: Equations,
         *,
-        rows: int,
-        bits: int,
         step: int,
         pairs: Sequence[tuple[Side | None, Side | None, bool]],
         e: Words | None,
         f: Words | None,
         labels: tuple[bytes, bytes],
     ) -> None:
-        self._pairs, self._bits, self._step, self._labels = pairs, bits, step, labels
+        self.equations = equations
+        self._pairs, self._bits, self._step, self._labels = pairs, equations.bits, step, labels
         self._e, self._f = e, f
-        most = most_of(len(pairs) * rows, bits, step)
-        self.equations = Equations(equation_count(step), bits, most)
-        self.elements = len(pairs) * rows * self.equations.limbs
 
     def _added(self, toss: Toss, matrix: Words) -> npt.NDArray[np.uint16]:
         """The limbs of what e or f adds to each equation."""
         one, other = self._labels
         half = project([matrix], toss.coins(other, matrix.shape[1]), self._bits)
         whole = project([half.T], toss.coins(one, matrix.shape[0]), self._bits)
-        return limbs_of(class_sums(whole.T, self._step), self._bits)  # type: ignore[arg-type]
+        return limbs_of(class_sums(whole.T, self._step), self._bits)
 
     def sums(self, toss: Toss) -> Integers:
         assert self._e is not None
@@ -164,7 +141,7 @@ class MatrixSource(Source):
                 for i in range(limbs):
                     for j in range(limbs - i):
                         product = (xs[i].T @ ys[j]).astype(np.int64)
-                        total[i + j] += class_sums(product, self._step).astype(np.int64)
+                        total[i + j] += class_sums(product, self._step)
         return total.T[None]
 
     def _powers(self, weights: Weights, low: bool) -> Elements:
@@ -177,7 +154,9 @@ class MatrixSource(Source):
         found = []
         for side, _, turned in self._pairs:
             assert side is not None
-            found += _weighted(side.projected(toss, self._bits), self._powers(weights, not turned), self._bits, weights.q)
+            found += _weighted(
+                side.projected(toss, self._bits), self._powers(weights, not turned), self._bits, weights.q
+            )
         return found, added_sum(self._added(toss, self._e), weights)
 
     def right(self, toss: Toss, weights: Weights) -> tuple[list[Elements], Scalar]:
@@ -191,7 +170,7 @@ class MatrixSource(Source):
             for i in range(limbs):
                 vector = np.zeros_like(of_limbs[0])
                 for j in range(limbs - i):
-                    add_scaled(vector, of_limbs[j], places[i + j], np.uint64(weights.q))
+                    add_scaled(vector, of_limbs[j], places[i + j], weights.q)
                 found.append(vector)
         return found, added_sum(self._added(toss, self._f), weights)
 
@@ -210,17 +189,15 @@ def _weighted(words: Words, weights: Elements, bits: int, q: int) -> list[Elemen
         out = np.empty((len(words), 2), np.uint64)
         for start in range(0, len(words), _ROWS):
             block = limbs[start : start + _ROWS, :, i].astype(np.float64)
-            out[start : start + _ROWS] = joined(block @ floats, np.uint64(q))
+            out[start : start + _ROWS] = joined(block @ floats, q)
         found.append(out)
     return found
 
 
-def symmetric(triangle: Words, width: int) -> Words:
+def symmetric(triangle: Words) -> Words:
     """A symmetric matrix from its upper triangle."""
+    width = (math.isqrt(8 * triangle.size + 1) - 1) // 2
     out = np.empty((width, width), triangle.dtype)
     upper = np.triu_indices(width)
-    out[upper] = triangle
-    out.T[upper] = triangle
+    out[upper] = out.T[upper] = triangle.reshape(-1)
     return out
-
-

@@ -7,10 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from services.mpc_server.engine.rep3_active.proof import bits
-from services.mpc_server.engine.rep3_active.proof.deviations import GROUP
+from services.mpc_server.engine.rep3_active.proof.chains import Bits, bits_of
 from services.mpc_server.engine.rep3_active.proof.field import (
-    DIGEST_BYTES,
-    ELEMENT_BYTES,
     ZERO,
     Chain,
     Pads,
@@ -21,9 +19,8 @@ from services.mpc_server.engine.rep3_active.proof.field import (
     scalar,
 )
 from services.mpc_server.engine.rep3_active.proof.kernels import Elements, cross, fold_left, fold_right
-from services.mpc_server.engine.rep3_active.proof.statement import WORD_BYTES, Bits, Statement
-
-VERDICT_BYTES = 2 * ELEMENT_BYTES + DIGEST_BYTES
+from services.mpc_server.engine.rep3_active.proof.sizes import ELEMENT_BYTES, GROUP, WORD_BYTES, Size
+from services.mpc_server.engine.rep3_active.proof.statement import Statement
 
 
 class Proof(NamedTuple):
@@ -59,7 +56,7 @@ def agree(one: Verdict, other: Verdict, q: int = Q) -> bool:
 
 def prove(statement: Statement, left_key: bytes, right_key: bytes) -> Proof:
     """The prover's part; it has a key in common with each verifier."""
-    q, shape = statement.q, statement.shape
+    q, size = statement.q, statement.size
     chain, pads = Chain(left_key, statement.binding(), q), Pads(right_key, q)
     sent: list[bytes] = []
     asked: list[Scalar] = []
@@ -70,24 +67,23 @@ def prove(statement: Statement, left_key: bytes, right_key: bytes) -> Proof:
         asked.extend(challenges)
         return challenges
 
-    secret = [one.equations.bits_of(one.sums(statement.toss)) for one in statement.sources]
-    right_bits = _right_bits(pads, shape.secret_bits)
+    secret = [bits_of(one.equations, one.sums(statement.toss)) for one in statement.sources]
+    right_bits = _right_bits(pads, size)
     left_bits = np.concatenate(secret) ^ right_bits if secret else right_bits
     first = np.packbits(left_bits).tobytes()
-    if statement.words:
+    if size.gate_words:
         assert statement.left_planes is not None
         assert statement.right_planes is not None
         first += _hidden(_outer(bits.coefficients(statement.left_planes, statement.right_planes, q)), pads)
     r, ratio = ask(first, 2)
     u, _ = statement.left(left_bits, r, ratio)
     v, _ = statement.right(right_bits, r, ratio)
-    if shape.deviations:
+    if size.deviations:
         (r,) = ask(_hidden(_outer(statement.deviation_coefficients(ratio)), pads))
         u, v = statement.with_left(u, ratio, r), statement.with_right(v, r)
-    word = np.uint64(q)
-    for _ in range(shape.folds - 1):
-        (r,) = ask(_hidden(cross(u, v, word), pads))
-        u, v = fold_left(u, r.words(), word), fold_right(v, r.words(), word)
+    for _ in range(size.halvings):
+        (r,) = ask(_hidden(cross(u, v, q), pads))
+        u, v = fold_left(u, r.words(), q), fold_right(v, r.words(), q)
     x, y, a, b = scalar(u[0]), scalar(v[0]), _mask(left_key, q), _mask(right_key, q)
     ends = (x.times(b, q).plus(y.times(a, q), q), a.times(b, q))
     ask(_hidden(np.array(ends, np.uint64), pads))
@@ -96,35 +92,34 @@ def prove(statement: Statement, left_key: bytes, right_key: bytes) -> Proof:
 
 def check_left(statement: Statement, key: bytes, shares: bytes) -> Verdict:
     """The left verifier's part, from what the prover sent it."""
-    q, shape = statement.q, statement.shape
+    q, size = statement.q, statement.size
     chain = Chain(key, statement.binding(), q)
     asked: list[Scalar] = []
     at = 0
 
-    def taken(size: int, count: int = 1) -> tuple[bytes, list[Scalar]]:
+    def taken(length: int, count: int = 1) -> tuple[bytes, list[Scalar]]:
         nonlocal at
-        at += size
-        message = shares[at - size : at]
+        at += length
+        message = shares[at - length : at]
         challenges = chain.challenges(message, count)
         asked.extend(challenges)
         return message, challenges
 
-    carry_bytes = -(-shape.secret_bits // 8)
-    first, (r, ratio) = taken(carry_bytes + WORD_BYTES * shape.gate_coefficients, 2)
-    left_bits = np.unpackbits(np.frombuffer(first, np.uint8, carry_bytes), count=shape.secret_bits)
+    first, (r, ratio) = taken(size.carry_bytes + WORD_BYTES * size.gate_coefficients, 2)
+    left_bits = np.unpackbits(np.frombuffer(first, np.uint8, size.carry_bytes), count=size.secret_bits)
     u, added = statement.left(left_bits, r, ratio)
     share = negative(added, q)
-    if statement.words:
-        gates = _embedded(np.frombuffer(first, "<u8", offset=carry_bytes))
-        share = share.plus(_value(gates, Scalar(bits.target(statement.words) % q, 0), r, q), q)
-    if shape.deviations:
+    if size.gate_words:
+        gates = _embedded(np.frombuffer(first, "<u8", offset=size.carry_bytes))
+        share = share.plus(_value(gates, Scalar(bits.target(size.gate_words) % q, 0), r, q), q)
+    if size.deviations:
         message, (r,) = taken(ELEMENT_BYTES * (2 * GROUP - 2))
         share = _value(_elements(message), share, r, q)
         u = statement.with_left(u, ratio, r)
-    for _ in range(shape.folds - 1):
+    for _ in range(size.halvings):
         message, (r,) = taken(2 * ELEMENT_BYTES)
         share = _value(_elements(message), share, r, q)
-        u = fold_left(u, r.words(), np.uint64(q))
+        u = fold_left(u, r.words(), q)
     message, (r,) = taken(2 * ELEMENT_BYTES)
     share = _last(_elements(message), share, r, q)
     value = scalar(u[0]).plus(_mask(key, q).times(r, q), q)
@@ -133,32 +128,32 @@ def check_left(statement: Statement, key: bytes, shares: bytes) -> Verdict:
 
 def check_right(statement: Statement, key: bytes, challenges: bytes) -> Verdict:
     """The right verifier's part, from what the prover sent it and the pads they have in common."""
-    q, shape = statement.q, statement.shape
+    q, size = statement.q, statement.size
     pads = Pads(key, q)
     asked = [Scalar(x, y) for x, y in np.frombuffer(challenges, "<u8").reshape(-1, 2).tolist()]
     reduced = iter([Scalar(one.x % q, one.y % q) for one in asked])
     r, ratio = next(reduced), next(reduced)
-    right_bits = _right_bits(pads, shape.secret_bits)
+    right_bits = _right_bits(pads, size)
     v, added = statement.right(right_bits, r, ratio)
     share = negative(added, q)
-    if statement.words:
-        share = share.plus(_value(_embedded(pads.words(shape.gate_coefficients)), ZERO, r, q), q)
-    if shape.deviations:
+    if size.gate_words:
+        share = share.plus(_value(_embedded(pads.words(size.gate_coefficients)), ZERO, r, q), q)
+    if size.deviations:
         r = next(reduced)
         share = _value(pads.elements(2 * GROUP - 2), share, r, q)
         v = statement.with_right(v, r)
-    for _ in range(shape.folds - 1):
+    for _ in range(size.halvings):
         r = next(reduced)
         share = _value(pads.elements(2), share, r, q)
-        v = fold_right(v, r.words(), np.uint64(q))
+        v = fold_right(v, r.words(), q)
     r = next(reduced)
     share = _last(pads.elements(2), share, r, q)
     value = scalar(v[0]).plus(_mask(key, q).times(r, q), q)
     return Verdict(value, share, digest_of(statement.binding(), asked))
 
 
-def _right_bits(pads: Pads, count: int) -> Bits:
-    return np.unpackbits(pads.octets(-(-count // 8)), count=count)
+def _right_bits(pads: Pads, size: Size) -> Bits:
+    return np.unpackbits(pads.octets(size.carry_bytes), count=size.secret_bits)
 
 
 def _mask(key: bytes, q: int) -> Scalar:

@@ -11,12 +11,11 @@ import numpy.typing as npt
 
 from caps.shares.prss import expand
 from caps.shares.ring import Z8
-from services.mpc_server.engine.rep3_active.proof.chains import Equations, Integers
-from services.mpc_server.engine.rep3_active.proof.field import Scalar, geometric
-from services.mpc_server.engine.rep3_active.proof.kernels import Elements
+from services.mpc_server.engine.rep3_active.proof.chains import Integers
+from services.mpc_server.engine.rep3_active.proof.field import ONE, Scalar, geometric, scalar
+from services.mpc_server.engine.rep3_active.proof.kernels import Elements, weighted
+from services.mpc_server.engine.rep3_active.proof.sizes import COMBINATIONS, Equations
 
-COMBINATIONS = 48
-"""Random binary combinations of claims: an error is missed by all with probability 2^-48, and they are whole bytes."""
 Coins = npt.NDArray[np.uint8]
 
 
@@ -30,8 +29,7 @@ class Weights:
 
     def spaced(self, step: int, count: int, *, first: bool = False) -> Elements:
         """ratio^0, ratio^step, ratio^(2 step), ..., times `first` if wanted."""
-        start = self.first if first else Scalar(1, 0)
-        return geometric(start, self.ratio.power(step, self.q), count, self.q)
+        return geometric(self.first if first else ONE, self.ratio.power(step, self.q), count, self.q)
 
     def after(self, equations: int) -> Weights:
         """Those of what comes after so many equations."""
@@ -47,7 +45,7 @@ class Toss:
 
     def octets(self, label: bytes, count: int) -> Coins:
         """`count` rows of COMBINATIONS coins, eight in a byte."""
-        return expand(self.seed, b"caps/v1/proof/coins/" + label, (count, COMBINATIONS // 8), Z8).view(np.uint8)
+        return np.array(expand(self.seed, b"caps/v1/proof/coins/" + label, (count, COMBINATIONS // 8), Z8), np.uint8)
 
     def coins(self, label: bytes, count: int) -> Coins:
         """The same, one in a byte."""
@@ -58,8 +56,6 @@ class Source(ABC):
     """Claims modulo 2^k of one prover, as one party knows them, brought to a few equations by public coins."""
 
     equations: Equations
-    elements: int
-    """Of each side's vectors."""
 
     @abstractmethod
     def sums(self, toss: Toss) -> Integers:
@@ -72,3 +68,9 @@ class Source(ABC):
     @abstractmethod
     def right(self, toss: Toss, weights: Weights) -> tuple[list[Elements], Scalar]:
         """Right vectors, which carry the weights, and the weighted sum of what the right verifier adds."""
+
+
+def added_sum(limbs: npt.NDArray[np.uint16], weights: Weights) -> Scalar:
+    """The weighted sum of numbers that are added to the first equations, limb by limb."""
+    flat = limbs.reshape(-1).astype(np.uint64)
+    return scalar(weighted(flat, weights.spaced(1, flat.size, first=True), weights.q))

@@ -4,60 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from services.mpc_server.engine.rep3_active.proof import bits
-from services.mpc_server.engine.rep3_active.proof.chains import left_signs, right_signs
-from services.mpc_server.engine.rep3_active.proof.deviations import GROUP, DeviationSource
-from services.mpc_server.engine.rep3_active.proof.field import ELEMENT_BYTES, ZERO, Q, Scalar
+from services.mpc_server.engine.rep3_active.proof.chains import Bits, bit_weights, left_signs, right_signs
+from services.mpc_server.engine.rep3_active.proof.deviations import DeviationSource
+from services.mpc_server.engine.rep3_active.proof.field import ZERO, Q, Scalar
 from services.mpc_server.engine.rep3_active.proof.kernels import Elements, scale
+from services.mpc_server.engine.rep3_active.proof.sizes import GROUP, Size
 from services.mpc_server.engine.rep3_active.proof.source import Source, Toss, Weights
-
-WORD_BYTES = 8
-Bits = npt.NDArray[np.uint8]
-
-
-@dataclass(slots=True)
-class Shape:
-    """What is public about the claims: it says how long a proof is."""
-
-    words: int
-    """Words of gates."""
-    elements: int
-    """Elements of the vectors, once gates and deviations are folded."""
-    secret_bits: int
-    deviations: bool
-
-    @property
-    def folds(self) -> int:
-        """How often the vectors are halved, the last masked step included."""
-        return max(self.elements - 1, 0).bit_length() + 1
-
-    @property
-    def gate_coefficients(self) -> int:
-        return 2 * bits.blocks_of(self.words) - 2 if self.words else 0
-
-    @property
-    def share_bytes(self) -> int:
-        """What the prover sends to the left verifier."""
-        carries = -(-self.secret_bits // 8)
-        steps = 2 * self.folds + (2 * GROUP - 2 if self.deviations else 0)
-        return carries + WORD_BYTES * self.gate_coefficients + ELEMENT_BYTES * steps
-
-    @property
-    def challenge_bytes(self) -> int:
-        """What it sends to the right one."""
-        return ELEMENT_BYTES * (2 + self.deviations + self.folds)
 
 
 @dataclass(slots=True)
 class Statement:
     """All claims about one prover. Planes are (a, c, e) or (b, d, f), cut into blocks; None if a party lacks them."""
 
-    words: int
+    size: Size
     left_planes: Elements | None
     right_planes: Elements | None
     sources: Sequence[Source]
@@ -65,21 +29,10 @@ class Statement:
     label: bytes
     """Names the prover and the validation."""
     q: int = Q
-    shape: Shape = field(init=False)
-
-    def __post_init__(self) -> None:
-        blocks = bits.blocks_of(self.words)
-        elements = 256 * -(-self.words // blocks) if self.words else 0
-        secret = sum(one.equations.secret_bits() for one in self.sources)
-        elements += secret + sum(one.elements for one in self.sources)
-        folded = any(isinstance(one, DeviationSource) for one in self.sources)
-        self.shape = Shape(self.words, elements, secret, folded)
 
     def binding(self) -> bytes:
-        """The public facts of the statement."""
-        shape = self.shape
-        facts = (self.words, shape.elements, shape.secret_bits, shape.deviations, self.q)
-        text = b"%b/%b" % (self.label, repr(facts).encode())
+        """The public facts of the statement, and the coins."""
+        text = b"%b/%b" % (self.label, repr((self.size, self.q)).encode())
         return hashlib.blake2b(text, key=self.toss.seed, digest_size=32).digest()
 
     def weights(self, ratio: Scalar) -> list[Weights]:
@@ -96,7 +49,7 @@ class Statement:
     def left(self, signs: Bits, r: Scalar, ratio: Scalar) -> tuple[Elements, Scalar]:
         """The left vector but for deviations, with the left shares of carries; and what is added on the left."""
         found, added = [], ZERO
-        if self.words:
+        if self.size.gate_words:
             assert self.left_planes is not None
             found.append(bits.fold_left(self.left_planes, r, self.q))
         for one, weights in zip(self.sources, self.weights(ratio), strict=True):
@@ -110,17 +63,17 @@ class Statement:
         """The same on the right."""
         found, added, at = [], ZERO, 0
         of_bits = []
-        if self.words:
+        if self.size.gate_words:
             assert self.right_planes is not None
             found.append(bits.fold_right(self.right_planes, r, self.q))
         for one, weights in zip(self.sources, self.weights(ratio), strict=True):
             vectors, more = one.right(self.toss, weights)
             found += vectors
-            bit_weights, constant = one.equations.bit_weights(weights.first, weights.ratio, self.q)
-            size = len(bit_weights)
-            halves, half = right_signs(bit_weights, signs[at : at + size], self.q)
+            of_equations = weights.spaced(1, one.equations.size, first=True)
+            of_carries, constant = bit_weights(one.equations, of_equations, self.q)
+            halves, half = right_signs(of_carries, signs[at : at + len(of_carries)], self.q)
             of_bits.append(halves)
-            at += size
+            at += len(of_carries)
             for number in (more, constant, half):
                 added = added.plus(number, self.q)
         return np.concatenate([*found, *of_bits]), added
@@ -133,7 +86,7 @@ class Statement:
 
     def with_right(self, vector: Elements, r: Scalar) -> Elements:
         """The right one: what was there before belongs to the middle coefficient."""
-        scale(vector, r.power(GROUP - 1, self.q).words(), np.uint64(self.q))
+        scale(vector, r.power(GROUP - 1, self.q).words(), self.q)
         folded = [one.fold_right(self.toss, r, self.q) for one in self.sources if isinstance(one, DeviationSource)]
         return np.concatenate([vector, *folded])
 
@@ -144,4 +97,3 @@ class Statement:
             if isinstance(one, DeviationSource):
                 total = (total + one.coefficients(self.toss, weights)) % np.uint64(self.q)
         return total
-

@@ -7,14 +7,14 @@ combination is still odd with probability 1/2: all are 0 with probability 2^-48.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from caps.shares.ring import Words
-from services.mpc_server.engine.rep3_active.proof.chains import LIMB, Equations, Integers, limbs_of, widths_of
-from services.mpc_server.engine.rep3_active.proof.field import Scalar, embedded, scalar
+from services.mpc_server.engine.rep3_active.proof.chains import Integers, limbs_of
+from services.mpc_server.engine.rep3_active.proof.field import ZERO, Scalar, embedded, scalar
+from services.mpc_server.engine.rep3_active.proof.filed import WordClaims
 from services.mpc_server.engine.rep3_active.proof.kernels import (
     Elements,
     gather,
@@ -23,62 +23,38 @@ from services.mpc_server.engine.rep3_active.proof.kernels import (
     tables,
     weighted,
 )
-from services.mpc_server.engine.rep3_active.proof.source import COMBINATIONS, Source, Toss, Weights
+from services.mpc_server.engine.rep3_active.proof.sizes import COMBINATIONS, Equations, limb_count
+from services.mpc_server.engine.rep3_active.proof.source import Source, Toss, Weights
 
 Index = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class WordClaim:
-    """sum over t of lefts[t] * rights[t], over segments if there are `starts`, + e + f = 0, elementwise."""
-
-    lefts: Sequence[Words] | None
-    rights: Sequence[Words] | None
-    e: Words | None
-    f: Words | None
-    starts: npt.NDArray[np.integer] | None  # type: ignore[type-arg]
-
-    @property
-    def claims(self) -> int:
-        return next(one.size for one in (self.e, self.f) if one is not None)
-
-    @property
-    def products(self) -> int:
-        return sum(one.size for one in self.lefts or self.rights or ())
-
-    def index(self, first: int) -> list[Index]:
-        """The claim that each product belongs to, for each t."""
-        numbers = np.arange(first, first + self.claims)
-        factors = self.lefts or self.rights or ()
-        if self.starts is not None:
-            lengths = np.diff(self.starts, append=factors[0].size)
-            numbers = np.repeat(numbers, lengths)
-        return [numbers] * len(factors)
-
-
 class WordSource(Source):
-    """All claims on words modulo 2^bits whose left factors have so many limbs."""
+    """All claims on words of one ring whose left factors have so many bits."""
 
-    def __init__(self, claims: Sequence[WordClaim], bits: int, left_limbs: int, label: bytes) -> None:
-        self._claims, self._bits, self._left_limbs, self._label = claims, bits, left_limbs, label
+    def __init__(self, claims: Sequence[WordClaims], equations: Equations, left_bits: int, label: bytes) -> None:
+        self.equations = equations
+        self._claims, self._bits, self._left_bits, self._label = claims, equations.bits, left_bits, label
         self._count = sum(one.claims for one in claims)
-        products = sum(one.products for one in claims)
-        self.equations = Equations(COMBINATIONS, bits, most_of(self._count, products, bits, left_limbs))
-        self.elements = products * left_limbs
 
     def _index(self) -> Index:
-        firsts = np.cumsum([0, *(one.claims for one in self._claims)])
-        parts = [part for one, first in zip(self._claims, firsts, strict=False) for part in one.index(int(first))]
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        """The claim that each product belongs to."""
+        numbers, parts, first = np.arange(self._count), [], 0
+        for one in self._claims:
+            part = numbers[first : first + one.claims]
+            first += one.claims
+            if one.starts is not None:
+                part = np.repeat(part, np.diff(one.starts, append=one.factors[0].size))
+            parts += [part] * len(one.factors)
+        return np.concatenate(parts)
 
     def _factors(self, parts: Sequence[Sequence[Words] | None], bits: int) -> npt.NDArray[np.uint16]:
         flat = [one.reshape(-1) for part in parts for one in part or ()]
         size = 2 if bits <= 16 else 4 if bits <= 32 else 8
-        words = np.concatenate(flat, dtype=f"<u{size}", casting="unsafe") if flat else np.zeros(0, np.uint16)
-        return limbs_of(words, bits)
+        return limbs_of(np.concatenate(flat, dtype=f"<u{size}", casting="unsafe"), bits)
 
     def _lefts(self) -> npt.NDArray[np.uint16]:
-        return self._factors([one.lefts for one in self._claims], min(self._bits, LIMB * self._left_limbs))
+        return self._factors([one.lefts for one in self._claims], self._left_bits)
 
     def _rights(self) -> npt.NDArray[np.uint16]:
         return self._factors([one.rights for one in self._claims], self._bits)
@@ -101,13 +77,13 @@ class WordSource(Source):
     def _weights(self, toss: Toss, weights: Weights) -> Elements:
         """What each claim counts in the sum of all equations of its lowest limb."""
         of_equations = weights.spaced(self.equations.limbs, COMBINATIONS, first=True)
-        table = tables(of_equations, False, np.uint64(weights.q))
-        return gather(toss.octets(self._label, self._count), table, np.uint64(weights.q))
+        table = tables(of_equations, False, weights.q)
+        return gather(toss.octets(self._label, self._count), table, weights.q)
 
     def _sum(self, side: str, of_claims: Elements, places: Elements, q: int) -> Scalar:
-        total = Scalar(0, 0)
+        total = ZERO
         for limb, place in zip(self._added(side).T.astype(np.uint64), places, strict=True):
-            summed = scalar(weighted(np.ascontiguousarray(limb), of_claims, np.uint64(q)))
+            summed = scalar(weighted(np.ascontiguousarray(limb), of_claims, q))
             total = total.plus(summed.times(scalar(place), q), q)
         return total
 
@@ -115,22 +91,11 @@ class WordSource(Source):
         q = weights.q
         places = weights.spaced(1, self.equations.limbs)
         added = self._sum("e", self._weights(toss, weights), places, q)
-        return [embedded(np.ascontiguousarray(self._lefts().T) % q if q < 1 << LIMB else self._lefts().T)], added
+        return [embedded(self._lefts().T, q)], added
 
     def right(self, toss: Toss, weights: Weights) -> tuple[list[Elements], Scalar]:
         q = weights.q
         places = weights.spaced(1, self.equations.limbs)
         of_claims = self._weights(toss, weights)
-        vector = limb_rights(self._rights(), of_claims, self._index(), places, self._left_limbs, np.uint64(q))
+        vector = limb_rights(self._rights(), of_claims, self._index(), places, limb_count(self._left_bits), q)
         return [vector], self._sum("f", of_claims, places, q)
-
-
-def most_of(claims: int, products: int, bits: int, left_limbs: int) -> tuple[int, ...]:
-    """The largest integers of each limb's equations."""
-    widths = widths_of(bits)
-    lefts = widths_of(min(bits, LIMB * left_limbs))
-    most = []
-    for s in range(len(widths)):
-        pairs = [(lefts[i], widths[s - i]) for i in range(min(s + 1, len(lefts)))]
-        most.append(products * sum(1 << (a + b) for a, b in pairs) + (2 * claims << widths[s]))
-    return tuple(most)
