@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from caps.basics.schemes import REP3_ACTIVE
-from services.mpc_server.engine import keys
+from services.mpc_server.engine import guard as guarding
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.guard import Guard
 
@@ -47,7 +47,11 @@ class Claim:
     def public(self) -> list[Any]:
         """What all parties must file alike. Functions are each party's own."""
         secret = {*LEFT[self.kind], *RIGHT[self.kind]}
-        return [self.kind, self.prover, *((k, v) for k, v in self.members.items() if k not in secret and not callable(v))]
+        return [
+            self.kind,
+            self.prover,
+            *((k, v) for k, v in self.members.items() if k not in secret and not callable(v)),
+        ]
 
 
 class Recorded(Guard):
@@ -90,7 +94,7 @@ def recorded() -> Iterator[list[Recorded]]:
         guards.append(Recorded(ctx))
         return guards[-1]
 
-    implementations = keys.guard._implementations
+    implementations = guarding.guard._implementations
     proving = implementations[REP3_ACTIVE.name]
     implementations[REP3_ACTIVE.name] = guard
     try:

@@ -13,7 +13,6 @@ from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost
 from services.mpc_server.engine.kernels import matmul_mod
 from services.mpc_server.engine.rep3.local import (
-    DIGEST_BYTES,
     NAME,
     deviations,
     following,

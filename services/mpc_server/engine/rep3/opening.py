@@ -12,10 +12,9 @@ from caps.shares.ring import Ring, Words
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Cost, plane
-from services.mpc_server.engine.rep3.local import NAME, following, previous
+from services.mpc_server.engine.rep3.local import DIGEST_BYTES, NAME, following, previous
 from services.mpc_server.engine.shares import AShare, BShare, bits_of
 
-DIGEST_BYTES = 16
 WORDS_OPENED = Cost(rounds=1, sent=size.elements * size.ring_bits // 8 + DIGEST_BYTES)
 BITS_OPENED = Cost(rounds=1, sent=size.width * plane(size.elements) + DIGEST_BYTES)
 

@@ -7,18 +7,21 @@ from typing import TypeVar, cast
 
 from caps.basics.schemes import REP3_ACTIVE
 from caps.shares.ring import Words
-from services.mpc_server.engine import keys
+from services.mpc_server.engine import guard as guards
 from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import Price
 from services.mpc_server.engine.guard import Guard
-from services.mpc_server.engine.rep3.local import PARTIES, following, previous
+from services.mpc_server.engine.registry import price
+from services.mpc_server.engine.rep3.local import DIGEST_BYTES, PARTIES, following, previous
 from services.mpc_server.engine.rep3_active.claims import Claims
 from services.mpc_server.engine.shares import AShare, BShare
 
 NAME = REP3_ACTIVE.name
+price(NAME, Price(product=1, sums=False, opened=1, digest=DIGEST_BYTES))
 T = TypeVar("T")
 
 
-@keys.guard.of(NAME)
+@guards.guard.of(NAME)
 def guard(ctx: Context) -> Guard:
     """Every message is proved."""
     return Claims(ctx)

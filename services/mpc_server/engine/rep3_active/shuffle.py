@@ -24,16 +24,16 @@ from __future__ import annotations
 import numpy as np
 
 from caps.errors import CheatingDetected
-from caps.shares.ring import PLANE, Z64, Words, planes_to_words
+from caps.shares.ring import PLANE, Z8, Z64, Words, pack_bits
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.cost import FIRST, Cost, OfParty, plane
-from services.mpc_server.engine.rep3.local import following, masks, previous, sent_back
-from services.mpc_server.engine.rep3.opening import DIGEST_BYTES, digest_of
+from services.mpc_server.engine.cost import FIRST, Cost, OfParty
+from services.mpc_server.engine.rep3.local import DIGEST_BYTES, following, masks, previous, sent_back
+from services.mpc_server.engine.rep3.opening import digest_of
 from services.mpc_server.engine.rep3.shuffle import shuffle as moved
 from services.mpc_server.engine.rep3_active.local import NAME
 from services.mpc_server.engine.rep3_active.opening import others_differ
-from services.mpc_server.engine.shares import RowShare
+from services.mpc_server.engine.shares import BShare, RowShare
 
 TAG_BYTES = 8
 LAST = OfParty("last", lambda party: int(party == 2))
@@ -47,19 +47,18 @@ _BLOCK_ROWS = 1 << 13
     "Araki et al. 2021, three-party shuffle, over Z_2; tags as in IPA's malicious shuffle, by a random matrix",
     Cost(
         rounds=6,
-        sent=TAG_BYTES * size.rows
-        + (1 + FIRST) * size.rows * (size.row_bytes + TAG_BYTES)
-        + (1 - LAST) * DIGEST_BYTES
-        + 8 * TAG_BYTES * plane(8 * size.row_bytes)
-        + 3 * DIGEST_BYTES,
+        sent=(1 + FIRST) * size.table_bytes
+        + (2 + FIRST) * TAG_BYTES * size.rows
+        + 8 * TAG_BYTES * size.row_bytes
+        + (4 - LAST) * DIGEST_BYTES * size.tables,
     ),
 )
 async def shuffle(ctx: Context, rows: RowShare) -> RowShare:
     """One round for tags, two for the move, then it is sealed, M is opened, and digests are compared."""
     ctx.own(rows)
-    matrix = ctx.step("matrix").random_bits(8 * TAG_BYTES, (8 * rows.shape[1],))
-    columns = [planes_to_words(planes, matrix.size) for planes in matrix.components]
-    tags = await _tags(ctx.step("tags"), rows, columns)
+    # One long plane, so that its words are the columns of M.
+    matrix = ctx.step("matrix").random_bits(1, (8 * TAG_BYTES * 8 * rows.shape[1],))
+    tags = await _tags(ctx.step("tags"), rows, matrix)
     tagged = ctx.rows(
         *(
             np.concatenate([words, part[:, None].view(np.uint8)], axis=1)
@@ -68,16 +67,16 @@ async def shuffle(ctx: Context, rows: RowShare) -> RowShare:
     )
     result = await moved(ctx.step("move"), tagged)
     await _seal(ctx.step("seal"), result)
-    opened = await verbs.reveal_bits(ctx.step("open"), matrix, ring=Z64)
-    await _compare(ctx.step("compare"), result, opened)
+    opened = await verbs.reveal_bits(ctx.step("open"), matrix, ring=Z8)
+    await _compare(ctx.step("compare"), result, pack_bits(opened))
     return result.octets(slice(0, rows.shape[1]))
 
 
-async def _tags(ctx: Context, rows: RowShare, columns: list[Words]) -> tuple[Words, Words]:
+async def _tags(ctx: Context, rows: RowShare, matrix: BShare) -> tuple[Words, Words]:
     """A party's components of M w, one word a row: bit products are summed before they are sent."""
-    (mine, next_), (matrix_mine, matrix_next) = rows.components, columns
-    local = products(matrix_mine, mine ^ next_)
-    local ^= products(matrix_next, mine)
+    (mine, next_), (matrix_mine, matrix_next) = rows.components, matrix.components
+    local = products(matrix_mine[0], mine ^ next_)
+    local ^= products(matrix_next[0], mine)
     for mask in masks(ctx, local.shape, Z64):
         local ^= mask
     return await sent_back(ctx, local)
