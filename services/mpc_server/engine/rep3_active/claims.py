@@ -43,7 +43,7 @@ class Claims(Guard):
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        self._filed = [Filed() for _ in range(PARTIES)]
+        self.filed = [Filed() for _ in range(PARTIES)]
         self._bytes = 0
         self._pending = False
 
@@ -67,7 +67,7 @@ class Claims(Guard):
         f: Words | None,
     ) -> None:
         """a & b ^ c & d ^ e ^ f = 0, for planes of one shape: a, c, e are known on the left, b, d, f on the right."""
-        self._filed[prover].gates.append(Gates(a, b, c, d, e, f))
+        self.filed[prover].gates.append(Gates(a, b, c, d, e, f))
         self._count(a, b, c, d, e, f)
 
     def words(
@@ -88,7 +88,7 @@ class Claims(Guard):
         left_bits: how many bits the left factors have, if less than `bits`; it is public, and fewer are cheaper.
         """
         key = bits, min(bits, left_bits or bits)
-        self._filed[prover].words.setdefault(key, []).append(WordClaims(lefts, rights, e, f, starts))
+        self.filed[prover].words.setdefault(key, []).append(WordClaims(lefts, rights, e, f, starts))
         self._count(*(lefts or ()), *(rights or ()), e, f)
 
     def gram(
@@ -105,7 +105,7 @@ class Claims(Guard):
 
         left, right: matrices side by side. e, f: the upper triangles of symmetric matrices, row by row.
         """
-        self._filed[prover].grams.append(MatrixClaim(bits, left, right, e, f))
+        self.filed[prover].grams.append(MatrixClaim(bits, left, right, e, f))
         self._count(e, f)
 
     def matrices(
@@ -119,7 +119,7 @@ class Claims(Guard):
         f: Words | None,
     ) -> None:
         """A^T B + C^T D + e + f = 0 modulo 2^bits, for lefts = (A, D) and rights = (B, C)."""
-        self._filed[prover].matrices.append(MatrixClaim(bits, lefts, rights, e, f))
+        self.filed[prover].matrices.append(MatrixClaim(bits, lefts, rights, e, f))
         self._count(e, f)
 
     def deviations(
@@ -138,7 +138,7 @@ class Claims(Guard):
     ) -> None:
         """R (2 s(left) o s(right)) C + e + f = 0 modulo 2^bits, with s, R and C as in `verbs.bit_deviations`."""
         claim = DeviationClaim(bits, left, right, spread, columns, row_coins, column_coins, e, f)
-        self._filed[prover].deviations.append(claim)
+        self.filed[prover].deviations.append(claim)
         self._count(e, f)
 
     def _count(self, *arrays: Words | None) -> None:
@@ -149,9 +149,9 @@ class Claims(Guard):
         """What is public about what is filed, for the proofs of this party, the next and the previous one."""
         me = self._ctx.party
         return (
-            self._filed[me].size(),
-            self._filed[_following(me)].size(),
-            self._filed[_previous(me)].size(),
+            self.filed[me].size(),
+            self.filed[_following(me)].size(),
+            self.filed[_previous(me)].size(),
         )
 
     async def check(self, ctx: Context) -> None:
@@ -161,7 +161,7 @@ class Claims(Guard):
         from services.mpc_server.engine.rep3_active.proof.protocol import Verdict, agree, check_left, check_right, prove
         from services.mpc_server.engine.rep3_active.proof.source import Toss
 
-        filed, self._filed = self._filed, [Filed() for _ in range(PARTIES)]
+        filed, self.filed = self.filed, [Filed() for _ in range(PARTIES)]
         self._bytes, self._pending = 0, False
         me, before, after = ctx.party, _previous(ctx.party), _following(ctx.party)
         mine, next_, last = (filed[party].size() for party in (me, after, before))
