@@ -27,12 +27,13 @@ from services.mpc_server.engine.rep3_active.proof.filed import (
     MatrixClaim,
     Starts,
     WordClaims,
+    known,
 )
 from services.mpc_server.engine.rep3_active.proof.sizes import DIGEST_BYTES, VERDICT_BYTES, Size
 
 PARTIES = 3
-BUDGET = 1 << 26
-"""Bytes of filed arrays from which on they are checked at once."""
+BUDGET = 1 << 27
+"""Bytes of arrays, filed about all provers, from which on they are checked at once: 5 * 10^7 products of bits."""
 
 
 class Claims(Guard):
@@ -68,7 +69,7 @@ class Claims(Guard):
     ) -> None:
         """a & b ^ c & d ^ e ^ f = 0, for planes of one shape: a, c, e are known on the left, b, d, f on the right."""
         self.filed[prover].gates.append(Gates(a, b, c, d, e, f))
-        self._count(a, b, c, d, e, f)
+        self._count(6 * known(e, f).size, 64)
 
     def words(
         self,
@@ -88,8 +89,9 @@ class Claims(Guard):
         left_bits: how many bits the left factors have, if less than `bits`; it is public, and fewer are cheaper.
         """
         key = bits, min(bits, left_bits or bits)
-        self.filed[prover].words.setdefault(key, []).append(WordClaims(lefts, rights, e, f, starts))
-        self._count(*(lefts or ()), *(rights or ()), e, f)
+        claims = WordClaims(lefts, rights, e, f, starts)
+        self.filed[prover].words.setdefault(key, []).append(claims)
+        self._count(2 * (claims.products + claims.claims), bits)
 
     def gram(
         self,
@@ -106,7 +108,7 @@ class Claims(Guard):
         left, right: matrices side by side. e, f: the upper triangles of symmetric matrices, row by row.
         """
         self.filed[prover].grams.append(MatrixClaim(bits, left, right, e, f))
-        self._count(e, f)
+        self._count(2 * known(e, f).size, bits)
 
     def matrices(
         self,
@@ -120,7 +122,7 @@ class Claims(Guard):
     ) -> None:
         """A^T B + C^T D + e + f = 0 modulo 2^bits, for lefts = (A, D) and rights = (B, C)."""
         self.filed[prover].matrices.append(MatrixClaim(bits, lefts, rights, e, f))
-        self._count(e, f)
+        self._count(2 * known(e, f).size, bits)
 
     def deviations(
         self,
@@ -139,10 +141,11 @@ class Claims(Guard):
         """R (2 s(left) o s(right)) C + e + f = 0 modulo 2^bits, with s, R and C as in `verbs.bit_deviations`."""
         claim = DeviationClaim(bits, left, right, spread, columns, row_coins, column_coins, e, f)
         self.filed[prover].deviations.append(claim)
-        self._count(e, f)
+        self._count(2 * known(e, f).size, bits)
 
-    def _count(self, *arrays: Words | None) -> None:
-        self._bytes += sum(one.nbytes for one in arrays if one is not None)
+    def _count(self, elements: int, bits: int) -> None:
+        """All parties count alike, whatever they know, so that all find it full at the same time."""
+        self._bytes += elements * bits // 8
         self._pending = True
 
     def sizes(self) -> tuple[Size, Size, Size]:
