@@ -16,7 +16,7 @@ from services.mpc_server.testing.world import Failed, Outcome, Recorder, World
 from services.mpc_server.transport.memory import Message
 from tests.kit.cases.all import CASES
 from tests.kit.cases.base import Call, Source, assert_equal, sources
-from tests.kit.claims import Recorded, assert_alike, recorded, violated
+from tests.kit.recorded_claims import Recorded, assert_alike, recorded, violated
 
 pytestmark = pytest.mark.property
 
