@@ -150,7 +150,7 @@ def _server_approvals(certificate: Certificate) -> str:
             raise _Fails(f"the approval of {server.name} lacks the digest of its exchange key")
     if {one.document.role for one in certificate.approvals[: len(servers)]} != {"mpc-server"}:
         raise _Fails("approvals of holders precede those of servers")
-    return "S1, S2 and S3 approved the study, each with its own signature"
+    return f"{certificate.manifest.sharing.servers_listed} approved the study, each with its own signature"
 
 
 def _holder_approvals(certificate: Certificate) -> str:
@@ -163,14 +163,17 @@ def _holder_approvals(certificate: Certificate) -> str:
 
 def _attestations(certificate: Certificate) -> str:
     signers = [one.signer for one in certificate.attestations]
-    if signers != ["S1", "S2", "S3"]:
+    scheme = certificate.manifest.sharing
+    if tuple(signers) != scheme.server_names:
         said = ", ".join(signers) or "none"
-        raise _Fails(f"one attestation of each server, in order, is needed; found: {said}")
+        raise _Fails(
+            f"{scheme.name} needs one attestation of {scheme.servers_listed} each, in this order; found: {said}"
+        )
     for one in certificate.attestations:
         _signed(one, certificate.manifest.server(one.signer))
         if one.document.server != one.signer:
             raise _Fails(f"the attestation signed by {one.signer} names {one.document.server} as its server")
-    return "S1, S2 and S3 attest the run, each with its own signature"
+    return f"{scheme.servers_listed} attest the run, each with its own signature"
 
 
 def _common(certificate: Certificate) -> Attestation:
@@ -350,13 +353,14 @@ def _transcript(certificate: Certificate, replay: Replay, path: Path) -> str:
         if attested.transcript != replay.digest:
             raise _Fails(f"{path} has other requests or answers than {one.signer} attests")
     _same(path, TRANSCRIPT, certificate.release.document.files)
-    return f"{path} has the {replay.steps} steps that S1, S2 and S3 attest, and is {TRANSCRIPT} of this release"
+    servers = certificate.manifest.sharing.servers_listed
+    return f"{path} has the {replay.steps} steps that {servers} attest, and is {TRANSCRIPT} of this release"
 
 
 def _answers(certificate: Certificate, replay: Replay) -> str:
     if replay.unsigned is not None:
         raise _Fails(replay.unsigned)
-    return f"S1, S2 and S3 signed the answer to each of {replay.steps} steps"
+    return f"{certificate.manifest.sharing.servers_listed} signed the answer to each of {replay.steps} steps"
 
 
 def _steps(certificate: Certificate, replay: Replay) -> str:

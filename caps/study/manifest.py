@@ -26,7 +26,7 @@ from pydantic import (
 
 from caps.basics import canonical
 from caps.basics.document import Address, Document, Name, Text, Url
-from caps.basics.schemes import SCHEMES, Scheme, extremes
+from caps.basics.schemes import SCHEMES, Scheme, SchemeName, extremes
 from caps.data.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
 from caps.data.joinkey import JoinKey
 from caps.data.linkage import RowFormat
@@ -60,7 +60,8 @@ from caps.trust.cards import Party
 from caps.trust.pki import role_uri
 
 VERSION: Literal[1] = 1
-SCHEME: Literal["rep3"] = "rep3"
+SCHEME: SchemeName = "rep3"
+"""The scheme of a study that names none."""
 MAX_SLOTS = 1 << 24
 MAX_DIGITS = 28
 """The most digits of epsilon and of delta."""
@@ -267,7 +268,7 @@ class Manifest(Document):
     workload: tuple[Query, ...] | Literal["all-pairs"] = "all-pairs"
     algorithm: AlgorithmChoice
     privacy: Privacy
-    scheme: Literal["rep3"] = SCHEME
+    scheme: SchemeName = SCHEME
     servers: Annotated[tuple[Server, ...], Field(**extremes(lambda scheme: scheme.parties))]
     coordinator: Coordinator
     publication: Publication = Publication()
@@ -291,8 +292,10 @@ class Manifest(Document):
         found: list[str] = []
         checks: tuple[tuple[tuple[str, ...], Callable[[Manifest], list[str]]], ...] = (
             (("table",), Manifest._schema_problems),
+            (("scheme", "servers"), Manifest._server_problems),
             (("servers", "coordinator", "holders"), Manifest._party_problems),
             (("table", "holders", "alignment", "join"), Manifest._division_problems),
+            (("scheme", "join"), Manifest._join_problems),
             (("privacy",), Manifest._privacy_problems),
             (("table", "workload"), Manifest._workload_problems),
             (("algorithm",), Manifest._algorithm_problems),
@@ -448,11 +451,19 @@ class Manifest(Document):
             near, far = (near, middle) if fits(middle) else (middle, far)
         return far
 
+    def _server_problems(self) -> list[str]:
+        scheme = self.sharing
+        if len(self.servers) != scheme.parties:
+            return [
+                f"servers: {scheme.name} needs {scheme.parties} servers, {scheme.servers_listed}, not "
+                f"{len(self.servers)}"
+            ]
+        if tuple(server.name for server in self.servers) != scheme.server_names:
+            return [f"servers: must be called {scheme.servers_listed}, in this order"]
+        return []
+
     def _party_problems(self) -> list[str]:
         found = []
-        *first, last = self.sharing.server_names
-        if [server.name for server in self.servers] != [*first, last]:
-            found.append(f"servers: must be called {', '.join(first)} and {last}, in this order")
         seen: dict[str, str] = {}
         everyone = [
             *((f"servers[{i}]", server) for i, server in enumerate(self.servers)),
@@ -503,6 +514,14 @@ class Manifest(Document):
                 if getattr(self, what) is not None
             ]
         return [*found, *self._capacity_problems()]
+
+    def _join_problems(self) -> list[str]:
+        if self.join is None or self.join.protocol == "shuffle" or not self.sharing.active:
+            return []
+        return [
+            f"join.protocol: oprf trusts servers to follow the protocol, which {self.scheme} does not: choose shuffle, "
+            "or the scheme rep3"
+        ]
 
     def _capacity_problems(self) -> list[str]:
         found, total = [], 0

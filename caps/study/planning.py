@@ -26,7 +26,7 @@ COSTS = "caps.costs"
 COMPUTE_ROLE = "compute"
 """The role of what servers see of a join in COMPUTE ANSWERS."""
 OFFER_BYTES = 2048
-"""Rough size of an `Offer` as JSON: the signed contribution and two openings."""
+"""Rough size of an `Offer` as JSON: the signed contribution and the openings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class PlannedMarginal:
 
 @dataclass(frozen=True, slots=True)
 class PlannedUpload:
-    """What a holder sends to S1, S2 and S3, in bytes. S1 gets seeds only."""
+    """What a holder sends to each server, in bytes. A server without the vector gets seeds only."""
 
     holder: str
     form: str
@@ -191,11 +191,12 @@ class StudyPlan:
 
     def _loads(self) -> Iterator[str]:
         for upload in self.uploads:
-            size = size_shown(max(upload.sent))
+            most, least = max(upload.sent), min(upload.sent)
+            names = {size: [f"S{i}" for i, sent in enumerate(upload.sent, 1) if sent == size] for size in (most, least)}
             shape = " x ".join(f"{extent:,}" for extent in upload.shape)
             yield (
-                f"{upload.holder} uploads {upload.form} ({shape}): {size} to each of S2 and S3; "
-                f"{size_shown(upload.sent[0])} to S1."
+                f"{upload.holder} uploads {upload.form} ({shape}): {size_shown(most)} to each of "
+                f"{_enumerated(names[most])}; {size_shown(least)} to {_enumerated(names[least])}."
             )
         yield f"Each server needs about {size_shown(self.memory.total)} of memory for {self.cells:,} counts."
         if self.costs is not None:
@@ -258,6 +259,11 @@ def plan_study(manifest: Manifest, costs: Costs | None = None) -> StudyPlan:
         costs=costs,
         views=manifest.views,
     )
+
+
+def _enumerated(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _scale(mechanism: Charged) -> float:

@@ -60,10 +60,10 @@ class Parties:
         self.clock = Clock()
         self.manifest, self.keys = example_manifest(**choices)
         self.authority = make_authority(NOW)
-        for name in SERVERS:
+        for name in self.manifest.sharing.server_names:
             write_site(folder / name, self.authority, self.keys[name], "mpc-server")
         self.roles = {"coordinator": "coordinator"} | {holder.name: "holder" for holder in self.manifest.holders}
-        self.others: Keys = make_keys([*self.roles, *SERVERS])
+        self.others: Keys = make_keys([*self.roles, *self.manifest.sharing.server_names])
         self._certificates: dict[tuple[str, str | None, bool], bytes] = {}
 
     @property
@@ -104,7 +104,7 @@ class Desk:
         self.site = Site(settings, role="mpc-server", clock=federation.clock)
         self.database = open_database(settings.database, tables.metadata)
         self.store = ShareStore(data / "shares", Vault(self.home), before=before)
-        self.studies = Studies(self.site, policy, self.database, self.store)
+        self.studies = Studies(self.site, policy, self.database, self.store, mesh=federation.manifest.sharing.parties)
         self.contributions = Contributions(self.site, self.studies, self.database, self.store)
         self.matching = Matching(self.site, self.studies, self.database, self.store)
         self._tokens: dict[Scope, str] = {}

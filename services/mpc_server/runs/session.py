@@ -12,17 +12,17 @@ and opens the same value.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from struct import Struct
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from caps.basics import canonical
 from caps.dp.oracle import Compute, StepRequest
-from caps.errors import LocalError, PeerDisagrees, PeerError, PeerRefused, SessionClosed, party_name
+from caps.errors import CheatingDetected, LocalError, PeerDisagrees, PeerError, PeerRefused, SessionClosed, party_name
 from caps.trust import signing
-from caps.wire import Answer, Signed
+from caps.wire import Answer, Evidence, Signed
 from services.mpc_server.channel import swap
 from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.runs.material import Material
@@ -30,7 +30,7 @@ from services.mpc_server.runs.pairs import Pairs, agree, scope_of
 from services.mpc_server.runs.record import Record, Recorded
 from services.mpc_server.runs.steps import Computation
 from services.mpc_server.transport.components import component_secrets
-from services.mpc_server.transport.hello import Agreement
+from services.mpc_server.transport.hello import Agreement, scheme_field
 from services.mpc_server.transport.session import Session
 from services.mpc_server.transport.tls import Mesh
 
@@ -58,7 +58,7 @@ class Seat:
 
 
 async def open_channel(mesh: Mesh, record: Record, seat: Seat) -> Session:
-    """A channel for a run with the study's servers, who must agree on study, inputs, build and budget."""
+    """A channel for a run with the study's servers, who must agree on study, inputs, build, budget and scheme."""
     manifest = record.manifest
     for peer in manifest.sharing.peers_of(seat.party):
         if mesh.pin(peer).hex() != manifest.servers[peer].pin:
@@ -68,8 +68,9 @@ async def open_channel(mesh: Mesh, record: Record, seat: Seat) -> Session:
         bytes.fromhex(record.inputs),
         seat.build,
         canonical.digest("budget", {"privacy": manifest.privacy.to_json()}),
+        scheme_field(manifest.scheme),
     )
-    return await mesh.open(f"run/{record.run}", agreement)
+    return await mesh.open(f"run/{record.run}", agreement, manifest.sharing.peers_of(seat.party))
 
 
 class RunSession:
@@ -101,7 +102,8 @@ class RunSession:
         """Agree with the peers on secrets and on what is recorded."""
         scope = scope_of(record.manifest.study_id, record.inputs, record.run, seat.build.hex())
         pairs = await agree(channel, seat.pairs, scope)
-        secrets = await component_secrets(channel, record.manifest.sharing, pairs)
+        with noticing(record, seat, None, "keys"):
+            secrets = await component_secrets(channel, record.manifest.sharing, pairs)
         session = cls(channel, record, seat, material, secrets)
         await session.compare_records()
         return session
@@ -120,12 +122,13 @@ class RunSession:
             common = min(view[1] for view in everybody)
             if not common:
                 return
-            if counts is not None and all(view[0] for view in everybody):
-                await self._computation.resume(*counts)
-            else:
-                await self._computation.compute()
-            if min(view[2] for view in everybody) < common:
-                await self._answer_charged(self._record.steps[common - 1])
+            with noticing(self._record, self._seat, common - 1):
+                if counts is not None and all(view[0] for view in everybody):
+                    await self._computation.resume(*counts)
+                else:
+                    await self._computation.compute()
+                if min(view[2] for view in everybody) < common:
+                    await self._answer_charged(self._record.steps[common - 1])
             self._idle = all(view[1] == common for view in everybody)
         self._draw_soon()
 
@@ -133,8 +136,9 @@ class RunSession:
         """Do a step that has no recorded answer, when its turn comes; then draw noise for the next one."""
         try:
             async with self._turn:
-                await self._draw_ahead()
-                done = await self._agree_and_charge(number, request, digest)
+                with noticing(self._record, self._seat, number):
+                    await self._draw_ahead()
+                    done = await self._agree_and_charge(number, request, digest)
         except (PeerError, RequestsDiffer, SessionClosed):
             raise
         except BaseException as error:
@@ -201,7 +205,8 @@ class RunSession:
     async def _draw_in_turn(self) -> None:
         with suppress(PeerError, SessionClosed):  # whoever is waiting for the session learns of it from the channel
             async with self._turn:
-                await self._draw_ahead()
+                with noticing(self._record, self._seat, len(self._record.steps)):
+                    await self._draw_ahead()
 
     async def _draw_ahead(self) -> None:
         """Draw noise while the coordinator fits its model.
@@ -211,6 +216,30 @@ class RunSession:
         idle, self._idle = self._idle, False
         if idle:
             await self._computation.draw_ahead()
+
+
+@contextmanager
+def noticing(
+    record: Record, seat: Seat, step: int | None, check: Literal["keys", "messages"] = "messages"
+) -> Iterator[None]:
+    """If a check on shares fails in here, sign evidence of it and end the run durably, before anything else is done."""
+    try:
+        yield
+    except CheatingDetected as error:
+        manifest = record.manifest
+        first, second = (manifest.servers[party].name for party in error.pair)
+        evidence = Evidence(
+            study=manifest.study_id,
+            run=record.run,
+            step=step,
+            scheme=manifest.scheme,
+            pair=(first, second),
+            check=check,
+            server=seat.name,
+            at=seat.instant(),
+        )
+        record.abort(Signed[Evidence].by(evidence, seat.name, seat.key), seat.instant())
+        raise
 
 
 def _compare(peer: int, mine: View, theirs: View) -> None:
