@@ -14,6 +14,6 @@ its own.
 
 from __future__ import annotations
 
-from services.mpc_server.engine import rep3
+from services.mpc_server.engine import rep3, rep4
 
-__all__ = ["rep3"]
+__all__ = ["rep3", "rep4"]
