@@ -195,8 +195,12 @@ class Plan:
 class Run:
     """What happens in one run: who does what where, what is opened, and who ends how."""
 
-    def __init__(self, scheme: Scheme, culprit: int | None = None, plan: Plan | None = None) -> None:
+    def __init__(
+        self, scheme: Scheme, culprit: int | None = None, plan: Plan | None = None, *, guarded: bool = True
+    ) -> None:
+        """guarded: whether the scheme's checks are made; without them it is worth no more than one without any."""
         self.scheme = scheme
+        self.guarded = guarded
         self.culprit = culprit
         self._plan = plan
         self._counts: Counter[tuple[str, int]] = Counter()
@@ -380,6 +384,8 @@ def watched(run: Run) -> Iterator[None]:
 
     async def stubborn(guard: Guard) -> None:
         """A culprit goes on although its own check failed."""
+        if not run.guarded:
+            return
         try:
             await validate(guard)
         except PeerViolation:
@@ -588,8 +594,10 @@ def _mixed(places: Sequence[Place]) -> list[Place]:
     return both + sent[len(others) :] + others[len(sent) :]
 
 
-def altered_run(scheme: Scheme, name: str, call: Call, places: Sequence[Place], seed: int) -> tuple[Run, bool]:
+def altered_run(
+    scheme: Scheme, name: str, call: Call, places: Sequence[Place], seed: int, *, guarded: bool = True
+) -> tuple[Run, bool]:
     """One run in which the party of these places cheats there; and whether that made any difference to what it did."""
     plan = Plan(places, seed)
-    run = perform(Run(scheme, places[0].party, plan), name, call)
+    run = perform(Run(scheme, places[0].party, plan, guarded=guarded), name, call)
     return run, plan.altered
