@@ -27,12 +27,13 @@ from services.mpc_server.engine.rep3_active.proof.filed import (
     MatrixClaim,
     Starts,
     WordClaims,
+    known,
 )
 from services.mpc_server.engine.rep3_active.proof.sizes import DIGEST_BYTES, VERDICT_BYTES, Size
 
 PARTIES = 3
-BUDGET = 1 << 26
-"""Bytes of filed arrays from which on they are checked at once."""
+BUDGET = 1 << 27
+"""Bytes of arrays, filed about all provers, from which on they are checked at once: 5 * 10^7 products of bits."""
 
 
 class Claims(Guard):
@@ -43,7 +44,7 @@ class Claims(Guard):
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        self._filed = [Filed() for _ in range(PARTIES)]
+        self.filed = [Filed() for _ in range(PARTIES)]
         self._bytes = 0
         self._pending = False
 
@@ -67,8 +68,8 @@ class Claims(Guard):
         f: Words | None,
     ) -> None:
         """a & b ^ c & d ^ e ^ f = 0, for planes of one shape: a, c, e are known on the left, b, d, f on the right."""
-        self._filed[prover].gates.append(Gates(a, b, c, d, e, f))
-        self._count(a, b, c, d, e, f)
+        self.filed[prover].gates.append(Gates(a, b, c, d, e, f))
+        self._count(6 * known(e, f).size, 64)
 
     def words(
         self,
@@ -88,8 +89,9 @@ class Claims(Guard):
         left_bits: how many bits the left factors have, if less than `bits`; it is public, and fewer are cheaper.
         """
         key = bits, min(bits, left_bits or bits)
-        self._filed[prover].words.setdefault(key, []).append(WordClaims(lefts, rights, e, f, starts))
-        self._count(*(lefts or ()), *(rights or ()), e, f)
+        claims = WordClaims(lefts, rights, e, f, starts)
+        self.filed[prover].words.setdefault(key, []).append(claims)
+        self._count(2 * (claims.products + claims.claims), bits)
 
     def gram(
         self,
@@ -105,8 +107,8 @@ class Claims(Guard):
 
         left, right: matrices side by side. e, f: the upper triangles of symmetric matrices, row by row.
         """
-        self._filed[prover].grams.append(MatrixClaim(bits, left, right, e, f))
-        self._count(e, f)
+        self.filed[prover].grams.append(MatrixClaim(bits, left, right, e, f))
+        self._count(2 * known(e, f).size, bits)
 
     def matrices(
         self,
@@ -119,8 +121,8 @@ class Claims(Guard):
         f: Words | None,
     ) -> None:
         """A^T B + C^T D + e + f = 0 modulo 2^bits, for lefts = (A, D) and rights = (B, C)."""
-        self._filed[prover].matrices.append(MatrixClaim(bits, lefts, rights, e, f))
-        self._count(e, f)
+        self.filed[prover].matrices.append(MatrixClaim(bits, lefts, rights, e, f))
+        self._count(2 * known(e, f).size, bits)
 
     def deviations(
         self,
@@ -138,20 +140,21 @@ class Claims(Guard):
     ) -> None:
         """R (2 s(left) o s(right)) C + e + f = 0 modulo 2^bits, with s, R and C as in `verbs.bit_deviations`."""
         claim = DeviationClaim(bits, left, right, spread, columns, row_coins, column_coins, e, f)
-        self._filed[prover].deviations.append(claim)
-        self._count(e, f)
+        self.filed[prover].deviations.append(claim)
+        self._count(2 * known(e, f).size, bits)
 
-    def _count(self, *arrays: Words | None) -> None:
-        self._bytes += sum(one.nbytes for one in arrays if one is not None)
+    def _count(self, elements: int, bits: int) -> None:
+        """All parties count alike, whatever they know, so that all find it full at the same time."""
+        self._bytes += elements * bits // 8
         self._pending = True
 
     def sizes(self) -> tuple[Size, Size, Size]:
         """What is public about what is filed, for the proofs of this party, the next and the previous one."""
         me = self._ctx.party
         return (
-            self._filed[me].size(),
-            self._filed[_following(me)].size(),
-            self._filed[_previous(me)].size(),
+            self.filed[me].size(),
+            self.filed[_following(me)].size(),
+            self.filed[_previous(me)].size(),
         )
 
     async def check(self, ctx: Context) -> None:
@@ -161,7 +164,7 @@ class Claims(Guard):
         from services.mpc_server.engine.rep3_active.proof.protocol import Verdict, agree, check_left, check_right, prove
         from services.mpc_server.engine.rep3_active.proof.source import Toss
 
-        filed, self._filed = self._filed, [Filed() for _ in range(PARTIES)]
+        filed, self.filed = self.filed, [Filed() for _ in range(PARTIES)]
         self._bytes, self._pending = 0, False
         me, before, after = ctx.party, _previous(ctx.party), _following(ctx.party)
         mine, next_, last = (filed[party].size() for party in (me, after, before))

@@ -28,7 +28,7 @@ from caps.shares.ring import PLANE, Z8, Z64, Words, pack_bits
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost, OfParty
-from services.mpc_server.engine.rep3.local import DIGEST_BYTES, following, masks, previous, sent_back
+from services.mpc_server.engine.rep3.local import DIGEST_BYTES, following, masks, previous
 from services.mpc_server.engine.rep3.opening import digest_of
 from services.mpc_server.engine.rep3.shuffle import shuffle as moved
 from services.mpc_server.engine.rep3_active.local import NAME
@@ -48,7 +48,7 @@ _BLOCK_ROWS = 1 << 13
     Cost(
         rounds=6,
         sent=(1 + FIRST) * size.table_bytes
-        + (2 + FIRST) * TAG_BYTES * size.rows
+        + (2 + FIRST - LAST) * TAG_BYTES * size.rows
         + 8 * TAG_BYTES * size.row_bytes
         + (4 - LAST) * DIGEST_BYTES * size.tables,
     ),
@@ -73,13 +73,23 @@ async def shuffle(ctx: Context, rows: RowShare) -> RowShare:
 
 
 async def _tags(ctx: Context, rows: RowShare, matrix: BShare) -> tuple[Words, Words]:
-    """A party's components of M w, one word a row: bit products are summed before they are sent."""
+    """A party's components of M w, one word a row: bit products are summed before they are sent.
+
+    S2 moves only what it receives then, so S3 need not send it component 2, for which it has zeros.
+    """
     (mine, next_), (matrix_mine, matrix_next) = rows.components, matrix.components
     local = products(matrix_mine[0], mine ^ next_)
     local ^= products(matrix_next[0], mine)
     for mask in masks(ctx, local.shape, Z64):
         local ^= mask
-    return await sent_back(ctx, local)
+    if ctx.party == 2:
+        (theirs,) = await ctx.exchange([], [(0, local.nbytes)])
+    elif ctx.party == 0:
+        (theirs,) = await ctx.exchange([(2, local)], [(1, local.nbytes)])
+    else:
+        await ctx.exchange([(0, local)], [])
+        return local, np.zeros_like(local)
+    return local, np.frombuffer(theirs, PLANE)
 
 
 def products(columns: Words, rows: Words) -> Words:
