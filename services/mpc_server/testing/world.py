@@ -55,6 +55,13 @@ class Bits:
     width: int
 
 
+@dataclass(frozen=True)
+class Rows:
+    """A secret input of rows of bytes; each party is given its components."""
+
+    octets: Words
+
+
 class PerParty:
     """An argument that differs from party to party."""
 
@@ -145,6 +152,10 @@ class World:
                     component_bits(words, width), entropy=self._entropy, algebra=Algebra.XOR, scheme=self.scheme
                 )
                 return [c.bits(words.shape, *d.components()) for c, d in zip(contexts, dealt, strict=True)]
+            case Rows(octets=octets):
+                rows = np.ascontiguousarray(octets)
+                dealt = deal(rows, entropy=self._entropy, algebra=Algebra.XOR, scheme=self.scheme)
+                return [d.components() for d in dealt]
             case np.ndarray() | np.generic() if argument.dtype.kind == "u":
                 dealt = deal(np.asarray(argument), entropy=self._entropy, scheme=self.scheme)
                 return [c.share(*d.components()) for c, d in zip(contexts, dealt, strict=True)]
