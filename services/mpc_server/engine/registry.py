@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from caps.basics.schemes import Scheme
@@ -169,7 +170,7 @@ class Verb(Generic[P, T]):
         if implementation is None:
             raise DomainError(f"the scheme {scheme} does not implement {self.__name__}")
         if self._opening:
-            return cast(T, _validated(arguments[0], implementation(*arguments, **choices)))
+            return cast(T, _validated(arguments[0], partial(implementation, *arguments, **choices)))
         return implementation(*arguments, **choices)
 
     @property
@@ -194,9 +195,9 @@ class Verb(Generic[P, T]):
         return implement
 
 
-async def _validated(ctx: Any, opened: Any) -> Any:
+async def _validated(ctx: Any, open_: Callable[[], Any]) -> Any:
     await ctx.guard.validate()
-    return await opened
+    return await open_()
 
 
 def verb(function: Callable[P, T]) -> Verb[P, T]:
