@@ -25,6 +25,8 @@ STUDIES = {
     "noise": "variance and utility of every sampler beside the central mechanism",
 }
 """Subjects with options of their own, which are saved as they grow."""
+BY_SCHEME = {"protocols": "schemes", "join": "schemes_join"}
+"""What `--schemes` measures under every scheme, and the name under which that is saved."""
 
 
 def main(arguments: list[str]) -> int:
@@ -34,8 +36,14 @@ def main(arguments: list[str]) -> int:
     if options.subject == "report":
         print(module.write())
         return 0
-    record = _recorder(options.subject, arguments if options.save else None)
-    if options.subject in STUDIES:
+    by_scheme = options.subject in BY_SCHEME and options.schemes
+    subject = BY_SCHEME[options.subject] if by_scheme else options.subject
+    record = _recorder(subject, arguments if options.save else None)
+    if by_scheme:
+        module = import_module("bench.schemes")
+        report = module.measure(repeats=options.repeats, tasks=module.tasks(options.subject, vars(options)))
+        record(report)
+    elif options.subject in STUDIES:
         report = module.measure(options, record)
     else:
         more = {"large": options.large} if options.subject == "join" else {}
@@ -57,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
             continue
         subject.add_argument("--repeats", type=int, default=7, help="measured repetitions of each task (default 7)")
         subject.add_argument("--without-peers", action="store_true", help="skip spu and mpyc, which take minutes")
+        if name in BY_SCHEME:
+            subject.add_argument("--schemes", action="store_true", help="under every scheme, side by side")
         if name == "join":
             subject.add_argument("--large", action="store_true", help="also a million rows at each holder")
     subjects.add_parser("report", help="docs/benchmarks.md and its plots from bench/results/*.json")

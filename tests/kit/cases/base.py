@@ -33,8 +33,8 @@ class Call:
     """The exact result, or None where `check` judges it."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     check: Callable[[Any], None] | None = None
-    in_world: Callable[[Any], None] | None = None
-    """A further check that holds under the keys of World(1) only."""
+    in_world: Callable[..., None] | None = None
+    """A further check that holds under the keys of World(1) only; it may be given the world's scheme."""
 
 
 @dataclass
