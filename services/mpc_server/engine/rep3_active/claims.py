@@ -208,7 +208,7 @@ class Claims(Guard):
     async def _toss(self, ctx: Context) -> bytes:
         """A seed that no party knew before this round: a component of it from one holder, its digest from the other."""
         before, after = _previous(ctx.party), _following(ctx.party)
-        held = ctx.random(b"seed", (4,), Z64).components
+        held = ctx.fresh(b"seed", (4,), Z64).components
         digest = np.frombuffer(_digest(held[1]), np.uint8)
         words, claimed = await self.exchange(
             ctx, [(after, held[0]), (before, digest)], [(before, held[0].nbytes), (after, DIGEST_BYTES)]

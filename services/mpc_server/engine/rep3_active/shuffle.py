@@ -57,7 +57,7 @@ async def shuffle(ctx: Context, rows: RowShare) -> RowShare:
     """One round for tags, two for the move, then it is sealed, M is opened, and digests are compared."""
     ctx.own(rows)
     # One long plane, so that its words are the columns of M.
-    matrix = ctx.step("matrix").random_bits(1, (8 * TAG_BYTES * 8 * rows.shape[1],))
+    matrix = ctx.step("matrix").fresh_bits(1, (8 * TAG_BYTES * 8 * rows.shape[1],))
     tags = await _tags(ctx.step("tags"), rows, matrix)
     tagged = ctx.rows(
         *(

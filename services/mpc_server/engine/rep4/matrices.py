@@ -112,12 +112,6 @@ async def _checked(
     return found
 
 
-def _factors(parts: Sequence[AShare], term: Term) -> list[Callable[[slice], Words]]:
-    """For each part, what gives some rows of x_i + x_j, or x_i - x_j."""
-
-    return [lambda rows, share=share: term.factor(_rows_of(share, rows)) for share in parts]
-
-
 def _rows_of(share: AShare, rows: slice) -> Callable[[int], Words]:
     held = components_of(share)
     return lambda number: held(number)[rows]
@@ -141,15 +135,16 @@ def _right(parts: Sequence[AShare], term: Term, triangle: Words, modulo: Ring) -
     whole[upper] = whole.T[upper] = triangle
     chosen = coins.astype(triangle.dtype)
     claimed = matmul_mod(matmul_mod(chosen.T, whole, modulo=modulo), chosen, modulo=modulo)
-    found = term.signed(_combined_gram(_factors(parts, term), coins, len(parts[0]), modulo))
+    found = term.signed(_combined_gram(parts, term, coins, modulo))
     return not modulo.reduce(claimed - found).any()
 
 
-def _combined_gram(factors: Sequence[Callable[[slice], Words]], coins: Coins, rows: int, modulo: Ring) -> Words:
-    """Gram(x C) modulo 2^k, in blocks of rows, for a matrix of coins."""
+def _combined_gram(parts: Sequence[AShare], term: Term, coins: Coins, modulo: Ring) -> Words:
+    """Gram(x C) modulo 2^k for x = x_i + x_j or x_i - x_j and a matrix C of coins, in blocks of rows."""
     total: Words | None = None
-    for start in range(0, rows, BLOCK_ROWS):
-        block = np.concatenate([factor(slice(start, start + BLOCK_ROWS)) for factor in factors], axis=1)
+    for start in range(0, len(parts[0]), BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        block = np.concatenate([term.factor(_rows_of(share, rows)) for share in parts], axis=1)
         part = gram_mod(_combined(block, coins), modulo=modulo)
         total = part if total is None else total + part
     assert total is not None
