@@ -73,6 +73,7 @@ def verify(
     """
     checks: list[tuple[str, Callable[[Certificate], str]]] = [
         ("study", _study),
+        ("scheme", _scheme),
         ("server approvals", _server_approvals),
         ("holder approvals", _holder_approvals),
         ("attestations", _attestations),
@@ -128,6 +129,19 @@ def _study(certificate: Certificate) -> str:
         if found != study:
             raise _Fails(f"{name} is for study {found[:16]}..., but the manifest is that of study {study[:16]}...")
     return f"all {len(documents)} documents are about study {study}, which is the digest of the manifest"
+
+
+def _scheme(certificate: Certificate) -> str:
+    scheme = certificate.manifest.sharing
+    signed = {
+        "approvals of servers": sum(one.document.role == "mpc-server" for one in certificate.approvals),
+        "attestations": len(certificate.attestations),
+    }
+    for what, count in signed.items():
+        if count != scheme.parties:
+            raise _Fails(f"{scheme.name} has {scheme.parties} servers, but the certificate has {count} {what}")
+    trusted = "does anything it likes" if scheme.active else "follows the protocol, whatever it sees"
+    return f"{scheme.name}: {scheme.parties} servers; the guarantee holds if one of them is corrupted and {trusted}"
 
 
 def _approvals(certificate: Certificate, role: str, parties: Sequence[Party]) -> list[Approval]:

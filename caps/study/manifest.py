@@ -31,11 +31,17 @@ from caps.data.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
 from caps.data.joinkey import JoinKey
 from caps.data.linkage import RowFormat
 from caps.data.schema import Column, Schema
-from caps.dp.bounds import MOST_STREAM, columns_soundness, counted_bits, join_soundness, largest_sum
+from caps.dp.bounds import (
+    DEVIATION_SOUNDNESS,
+    MOST_STREAM,
+    columns_soundness,
+    counted_bits,
+    join_soundness,
+    largest_sum,
+)
 from caps.dp.noise.plans import MOST_REACH
 from caps.dp.oracle import overlaps_entry, overlaps_plan
 from caps.dp.privacy import (
-    ALLOWANCE,
     ASSUMPTIONS,
     ETA_MAX,
     RELEASE,
@@ -51,6 +57,7 @@ from caps.dp.privacy import (
     Reservation,
     calibrate,
     pure_rho,
+    server_premise,
 )
 from caps.dp.privacy.rational import grid_down
 from caps.dp.programs import Program, Task, all_pairs, names, program
@@ -300,11 +307,12 @@ class Manifest(Document):
             (("table", "workload"), Manifest._workload_problems),
             (("algorithm",), Manifest._algorithm_problems),
             (("algorithm", "privacy"), Manifest._noise_problems),
+            (("algorithm", "scheme"), Manifest._sampler_problems),
         )
         for needed, check in checks:
             if sound is None or all(name in sound for name in needed):
                 found += check(self)
-        needed = ("table", "holders", "alignment", "join", "workload", "algorithm", "privacy")
+        needed = ("table", "holders", "alignment", "join", "workload", "algorithm", "privacy", "scheme")
         blamed = ("schema", "workload", "algorithm", "privacy", "holders", "alignment", "join")
         if (sound is None or all(name in sound for name in needed)) and not any(p.startswith(blamed) for p in found):
             found += self._spending_problems()
@@ -372,6 +380,14 @@ class Manifest(Document):
         return [
             f"algorithm.noise: {self.algorithm.noise} is Gaussian, which pure accounting does not cover: choose "
             "joint, or the accounting zcdp"
+        ]
+
+    def _sampler_problems(self) -> list[str]:
+        if self.algorithm.certified or self.scheme == SCHEME:
+            return []
+        return [
+            f"algorithm.noise: {self.algorithm.noise} is for comparison and exists in {SCHEME} only: choose joint, or "
+            f"the scheme {SCHEME}"
         ]
 
     def _spending_problems(self) -> list[str]:
@@ -573,13 +589,14 @@ class Manifest(Document):
     @cached_property
     def allowance(self) -> Allowance:
         """What delta must cover besides the conversion from rho."""
+        soundness = DEVIATION_SOUNDNESS if self.sharing.active else Fraction(0)
         if self.slots is not None:
-            return Allowance(soundness=columns_soundness(len(self.holders) - self._counting))
-        if self.join is not None:
+            soundness += columns_soundness(len(self.holders) - self._counting)
+        elif self.join is not None:
             # The most dummies there can be: their number depends on the budget, which depends on this.
             most = 2 * MOST_REACH * sets_with(len(self.joined))
-            return Allowance(soundness=join_soundness([(holder.capacity or 0) + most for holder in self.joined]))
-        return ALLOWANCE
+            soundness += join_soundness([(holder.capacity or 0) + most for holder in self.joined])
+        return Allowance(soundness=soundness)
 
     @cached_property
     def budget(self) -> Fraction:
@@ -792,7 +809,7 @@ class Manifest(Document):
         own = [f"nobody appears in more than {rows} of the joint table, over all holders together"]
         if self.alignment is not None:
             own.append("a person who does not take part leaves a slot of the joint table empty; nobody else takes it")
-        return (*ASSUMPTIONS, *own)
+        return (server_premise(self.sharing), *ASSUMPTIONS, *own)
 
     def statement(self, spent: Filter) -> PrivacyStatement:
         """The privacy statement of a run that a filter with this study's budget has accepted."""

@@ -240,7 +240,7 @@ async def _serve(specification: Mapping[str, Any]) -> Any:
             parameters["requests"] = await Requests.open()
         pairs = {peer: channel.secret_with(peer) for peer in channel.peers}
         secrets = await component_secrets(channel, scheme, pairs)
-        party = Runtime(channel, study=STUDY, scheme=scheme, scope=b"local", secrets=secrets)
+        party = Runtime(channel, study=STUDY, scheme=scheme, scope=b"local", secrets=secrets, session=secrets)
         result = await task(party, **parameters)
         await channel.close()
         return result

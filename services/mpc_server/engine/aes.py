@@ -163,7 +163,7 @@ class RoundKeys:
 
 def random_key(ctx: Context) -> BShare:
     """[[16 uniformly random bytes]]: a key that no party knows. Local."""
-    return ctx.random_bits(8, (BLOCK_BYTES,))
+    return ctx.fresh_bits(8, (BLOCK_BYTES,))
 
 
 @protocol("FIPS 197, KeyExpansion", lambda of: of(sub_bytes, {size.elements: 4}) * ROUNDS)

@@ -176,9 +176,9 @@ async def plant_dummies(ctx: Context, noise: AShare, *, tables: int, reach: int)
         return pack_bits(unpack_bits(flags, len(sets)).T)
 
     unused = ~number.map(above, (count,))
-    common = ctx.step("common").random_bits(BLOCK_BITS * len(sets), (count,))
+    common = ctx.step("common").fresh_bits(BLOCK_BITS * len(sets), (count,))
     others = [(place, table) for place, chosen in enumerate(sets) for table in chosen[1:]]
-    own = ctx.step("own").random_bits(BLOCK_BITS * len(others), (count,))
+    own = ctx.step("own").fresh_bits(BLOCK_BITS * len(others), (count,))
     spread = np.repeat([place for place, _ in others], BLOCK_BITS)
     apart = await conjunction(ctx.step("apart"), unused.planes(spread), own)
     planted = {chosen: {chosen[0]: rows_of(_block(common, place))} for place, chosen in enumerate(sets)}

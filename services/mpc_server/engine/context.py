@@ -60,6 +60,9 @@ class Context:
 
     owner: Owner
     prss: Prss
+    """Masks, coins and permutations: other ones in every session."""
+    drawn: Prss
+    """What makes noise: the same in every session of a run, so that a step that is repeated has the same noise."""
     path: bytes = b""
     checks: Checks | None = None
 
@@ -84,7 +87,7 @@ class Context:
         part = str(name)
         if not part or "/" in part or "#" in part:
             raise DomainError(f"{part!r} cannot name a step")
-        return Context(self.owner, self.prss, self.path + b"/" + part.encode(), self.checks)
+        return Context(self.owner, self.prss, self.drawn, self.path + b"/" + part.encode(), self.checks)
 
     def own(self, *shares: AShare | BShare | RowShare) -> None:
         """Refuse shares of another study or another party."""
@@ -117,14 +120,19 @@ class Context:
         """[[values]] that everybody knows. Local."""
         return self.zero(values.shape, ring_of(values)) + values
 
-    def random(self, name: bytes, shape: Shape, ring: Ring) -> AShare:
-        """[[uniformly random elements]] that no party knows, labelled by this step and a name. Local."""
+    def fresh(self, name: bytes, shape: Shape, ring: Ring) -> AShare:
+        """[[uniformly random elements]] of this session, labelled by this step and a name. Local."""
         return self.share(*self.prss.replicated(self.path + b"#" + name, shape, ring))
 
-    def random_bits(self, width: int, shape: Shape) -> BShare:
-        """[[w uniformly random bits]] per element. Local: no party knows them, none has spoken."""
+    def fresh_bits(self, width: int, shape: Shape) -> BShare:
+        """[[w uniformly random bits]] of this session per element. Local."""
         extents = (width, plane_words(prod(shape)))
         return self.bits(shape, *self.prss.replicated(self.path + b"#random", extents, _PLANES))
+
+    def noise_bits(self, width: int, shape: Shape) -> BShare:
+        """[[w uniformly random bits]] per element, the same in every session of the run: for noise. Local."""
+        extents = (width, plane_words(prod(shape)))
+        return self.bits(shape, *self.drawn.replicated(self.path + b"#random", extents, _PLANES))
 
     @coroutine
     def exchange(

@@ -34,15 +34,19 @@ class Runtime:
         scheme: Scheme,
         scope: bytes,
         secrets: Mapping[int, bytes],
+        session: Mapping[int, bytes],
     ) -> None:
-        """`secrets[c]`: what the holders of component c share, for each component that this party holds.
+        """`secrets[c]`: what the holders of component c share in the study; `session[c]`: what in this session alone.
 
-        Pre-conditions: `scope` names all that the randomness may depend on: two sessions of the same secrets and scope
-        draw the same masks, so unless they are the same protocols on the same shares, what they send reveals secrets.
+        Noise follows from the first, so that it is the same if a step is repeated. Masks and coins follow from the
+        second: a server that makes a step fail and behaves differently the next time could otherwise compare what
+        others send under the same masks, or know the coins of a check beforehand.
+
+        Pre-conditions: `scope` names all that noise may depend on; no two sessions have the same `session`.
         """
         owner = Owner(channel.party, study, scheme)
         self.channel = channel
-        bare = Context(owner, randomness(owner, secrets, scope))
+        bare = Context(owner, randomness(owner, session, scope), randomness(owner, secrets, scope))
         self.context = replace(bare, checks=guard(bare.step("guard")))
 
     async def execute(self, protocol: Branch[T]) -> T:

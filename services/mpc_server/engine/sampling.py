@@ -75,8 +75,8 @@ async def alias_draw(ctx: Context, *, table: AliasTable, shape: Shape) -> BShare
     Pre-conditions: the table is equal at all parties.
     Leaks: nothing.
     """
-    index = ctx.step("index").random_bits(table.index_bits, shape)
-    digits = ctx.step("digits").random_bits(DIGITS, shape)
+    index = ctx.step("index").noise_bits(table.index_bits, shape)
+    digits = ctx.step("digits").noise_bits(DIGITS, shape)
     size, step = index.size, chunk_size(table.index_bits)
     parts = []
     for start in range(0, max(size, 1), step):
@@ -167,7 +167,7 @@ async def discrete_gaussian(ctx: Context, *, plan: GaussianPlan, shape: Shape, r
     _fits(plan.bound, ring)
     every = (len(plan.coefficients), *shape)
     magnitude = await alias_draw(ctx.step("magnitude"), table=plan.table, shape=every)
-    sign = ctx.step("sign").random_bits(1, every)
+    sign = ctx.step("sign").noise_bits(1, every)
     flipped = magnitude ^ sign.planes(np.zeros(magnitude.width, np.intp))
     number, below = await together(
         from_bits(ctx.step("number"), flipped, ring=ring), from_bits(ctx.step("below"), sign, ring=ring)
@@ -231,7 +231,7 @@ async def gumbel(ctx: Context, *, plan: GumbelPlan, shape: Shape) -> BShare:
     Leaks: nothing.
     """
     cell = await alias_draw(ctx.step("cell"), table=plan.table, shape=shape)
-    low = ctx.step("low").random_bits(plan.least + plan.free, shape)
+    low = ctx.step("low").noise_bits(plan.least + plan.free, shape)
     places = plan.width - plan.least
     start, mask = cell.planes(slice(0, places)), cell.planes(slice(places, None))
     free = await conjunction(ctx.step("free"), mask, low.planes(slice(plan.least, None)))

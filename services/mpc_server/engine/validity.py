@@ -62,7 +62,7 @@ async def toss(ctx: Context) -> Words:
     Pre-conditions: whatever the coins are to judge was fixed before, under keys of this session.
     Leaks: the seed, which depends on nothing.
     """
-    return await reveal(ctx, ctx.random(b"coins", (4,), Z64))
+    return await reveal(ctx, ctx.fresh(b"coins", (4,), Z64))
 
 
 def coins(seed: bytes, label: bytes, count: int) -> npt.NDArray[np.uint8]:
@@ -77,7 +77,7 @@ async def _all_zero(ctx: Context, deviations: AShare) -> Flags:
     Each element is multiplied by a random odd number that nobody knows, and opened. So a zero stays zero, and any other
     element shows only the power of two that divides it.
     """
-    mask = ctx.random(b"mask", deviations.shape, deviations.ring) * 2 + 1
+    mask = ctx.fresh(b"mask", deviations.shape, deviations.ring) * 2 + 1
     opened = await reveal(ctx.step("open"), await multiply(ctx.step("mask"), deviations, mask))
     return np.asarray(~opened.any(axis=1))
 

@@ -108,7 +108,7 @@ class World:
         interceptor: Interceptor | None = None,
         stall: float = 5.0,
     ) -> None:
-        """`keys` gives the parties other keys than the seed's: the same shares, masked afresh."""
+        """`keys` gives the parties another session than the seed's: the same shares and noise, masked afresh."""
         self.seed = seed
         self.scheme = scheme
         self._keys = seed if keys is None else keys
@@ -117,12 +117,24 @@ class World:
         self._dealt = 0
 
     def secrets(self, party: int) -> dict[int, bytes]:
-        """What a party shares with the other holders of each of its components."""
-        return {component: _digest(f"{self._keys}/component/{component}") for component in self.scheme.held[party]}
+        """What a party shares in the study with the other holders of each of its components: noise follows from it."""
+        return {component: _digest(f"{self.seed}/component/{component}") for component in self.scheme.held[party]}
+
+    def session(self, party: int) -> dict[int, bytes]:
+        """What it shares in a session: masks follow from it."""
+        return {component: _digest(f"{self._keys}/session/{component}") for component in self.scheme.held[party]}
 
     def runtime(self, channel: Channel) -> Runtime:
         """A party of this world, on its end of a channel."""
-        return Runtime(channel, study=STUDY, scheme=self.scheme, scope=b"world", secrets=self.secrets(channel.party))
+        party = channel.party
+        return Runtime(
+            channel,
+            study=STUDY,
+            scheme=self.scheme,
+            scope=b"world",
+            secrets=self.secrets(party),
+            session=self.session(party),
+        )
 
     def _entropy(self, size: int) -> bytes:
         self._dealt += 1

@@ -40,7 +40,7 @@ class WorldBits:
     def __init__(self, world: World) -> None:
         keys = {}
         for channel in world.channels():
-            keys |= world.runtime(channel).context.prss.keys
+            keys |= world.runtime(channel).context.drawn.keys
         self._keys = list(keys.values())
 
     def bits(self, label: bytes, width: int, shape: tuple[int, ...]) -> Words:

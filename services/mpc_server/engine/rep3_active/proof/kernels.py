@@ -1,0 +1,528 @@
+"""Arithmetic in F_q and F_{q^2}, compiled. Imported only when a proof is made or checked.
+
+q is 2^61 - 1, for which reduction is a shift and a sum, or in tests a small prime that is 3 modulo 4. An element
+x + y i of F_{q^2}, i^2 = -1, is a row (x, y) of words below q. Signatures are fixed, so nothing is compiled twice;
+compiled code is kept beside this file, or in the user's cache if that is read-only (NUMBA_CACHE_DIR overrides both).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import types
+from numba.extending import intrinsic
+
+Elements = npt.NDArray[np.uint64]
+"""Field elements: pairs of words below q along the last axis."""
+
+F = TypeVar("F", bound=Callable[..., object])
+
+MERSENNE = np.uint64((1 << 61) - 1)
+_EXPONENT = np.uint64(61)
+_REST = np.uint64(3)
+_ONE = np.uint64(1)
+_ZERO = np.uint64(0)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_OCTET = np.uint64(0xFF)
+_HALF = np.uint64(31)
+_LOW = np.uint64((1 << 31) - 1)
+_QUARTER, _EIGHTH = np.int64(1 << 30), np.int64(1 << 29)
+_TILE = 32
+_EXACT = 248
+"""Columns of deviations whose weighted sums are exact in doubles."""
+_COLUMNS = 64
+"""Words of a plane that are taken together: what 64 rows of six planes have of them stays in the cache."""
+
+
+def _compiled(signature: str, *, reorder: bool = False) -> Callable[[F], F]:
+    """reorder: sums of doubles may be vectorised; here all of them are exact."""
+    fastmath: set[str] | bool = {"reassoc", "nsz", "contract"} if reorder else False
+
+    def decorate(function: F) -> F:
+        try:
+            return cast(F, numba.njit(signature, nogil=True, fastmath=fastmath, cache=True)(function))
+        except RuntimeError:  # no place to keep compiled code
+            return cast(F, numba.njit(signature, nogil=True, fastmath=fastmath)(function))
+
+    return decorate
+
+
+def _emit_wide(_typing: Any, x: Any, y: Any) -> Any:
+    signature = types.UniTuple(types.uint64, 2)(types.uint64, types.uint64)  # type: ignore[no-untyped-call]
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        word, double = ir.IntType(64), ir.IntType(128)
+        product = builder.mul(builder.zext(args[0], double), builder.zext(args[1], double))
+        high = builder.trunc(builder.lshr(product, ir.Constant(double, 64)), word)
+        return context.make_tuple(builder, sig.return_type, (high, builder.trunc(product, word)))
+
+    return signature, generate
+
+
+def _emit_ones(_typing: Any, x: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.uint64(types.uint64), generate
+
+
+_wide: Any = intrinsic(_emit_wide)
+"""The two words, high and low, of a product of words."""
+_ones: Any = intrinsic(_emit_ones)
+"""The number of ones of a word."""
+
+
+@numba.njit(inline="always")
+def _mod(high: Any, low: Any, q: Any) -> Any:
+    """A number below 2^124 modulo q."""
+    if q == MERSENNE:
+        x = (low & MERSENNE) + ((low >> _EXPONENT) | (high << _REST))
+        x = (x & MERSENNE) + (x >> _EXPONENT)
+        return x - MERSENNE if x >= MERSENNE else x
+    return ((high % q) * ((_ALL % q + _ONE) % q) + low % q) % q
+
+
+@numba.njit(inline="always")
+def _sum(x: Any, y: Any, q: Any) -> Any:
+    z = x + y
+    return z - q if z >= q else z
+
+
+@numba.njit(inline="always")
+def _times(x: Any, y: Any, q: Any) -> Any:
+    high, low = _wide(x, y)
+    return _mod(high, low, q)
+
+
+@numba.njit(inline="always")
+def _two(a: Any, b: Any, c: Any, d: Any, q: Any) -> Any:
+    """a b + c d."""
+    high, low = _wide(a, b)
+    more, less = _wide(c, d)
+    low += less
+    high += more
+    if low < less:
+        high += _ONE
+    return _mod(high, low, q)
+
+
+@numba.njit(inline="always")
+def _product(a: Any, b: Any, c: Any, d: Any, q: Any) -> Any:
+    """(a + b i)(c + d i)."""
+    return _two(a, c, q - b, d, q), _two(a, d, b, c, q)
+
+
+@numba.njit(inline="always")
+def _lighter(x: Any, q: Any) -> Any:
+    """A sum of words modulo q, less than 2^61 + 8 or q."""
+    if q == MERSENNE:
+        return (x & MERSENNE) + (x >> _EXPONENT)
+    return x % q
+
+
+@numba.njit(inline="always")
+def _least(x: Any, q: Any) -> Any:
+    x = _lighter(x, q)
+    return x - q if x >= q else x
+
+
+@_compiled("u8[:,::1](u8[::1], u8[::1], i8, u8)")
+def powers(first: Elements, ratio: Elements, count: int, q: int) -> Elements:
+    """first, first * ratio, first * ratio^2, ..."""
+    out = np.empty((count, 2), np.uint64)
+    x, y = first[0], first[1]
+    for i in range(count):
+        out[i, 0], out[i, 1] = x, y
+        x, y = _product(x, y, ratio[0], ratio[1], q)
+    return out
+
+
+@_compiled("void(u8[:,::1], u8[::1], u8)")
+def scale(x: Elements, factor: Elements, q: int) -> None:
+    """x * factor, in place."""
+    for i in range(len(x)):
+        x[i, 0], x[i, 1] = _product(x[i, 0], x[i, 1], factor[0], factor[1], q)
+
+
+@_compiled("u8[::1](u8[::1], u8[:,::1], u8)")
+def weighted(x: Elements, weights: Elements, q: int) -> Elements:
+    """The sum of x * weight, for words x."""
+    out = np.zeros(2, np.uint64)
+    for i in range(len(x)):
+        out[0] = _sum(out[0], _times(x[i], weights[i, 0], q), q)
+        out[1] = _sum(out[1], _times(x[i], weights[i, 1], q), q)
+    return out
+
+
+@_compiled("u8[:,::1](u8[:,::1], u8[:,::1], u8)")
+def cross(u: Elements, v: Elements, q: int) -> Elements:
+    """The sums of u_0 v_1 and of u_1 v_0, for halves of u and v."""
+    half = (len(u) + 1) // 2
+    out = np.zeros((2, 2), np.uint64)
+    for i in range(len(u) - half):
+        j = i + half
+        x, y = _product(u[i, 0], u[i, 1], v[j, 0], v[j, 1], q)
+        out[0, 0], out[0, 1] = _sum(out[0, 0], x, q), _sum(out[0, 1], y, q)
+        x, y = _product(u[j, 0], u[j, 1], v[i, 0], v[i, 1], q)
+        out[1, 0], out[1, 1] = _sum(out[1, 0], x, q), _sum(out[1, 1], y, q)
+    return out
+
+
+@_compiled("u8[:,::1](u8[:,::1], u8[::1], u8)")
+def fold_left(u: Elements, r: Elements, q: int) -> Elements:
+    """u_0 + r u_1."""
+    half = (len(u) + 1) // 2
+    out = u[:half].copy()
+    for i in range(len(u) - half):
+        x, y = _product(u[i + half, 0], u[i + half, 1], r[0], r[1], q)
+        out[i, 0], out[i, 1] = _sum(out[i, 0], x, q), _sum(out[i, 1], y, q)
+    return out
+
+
+@_compiled("u8[:,::1](u8[:,::1], u8[::1], u8)")
+def fold_right(v: Elements, r: Elements, q: int) -> Elements:
+    """r v_0 + v_1."""
+    half = (len(v) + 1) // 2
+    out = np.zeros((half, 2), np.uint64)
+    for i in range(half):
+        x, y = _product(v[i, 0], v[i, 1], r[0], r[1], q)
+        if i + half < len(v):
+            x, y = _sum(x, v[i + half, 0], q), _sum(y, v[i + half, 1], q)
+        out[i, 0], out[i, 1] = x, y
+    return out
+
+
+@_compiled("i8[::1](u8[:,:,::1], u8[:,:,::1])")
+def pair_counts(left: Elements, right: Elements) -> npt.NDArray[np.int64]:
+    """For blocks l of (a, c, e) and k of (b, d, f): the ones of ab ^ cd ^ e ^ f, summed by l - k."""
+    blocks, words = left.shape[1], left.shape[2]
+    counts = np.zeros(2 * blocks - 1, np.int64)
+    for start in range(0, words, _COLUMNS):
+        stop = min(start + _COLUMNS, words)
+        for l in range(blocks):
+            a, c, e = left[0, l, start:stop], left[1, l, start:stop], left[2, l, start:stop]
+            for k in range(blocks):
+                b, d, f = right[0, k, start:stop], right[1, k, start:stop], right[2, k, start:stop]
+                total = _ZERO
+                for j in range(stop - start):
+                    total += _ones((a[j] & b[j]) ^ (c[j] & d[j]) ^ e[j] ^ f[j])
+                counts[l - k + blocks - 1] += np.int64(total)
+    return counts
+
+
+@_compiled("u8[:,:,::1](u8[:,::1], b1, u8)")
+def tables(weights: Elements, signs: bool, q: int) -> Elements:
+    """For each eight weights and each byte: the sum of those whose bit is set; or of all, those counted negative."""
+    groups = len(weights) // 8
+    out = np.zeros((groups, 256, 2), np.uint64)
+    for g in range(groups):
+        for byte in range(256):
+            for j in range(8):
+                one = (byte >> j) & 1 == 1
+                for part in range(2):
+                    w = weights[8 * g + j, part]
+                    if signs:
+                        out[g, byte, part] = _sum(out[g, byte, part], q - w if one and w > _ZERO else w, q)
+                    elif one:
+                        out[g, byte, part] = _sum(out[g, byte, part], w, q)
+    return out
+
+
+@_compiled("u8[:,::1](u1[:,::1], u8[:,:,::1], u8)")
+def gather(octets: npt.NDArray[np.uint8], table: Elements, q: int) -> Elements:
+    """For each row of bytes, the sum of what tables say of them."""
+    out = np.zeros((len(octets), 2), np.uint64)
+    for i in range(len(octets)):
+        x, y = _ZERO, _ZERO
+        for g in range(octets.shape[1]):
+            x += table[g, octets[i, g], 0]
+            y += table[g, octets[i, g], 1]
+        out[i, 0], out[i, 1] = _least(x, q), _least(y, q)
+    return out
+
+
+@numba.njit(inline="always")
+def _transposed(x: Any) -> Any:
+    """An 8 x 8 matrix of bits, transposed (Hacker's Delight, 7-3)."""
+    y = (x ^ (x >> np.uint64(7))) & np.uint64(0x00AA00AA00AA00AA)
+    x = x ^ y ^ (y << np.uint64(7))
+    y = (x ^ (x >> np.uint64(14))) & np.uint64(0x0000CCCC0000CCCC)
+    x = x ^ y ^ (y << np.uint64(14))
+    y = (x ^ (x >> np.uint64(28))) & np.uint64(0x00000000F0F0F0F0)
+    return x ^ y ^ (y << np.uint64(28))
+
+
+@_compiled("u8[:,::1](u8[:,:,::1], u8[:,:,::1], u8)")
+def fold_signs(planes: Elements, table: Elements, q: int) -> Elements:
+    """The weighted sums over blocks of the signs of e, e ^ a, e ^ c and e ^ a ^ c, for planes a, c, e."""
+    blocks, words = planes.shape[1], planes.shape[2]
+    out = np.empty((4 * words * 64, 2), np.uint64)
+    sums = np.empty((64, 2), np.uint64)
+    rows = np.empty(8, np.uint64)
+    for word in range(words):
+        for which in range(4):
+            sums[:] = _ZERO
+            for g in range(blocks // 8):
+                for j in range(8):
+                    bits = planes[2, 8 * g + j, word]
+                    if which & 1:
+                        bits ^= planes[0, 8 * g + j, word]
+                    if which & 2:
+                        bits ^= planes[1, 8 * g + j, word]
+                    rows[j] = bits
+                for k in range(8):
+                    packed = _ZERO
+                    for j in range(8):
+                        packed |= ((rows[j] >> np.uint64(8 * k)) & _OCTET) << np.uint64(8 * j)
+                    packed = _transposed(packed)
+                    for j in range(8):
+                        byte = (packed >> np.uint64(8 * j)) & _OCTET
+                        sums[8 * k + j, 0] += table[g, byte, 0]
+                        sums[8 * k + j, 1] += table[g, byte, 1]
+                if g % 4 == 3:
+                    for j in range(64):
+                        sums[j, 0] = _lighter(sums[j, 0], q)
+                        sums[j, 1] = _lighter(sums[j, 1], q)
+            at = (which * words + word) * 64
+            for j in range(64):
+                out[at + j, 0] = _least(sums[j, 0], q)
+                out[at + j, 1] = _least(sums[j, 1], q)
+    return out
+
+
+@_compiled("void(u8[:,::1], u8)")
+def hadamard(v: Elements, q: int) -> None:
+    """The four parts of v, multiplied by the 4 x 4 Hadamard matrix, in place."""
+    size = len(v) // 4
+    for i in range(size):
+        for part in range(2):
+            a, b = v[i, part], v[size + i, part]
+            c, d = v[2 * size + i, part], v[3 * size + i, part]
+            s, t = _sum(a, b, q), _sum(c, d, q)
+            x, y = _sum(a, q - b, q), _sum(c, q - d, q)
+            v[i, part], v[2 * size + i, part] = _sum(s, t, q), _sum(s, q - t, q)
+            v[size + i, part], v[3 * size + i, part] = _sum(x, y, q), _sum(x, q - y, q)
+
+
+@_compiled("u8[:,::1](u2[:,::1], u2[:,::1], i8[::1], i8, i8)")
+def limb_sums(
+    left: npt.NDArray[np.uint16], right: npt.NDArray[np.uint16], index: npt.NDArray[np.int64], claims: int, limbs: int
+) -> Elements:
+    """For each claim and s, the sum of the products of limbs i and s - i, over the products of the claim."""
+    out = np.zeros((claims, limbs), np.uint64)
+    for t in range(len(index)):
+        for i in range(left.shape[1]):
+            x = np.uint64(left[t, i])
+            for j in range(min(right.shape[1], limbs - i)):
+                out[index[t], i + j] += x * np.uint64(right[t, j])
+    return out
+
+
+@_compiled("u8[:,::1](u2[:,::1], u8[:,::1], i8[::1], u8[:,::1], i8, u8)")
+def limb_rights(
+    right: npt.NDArray[np.uint16],
+    weights: Elements,
+    index: npt.NDArray[np.int64],
+    places: Elements,
+    lefts: int,
+    q: int,
+) -> Elements:
+    """What limb i of left factors is multiplied by: weight * sum over j of places[i + j] right_j; i by i."""
+    count, limbs = right.shape[0], len(places)
+    out = np.empty((lefts * count, 2), np.uint64)
+    for t in range(count):
+        g = weights[index[t]]
+        for i in range(lefts):
+            x, y = _ZERO, _ZERO
+            for j in range(min(right.shape[1], limbs - i)):
+                b = np.uint64(right[t, j])
+                x = _sum(x, _times(b, places[i + j, 0], q), q)
+                y = _sum(y, _times(b, places[i + j, 1], q), q)
+            out[i * count + t, 0], out[i * count + t, 1] = _product(x, y, g[0], g[1], q)
+    return out
+
+
+@_compiled("u8[:,::1](f8[:,:], u8)")
+def joined(parts: npt.NDArray[np.float64], q: int) -> Elements:
+    """Elements from low and high sums, 31 bits apart: columns low x, high x, low y, high y."""
+    out = np.empty((len(parts), 2), np.uint64)
+    for i in range(len(parts)):
+        for part in range(2):
+            high, low = _wide(np.uint64(parts[i, 2 * part + 1]), _ONE << _HALF)
+            total_low = low + np.uint64(parts[i, 2 * part])
+            out[i, part] = _mod(high + np.uint64(total_low < low), total_low, q)
+    return out
+
+
+@_compiled("void(u8[:,::1], u8[:,::1], u8[::1], u8)")
+def add_scaled(total: Elements, x: Elements, factor: Elements, q: int) -> None:
+    """total + factor x, in place."""
+    for i in range(len(x)):
+        a, b = _product(x[i, 0], x[i, 1], factor[0], factor[1], q)
+        total[i, 0], total[i, 1] = _sum(total[i, 0], a, q), _sum(total[i, 1], b, q)
+
+
+@_compiled("u8[:,::1](u8[:,::1], i8, u8)")
+def doubled(weights: Elements, width: int, q: int) -> Elements:
+    """weight, 2 weight, 4 weight, ...: `width` elements for each."""
+    out = np.empty((len(weights) * width, 2), np.uint64)
+    for i in range(len(weights)):
+        for part in range(2):
+            x = weights[i, part]
+            for j in range(width):
+                out[i * width + j, part] = x
+                x = _sum(x, x, q)
+    return out
+
+
+@_compiled("u8[:,::1](u8[:,::1], u1[::1], u8)")
+def signed(weights: Elements, bits: npt.NDArray[np.uint8], q: int) -> Elements:
+    """Each weight, or its negative where the bit is set."""
+    out = np.empty_like(weights)
+    for i in range(len(weights)):
+        for part in range(2):
+            w = weights[i, part]
+            out[i, part] = q - w if bits[i] and w > _ZERO else w
+    return out
+
+
+@_compiled("u8[::1](u8[:,::1], u8)")
+def total(x: Elements, q: int) -> Elements:
+    """The sum of all elements."""
+    out = np.zeros(2, np.uint64)
+    for i in range(len(x)):
+        out[0], out[1] = _sum(out[0], x[i, 0], q), _sum(out[1], x[i, 1], q)
+    return out
+
+
+@_compiled("void(i2[:,::1], i2[:,::1])")
+def transpose(source: npt.NDArray[np.int16], target: npt.NDArray[np.int16]) -> None:
+    """The rows of `source` as columns of `target`, tile by tile."""
+    for i in range(0, source.shape[0], _TILE):
+        for j in range(0, source.shape[1], _TILE):
+            for y in range(j, min(j + _TILE, source.shape[1])):
+                for x in range(i, min(i + _TILE, source.shape[0])):
+                    target[y, x] = source[x, y]
+
+
+@_compiled("void(i2[:,::1], i2[:,::1], u1[:,::1], i8[:,:,::1])")
+def bucket_sums(
+    left: npt.NDArray[np.int16],
+    right: npt.NDArray[np.int16],
+    octets: npt.NDArray[np.uint8],
+    buckets: npt.NDArray[np.int64],
+) -> None:
+    """Add left * right of each row to the bucket of each of its bytes."""
+    columns = left.shape[1]
+    for start in range(0, columns, _COLUMNS):
+        stop = min(start + _COLUMNS, columns)
+        for t in range(len(octets)):
+            for g in range(octets.shape[1]):
+                bucket = buckets[g, octets[t, g]]
+                for u in range(start, stop):
+                    bucket[u] += np.int64(np.int32(left[t, u]) * np.int32(right[t, u]))
+
+
+@numba.njit(inline="always")
+def _of_signed(low: Any, high: Any, q: Any) -> Any:
+    """low + 2^31 high, for numbers of up to 60 bits with a sign."""
+    if q == MERSENNE:
+        x = _least(np.uint64(low + np.int64(MERSENNE)), q)
+        y = _least(np.uint64(high + np.int64(MERSENNE)), q)
+    else:
+        x, y = np.uint64(low % np.int64(q)), np.uint64(high % np.int64(q))
+    wide, narrow = _wide(y, _ONE << _HALF)
+    total_low = narrow + x
+    return _mod(wide + np.uint64(total_low < narrow), total_low, q)
+
+
+@_compiled("void(i2[:,::1], u8[:,::1], u8[:,::1], i8, u8, u8[:,::1])")
+def fold_rows(
+    data: npt.NDArray[np.int16], weights: Elements, columns: Elements, blocks: int, q: int, out: Elements
+) -> None:
+    """For each `blocks` rows and each column: the sum weighted by rows, times the column's weight if there is one."""
+    width = data.shape[1]
+    sums = np.empty((4, width), np.int64)
+    for g in range(data.shape[0] // blocks):
+        sums[:] = 0
+        for l in range(blocks):
+            row = data[g * blocks + l]
+            for part in range(2):
+                weight = weights[g * blocks + l, part]
+                low, high = np.int64(weight & _LOW), np.int64(weight >> _HALF)
+                x, y = sums[2 * part], sums[2 * part + 1]
+                for u in range(width):
+                    x[u] += np.int64(row[u]) * low
+                    y[u] += np.int64(row[u]) * high
+        for u in range(width):
+            a, b = _of_signed(sums[0, u], sums[1, u], q), _of_signed(sums[2, u], sums[3, u], q)
+            if len(columns):
+                a, b = _product(a, b, columns[u, 0], columns[u, 1], q)
+            out[g * width + u, 0], out[g * width + u, 1] = a, b
+
+
+@numba.njit(inline="always")
+def _parts(value: Any, weight: Any, q: Any) -> Any:
+    """value * weight modulo q as low + 2^31 high, both at most 2^30 and a little in absolute value."""
+    if q == MERSENNE:
+        low = value * np.int64(weight & _LOW)
+        carried = (low + _QUARTER) >> np.int64(31)
+        high = value * np.int64(weight >> _HALF) + carried
+        over = (high + _EIGHTH) >> np.int64(30)
+        return low - (carried << np.int64(31)) + over, high - (over << np.int64(30))
+    return (value * np.int64(weight)) % np.int64(q), np.int64(0)
+
+
+@_compiled("void(i2[:,::1], i2[:,::1], u8[:,::1], u8[:,::1], i8, u8, u8[:,::1])", reorder=True)
+def row_products(
+    left: npt.NDArray[np.int16],
+    right: npt.NDArray[np.int16],
+    weights: Elements,
+    columns: Elements,
+    blocks: int,
+    q: int,
+    out: Elements,
+) -> None:
+    """Add to `out` the sums, by l - k, of the weighted products of rows l and k of each `blocks` rows, but for l = k.
+
+    Doubles hold them: sums of up to 248 products of numbers of up to 2^30 + 2^15 and 2^15 are below 2^53.
+    """
+    width = left.shape[1]
+    x = np.empty((4, _EXACT))
+    y = np.empty((blocks, _EXACT))
+    for g in range(left.shape[0] // blocks):
+        for start in range(0, width, _EXACT):
+            size = min(_EXACT, width - start)
+            for k in range(blocks):
+                for u in range(size):
+                    y[k, u] = right[g * blocks + k, start + u]
+            for l in range(blocks):
+                row = g * blocks + l
+                for u in range(size):
+                    value = np.int64(left[row, start + u])
+                    a, b = _parts(value, columns[start + u, 0], q)
+                    c, d = _parts(value, columns[start + u, 1], q)
+                    x[0, u], x[1, u], x[2, u], x[3, u] = a, b, c, d
+                for k in range(blocks):
+                    if k == l:
+                        continue
+                    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+                    for u in range(size):
+                        a += x[0, u] * y[k, u]
+                        b += x[1, u] * y[k, u]
+                        c += x[2, u] * y[k, u]
+                        d += x[3, u] * y[k, u]
+                    real, rest = _product(
+                        _of_signed(np.int64(a), np.int64(b), q),
+                        _of_signed(np.int64(c), np.int64(d), q),
+                        weights[row, 0],
+                        weights[row, 1],
+                        q,
+                    )
+                    at = l - k + blocks - 1
+                    out[at, 0], out[at, 1] = _sum(out[at, 0], real, q), _sum(out[at, 1], rest, q)

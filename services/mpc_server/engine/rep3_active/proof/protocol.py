@@ -1,0 +1,195 @@
+"""The three parts of a proof: the prover's, the left verifier's and the right one's."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from services.mpc_server.engine.rep3_active.proof import bits
+from services.mpc_server.engine.rep3_active.proof.chains import Bits, bits_of
+from services.mpc_server.engine.rep3_active.proof.field import (
+    ZERO,
+    Chain,
+    Pads,
+    Q,
+    Scalar,
+    digest_of,
+    negative,
+    scalar,
+)
+from services.mpc_server.engine.rep3_active.proof.kernels import Elements, cross, fold_left, fold_right
+from services.mpc_server.engine.rep3_active.proof.sizes import ELEMENT_BYTES, GROUP, WORD_BYTES, Size
+from services.mpc_server.engine.rep3_active.proof.statement import Statement
+
+
+class Proof(NamedTuple):
+    """What the prover sends to the left verifier, and to the right one."""
+
+    shares: bytes
+    challenges: bytes
+
+
+class Verdict(NamedTuple):
+    """What one verifier tells the other: its vector at the last point, its share of the product, what it was asked."""
+
+    value: Scalar
+    share: Scalar
+    digest: bytes
+
+    def octets(self) -> bytes:
+        return self.value.octets() + self.share.octets() + self.digest
+
+    @staticmethod
+    def read(octets: bytes) -> Verdict:
+        words = np.frombuffer(octets[: 2 * ELEMENT_BYTES], "<u8")
+        return Verdict(scalar(words[:2]), scalar(words[2:]), octets[2 * ELEMENT_BYTES :])
+
+
+def agree(one: Verdict, other: Verdict, q: int = Q) -> bool:
+    """Whether the proof holds: what both verifiers conclude from the same two verdicts."""
+    if max(*one.value, *one.share, *other.value, *other.share) >= q:
+        return False
+    same = one.digest == other.digest
+    return same and one.value.times(other.value, q) == one.share.plus(other.share, q)
+
+
+def prove(statement: Statement, left_key: bytes, right_key: bytes) -> Proof:
+    """The prover's part; it has a key in common with each verifier."""
+    q, size = statement.q, statement.size
+    chain, pads = Chain(left_key, statement.binding(), q), Pads(right_key, q)
+    sent: list[bytes] = []
+    asked: list[Scalar] = []
+
+    def ask(message: bytes, count: int = 1) -> list[Scalar]:
+        sent.append(message)
+        challenges = chain.challenges(message, count)
+        asked.extend(challenges)
+        return challenges
+
+    secret = [bits_of(one.equations, one.sums(statement.toss)) for one in statement.sources]
+    right_bits = _right_bits(pads, size)
+    left_bits = np.concatenate(secret) ^ right_bits if secret else right_bits
+    first = np.packbits(left_bits).tobytes()
+    if size.gate_words:
+        assert statement.left_planes is not None
+        assert statement.right_planes is not None
+        first += _hidden(_outer(bits.coefficients(statement.left_planes, statement.right_planes, q)), pads)
+    r, ratio = ask(first, 2)
+    u, _ = statement.left(left_bits, r, ratio)
+    v, _ = statement.right(right_bits, r, ratio)
+    if size.deviations:
+        (r,) = ask(_hidden(_outer(statement.deviation_coefficients(ratio)), pads))
+        u, v = statement.with_left(u, ratio, r), statement.with_right(v, r)
+    for _ in range(size.halvings):
+        (r,) = ask(_hidden(cross(u, v, q), pads))
+        u, v = fold_left(u, r.words(), q), fold_right(v, r.words(), q)
+    x, y, a, b = scalar(u[0]), scalar(v[0]), _mask(left_key, q), _mask(right_key, q)
+    ends = (x.times(b, q).plus(y.times(a, q), q), a.times(b, q))
+    ask(_hidden(np.array(ends, np.uint64), pads))
+    return Proof(b"".join(sent), b"".join(one.octets() for one in asked))
+
+
+def check_left(statement: Statement, key: bytes, shares: bytes) -> Verdict:
+    """The left verifier's part, from what the prover sent it."""
+    q, size = statement.q, statement.size
+    chain = Chain(key, statement.binding(), q)
+    asked: list[Scalar] = []
+    at = 0
+
+    def taken(length: int, count: int = 1) -> tuple[bytes, list[Scalar]]:
+        nonlocal at
+        at += length
+        message = shares[at - length : at]
+        challenges = chain.challenges(message, count)
+        asked.extend(challenges)
+        return message, challenges
+
+    first, (r, ratio) = taken(size.carry_bytes + WORD_BYTES * size.gate_coefficients, 2)
+    left_bits = np.unpackbits(np.frombuffer(first, np.uint8, size.carry_bytes), count=size.secret_bits)
+    u, added = statement.left(left_bits, r, ratio)
+    share = negative(added, q)
+    if size.gate_words:
+        gates = _embedded(np.frombuffer(first, "<u8", offset=size.carry_bytes))
+        share = share.plus(_value(gates, Scalar(bits.target(size.gate_words) % q, 0), r, q), q)
+    if size.deviations:
+        message, (r,) = taken(ELEMENT_BYTES * (2 * GROUP - 2))
+        share = _value(_elements(message), share, r, q)
+        u = statement.with_left(u, ratio, r)
+    for _ in range(size.halvings):
+        message, (r,) = taken(2 * ELEMENT_BYTES)
+        share = _value(_elements(message), share, r, q)
+        u = fold_left(u, r.words(), q)
+    message, (r,) = taken(2 * ELEMENT_BYTES)
+    share = _last(_elements(message), share, r, q)
+    value = scalar(u[0]).plus(_mask(key, q).times(r, q), q)
+    return Verdict(value, share, digest_of(statement.binding(), asked))
+
+
+def check_right(statement: Statement, key: bytes, challenges: bytes) -> Verdict:
+    """The right verifier's part, from what the prover sent it and the pads they have in common."""
+    q, size = statement.q, statement.size
+    pads = Pads(key, q)
+    asked = [Scalar(x, y) for x, y in np.frombuffer(challenges, "<u8").reshape(-1, 2).tolist()]
+    reduced = iter([Scalar(one.x % q, one.y % q) for one in asked])
+    r, ratio = next(reduced), next(reduced)
+    right_bits = _right_bits(pads, size)
+    v, added = statement.right(right_bits, r, ratio)
+    share = negative(added, q)
+    if size.gate_words:
+        share = share.plus(_value(_embedded(pads.words(size.gate_coefficients)), ZERO, r, q), q)
+    if size.deviations:
+        r = next(reduced)
+        share = _value(pads.elements(2 * GROUP - 2), share, r, q)
+        v = statement.with_right(v, r)
+    for _ in range(size.halvings):
+        r = next(reduced)
+        share = _value(pads.elements(2), share, r, q)
+        v = fold_right(v, r.words(), q)
+    r = next(reduced)
+    share = _last(pads.elements(2), share, r, q)
+    value = scalar(v[0]).plus(_mask(key, q).times(r, q), q)
+    return Verdict(value, share, digest_of(statement.binding(), asked))
+
+
+def _right_bits(pads: Pads, size: Size) -> Bits:
+    return np.unpackbits(pads.octets(size.carry_bytes), count=size.secret_bits)
+
+
+def _mask(key: bytes, q: int) -> Scalar:
+    """What hides the end of a vector: known to the prover and one verifier."""
+    return scalar(Pads(key, q, b"mask").elements(1)[0])
+
+
+def _hidden(values: Elements, pads: Pads) -> bytes:
+    """The left shares of field elements whose right shares are the next pads."""
+    flat = values.reshape(-1)
+    return ((flat + (np.uint64(pads.q) - pads.words(flat.size))) % np.uint64(pads.q)).tobytes()
+
+
+def _outer(coefficients: Elements) -> Elements:
+    """All coefficients but the middle one, which is claimed."""
+    return np.delete(coefficients, len(coefficients) // 2, axis=0)
+
+
+def _elements(message: bytes) -> Elements:
+    return np.frombuffer(message, "<u8").reshape(-1, 2)
+
+
+def _embedded(words: Elements) -> Elements:
+    return np.stack([words, np.zeros_like(words)], axis=1)
+
+
+def _value(outer: Elements, middle: Scalar, r: Scalar, q: int) -> Scalar:
+    """A polynomial at r, from its coefficients about the middle one."""
+    half = len(outer) // 2
+    result = ZERO
+    for x, y in [*outer[half:][::-1].tolist(), middle, *outer[:half][::-1].tolist()]:
+        result = result.times(r, q).plus(Scalar(x, y), q)
+    return result
+
+
+def _last(outer: Elements, lowest: Scalar, r: Scalar, q: int) -> Scalar:
+    """A polynomial of degree 2 at r: its lowest coefficient is claimed."""
+    (a, b), (c, d) = outer.tolist()
+    return Scalar(c, d).times(r, q).plus(Scalar(a, b), q).times(r, q).plus(lowest, q)
