@@ -102,11 +102,13 @@ def product_terms(x: AShare, y: AShare, times: Bilinear = np.multiply) -> dict[i
 
 def bit_terms(x: BShare, y: BShare, form: BitForm) -> dict[int, Words]:
     """The same over Z_2, where + and - are XOR."""
-    left, right = components_of(x.map(form.left)), components_of(y.map(form.right))
-    found = {}
-    for number, term in known_terms(x.owner.party):
-        one, two = term.joint.other, term.joint.receiver
-        both = left(one) ^ left(two)
-        both &= right(one) ^ right(two)
+    party = x.owner.party
+    left, right = ([one(words) for words in share.components] for one, share in ((form.left, x), (form.right, y)))
+    found, factor = {}, np.empty_like(right[0])
+    for number, term in known_terms(party):
+        one, two = (component - (component > party) for component in (term.joint.other, term.joint.receiver))
+        both = left[one] ^ left[two]
+        np.bitwise_xor(right[one], right[two], out=factor)
+        both &= factor
         found[number] = form.summed(both)
     return found
