@@ -38,8 +38,8 @@ test-exhaustive: $(READY) ## a crash at every single point of a study, for hours
 test-compose: $(READY) ## the federation in containers, with faults; needs root and Debian's packages
 	@deploy/scripts/test-compose
 
-demo: $(READY) ## two hospitals, an insurer, three MPC servers: one private synthetic dataset; KEEP=1 leaves it up
-	@$(BIN)/python -m deploy.demo $(if $(KEEP),--keep)
+demo: $(READY) ## two hospitals, an insurer, MPC servers: one private synthetic dataset; SCHEME=rep4 or rep3-active; KEEP=1 leaves it up
+	@$(BIN)/python -m deploy.demo $(if $(SCHEME),--scheme $(SCHEME)) $(if $(KEEP),--keep)
 
 bench: $(READY) ## measure everything, for hours, and write docs/benchmarks.md; peers go to .venv-peers
 	@for subject in protocols engine "join --large" generate noise network scaling runtime utility; do \

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from bench import results
+from bench.results import BY_SCHEME
 
 SUBJECTS = {
     "engine": "the MPC engine over TLS beside spu, mpyc, bare TLS and plain BLAS",
@@ -30,11 +31,13 @@ STUDIES = {
 def main(arguments: list[str]) -> int:
     """Parse the command line and run one subject."""
     options = _parser().parse_args(arguments)
-    module = import_module(f"bench.{options.subject}")
     if options.subject == "report":
-        print(module.write())
+        print(import_module("bench.report").write())
         return 0
-    record = _recorder(options.subject, arguments if options.save else None)
+    by_scheme = options.subject in BY_SCHEME and options.schemes
+    subject = BY_SCHEME[options.subject] if by_scheme else options.subject
+    module = import_module(f"bench.{subject}")
+    record = _recorder(subject, arguments if options.save else None)
     if options.subject in STUDIES:
         report = module.measure(options, record)
     else:
@@ -57,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
             continue
         subject.add_argument("--repeats", type=int, default=7, help="measured repetitions of each task (default 7)")
         subject.add_argument("--without-peers", action="store_true", help="skip spu and mpyc, which take minutes")
+        if name in BY_SCHEME:
+            subject.add_argument("--schemes", action="store_true", help="under every scheme, side by side")
         if name == "join":
             subject.add_argument("--large", action="store_true", help="also a million rows at each holder")
     subjects.add_parser("report", help="docs/benchmarks.md and its plots from bench/results/*.json")

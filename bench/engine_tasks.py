@@ -10,7 +10,8 @@ import numpy as np
 from bench.timing import shared, timed, values
 from caps.shares.ring import Z16, Z64, Words
 from services.mpc_server.engine.comparison import equal, less_than
-from services.mpc_server.engine.context import Context, Runtime
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.verbs import gram, lift, multiply, reveal
 

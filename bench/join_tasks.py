@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import resource
 import time
 from collections.abc import Generator
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bench.timing import timed_after, values
+from bench.timing import dealt_to, timed_after, values
 from caps.data.domain import Attribute, Clique, Domain, Layout
 from caps.data.linkage import ID_BYTES, RowFormat
 from caps.dp.noise.plans import DummyPlan
@@ -21,13 +20,14 @@ from caps.dp.oracle import overlaps_plan
 from caps.dp.privacy import GaussianOverlaps, Neighbouring, Relation, calibrate
 from caps.dp.privacy.rational import grid_down
 from caps.shares.ring import Z8, Z64
-from caps.shares.sharing import Algebra, deal
+from caps.shares.sharing import Algebra
 from caps.study.manifest import OVERLAPS_SHARE
 from services.mpc_server.engine import join
 from services.mpc_server.engine.alignment import Dummies, sets_of
 from services.mpc_server.engine.compute import Answers
-from services.mpc_server.engine.context import Branch, Context, Replies, Round, Runtime
+from services.mpc_server.engine.context import Branch, Context, Replies, Round
 from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.steps import draw_noise
 
 T = TypeVar("T")
@@ -60,9 +60,8 @@ def table(party: Runtime, layout: Layout, holder: int, rows: int) -> JoinInput:
     ids = np.concatenate([common, own[len(common) :]])
     codes = (values(f"codes {holder}", (rows, len(attributes)), Z64) % np.uint64(CATEGORIES)).astype(np.int64)
     octets = RowFormat(layout.domain.project(attributes)).pack(ids, codes)
-    seeds = iter(hashlib.sha256(f"{holder}/{i}".encode()).digest() for i in range(2))
-    share = deal(octets, entropy=lambda _: next(seeds), algebra=Algebra.XOR)[party.context.party]
-    return JoinInput(f"H{holder}", attributes, party.context.rows(*share.components()))
+    components = dealt_to(party, octets, str(holder), Algebra.XOR)
+    return JoinInput(f"H{holder}", attributes, party.context.rows(*components))
 
 
 def plan_of() -> DummyPlan:

@@ -13,9 +13,9 @@ from bench.timing import shared, timed
 from caps.data.domain import Attribute, Domain, Layout
 from caps.dp.oracle import Measurement
 from caps.dp.privacy.mechanisms import Gaussian
-from services.mpc_server.engine.context import Runtime
 from services.mpc_server.engine.paper import mechanisms as paper
 from services.mpc_server.engine.paper.fixed import decode_fixed
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.steps import Steps
 
 SAMPLERS = ("default", "paper:irwin-hall", "paper:box-muller", "paper:laplace", "paper:laplace-inverse")

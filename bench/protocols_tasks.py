@@ -17,10 +17,11 @@ from caps.dp.oracle import Measurement, Selection, rounded_estimate
 from caps.dp.privacy.mechanisms import Gaussian, NoisyMax
 from caps.dp.privacy.neighbouring import Neighbouring, Relation
 from caps.shares.ring import Z64
-from services.mpc_server.engine.context import Context, Runtime
+from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.counting import count
 from services.mpc_server.engine.paper import mechanisms as paper
 from services.mpc_server.engine.paper.counting import count_paper
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import Steps, Wanted
 
@@ -120,9 +121,7 @@ async def select(
     """A selection with a filled pool, the filling itself, and the paper's chain."""
     request = selection(layout, counts, kind)
     name = f"{kind}{len(layout.cliques)}"
-    wanted = [Wanted("select", request.plan(NEIGHBOURING), len(layout.cliques))]
-
-    entry = await pooled(party, name, layout, answers, wanted, lambda steps: steps.select(request), repeats)
+    entry = await select_pooled(party, name, layout, answers, request, repeats)
     sizes = np.array(layout.sizes)
     cells = answers[layout.positions(layout.cliques)]
     if kind == "aim":
@@ -150,16 +149,33 @@ async def select(
     return entry
 
 
+async def select_pooled(
+    party: Runtime, name: str, layout: Layout, answers: AShare, request: Selection, repeats: int
+) -> dict[str, Any]:
+    """A selection with a filled pool, and the filling itself."""
+    wanted = [Wanted("select", request.plan(NEIGHBOURING), len(layout.cliques))]
+    return await pooled(party, name, layout, answers, wanted, lambda steps: steps.select(request), repeats)
+
+
+def measurement(layout: Layout) -> Measurement:
+    """Of the largest marginal."""
+    return Measurement("measure", max(layout.cliques, key=layout.domain.cells), Gaussian(SIGMA2))
+
+
+async def measure_pooled(
+    party: Runtime, name: str, layout: Layout, answers: AShare, request: Measurement, repeats: int
+) -> dict[str, Any]:
+    """A measurement with a filled pool, and the filling itself."""
+    wanted = [Wanted("measure", request.plan(), layout.domain.cells(request.clique))]
+    return await pooled(party, name, layout, answers, wanted, lambda steps: steps.measure(request), repeats)
+
+
 async def measure_one(party: Runtime, layout: Layout, answers: AShare, repeats: int) -> dict[str, Any]:
     """The largest marginal measured with a filled pool, the filling itself, and the paper's samplers."""
-    clique = max(layout.cliques, key=layout.domain.cells)
-    request = Measurement("measure", clique, Gaussian(SIGMA2))
-    cells = layout.domain.cells(clique)
-    wanted = [Wanted("measure", request.plan(), cells)]
+    request = measurement(layout)
     name = f"measure{len(layout.cliques)}"
-
-    entry = await pooled(party, name, layout, answers, wanted, lambda steps: steps.measure(request), repeats)
-    part = answers[layout.part(clique)]
+    entry = await measure_pooled(party, name, layout, answers, request, repeats)
+    part = answers[layout.part(request.clique)]
     for variant in ("paper:irwin-hall", "paper:box-muller", "paper:laplace", "paper:laplace-inverse"):
         function = paper.VARIANTS[variant].function
         entry[variant] = await timed(

@@ -21,7 +21,7 @@ from caps.shares.ring import SHARED_RINGS, Z16, Z64, Ring, Words
 from caps.study.manifest import columns_bits
 from caps.study.memory import counting_memory
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
-from services.mpc_server.engine.context import Runtime
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import Steps, Wanted
 from services.mpc_server.engine.validity import check_one_hot

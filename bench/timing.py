@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
 from statistics import median
 from typing import Any
 
@@ -12,8 +13,9 @@ import numpy as np
 
 from caps.shares.prss import expand
 from caps.shares.ring import Z64, Ring, Words
-from caps.shares.sharing import deal
-from services.mpc_server.engine.context import Context, Runtime
+from caps.shares.sharing import Algebra, deal
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare
 
 
@@ -24,9 +26,14 @@ def values(label: str, shape: tuple[int, ...], ring: Ring) -> Words:
 
 def shared(party: Runtime, words: Words, label: str) -> AShare:
     """This party's share of public benchmark data, as a holder would have dealt it."""
-    seeds = iter(hashlib.sha256(f"{label}/{i}".encode()).digest() for i in range(2))
-    dealt = deal(words, entropy=lambda _: next(seeds))
-    return party.context.share(*dealt[party.context.party].components())
+    return party.context.share(*dealt_to(party, words, label, Algebra.ADD))
+
+
+def dealt_to(party: Runtime, words: Words, label: str, algebra: Algebra) -> tuple[Words, ...]:
+    """The components of public benchmark data that this party receives, whatever its scheme."""
+    ctx, seeds = party.context, (hashlib.sha256(f"{label}/{i}".encode()).digest() for i in count())
+    dealt = deal(words, entropy=lambda _: next(seeds), algebra=algebra, scheme=ctx.scheme)
+    return dealt[ctx.party].components()
 
 
 async def timed(party: Runtime, name: str, step: Callable[[Context], Any], repeats: int) -> dict[str, Any]:
@@ -62,7 +69,7 @@ async def _nothing(ctx: Context) -> None:
 
 
 async def barrier(party: Runtime, ctx: Context) -> None:
-    """Return when both peers have come as far."""
+    """Return when all peers have come as far."""
     word = np.zeros(1, Z64.dtype)
 
     async def meet() -> None:
@@ -73,7 +80,7 @@ async def barrier(party: Runtime, ctx: Context) -> None:
 
 
 def summary(parties: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One measurement from what the three parties saw: median wall time of the slowest, processor time of all."""
+    """One measurement from what the parties saw: median wall time of the slowest, processor time of all."""
     walls = [max(walls) for walls in zip(*(party["walls"] for party in parties), strict=True)]
     cpus = [sum(cpus) for cpus in zip(*(party["cpus"] for party in parties), strict=True)]
     return {

@@ -17,6 +17,7 @@ Exceptions defined in other modules have the module in parentheses; tests/caps/t
     |   +-- NotTheParty         a certificate is not that of the intended party (caps.trust.tls)
     |   +-- DatabaseRefused     the database is out of reach, not durable, or another version (caps.service.migrations)
     |   +-- LedgerBroken        a ledger's record was altered or lost (services.mpc_server.storage.ledger)
+    |   +-- RunAborted          a check on shares failed, so a run is over (services.mpc_server.runs.record)
     |   +-- RequestChanged      a step's request differs from the recorded one (services.mpc_server.runs.record)
     |   +-- RequestsDiffer      servers received different requests for one step (services.mpc_server.runs.session)
     +-- PeerError               another party failed or misbehaved; `.party` says which
@@ -26,6 +27,7 @@ Exceptions defined in other modules have the module in parentheses; tests/caps/t
     |   +-- PeerRefused         the certificate is not that of the expected party
     |   +-- PeerDisagrees       Hello differs; `.field` says where
     |   +-- PeerViolation       the protocol does not allow these bytes at this point
+    |   |   +-- CheatingDetected  a check on shares failed; one of the two servers `.pair` cheated
     |   +-- PeerAborted         the peer gave up and said why: `.cause`, and `.blames` if it names another party
     +-- ClientError             a request to a service failed (caps.client.calls)
     |   +-- ProblemError        the service answered with a problem (caps.client.calls)
@@ -73,7 +75,7 @@ class NotDue(LocalError):
 
 
 class PeerError(CapsError):
-    """Party `party` (0, 1 or 2; shown as S1, S2, S3) is to blame."""
+    """Party `party` (counted from 0; shown as S1, S2, ...) is to blame."""
 
     def __init__(self, party: int, what: str) -> None:
         super().__init__(f"{party_name(party)}: {what}")
@@ -133,5 +135,5 @@ class PeerAborted(PeerError):
 
 
 def party_name(party: int) -> str:
-    """The paper's name of a party: S1, S2, S3 for 0, 1, 2."""
+    """The paper's name of a party: S1, S2, ... for 0, 1, ..."""
     return f"S{party + 1}"

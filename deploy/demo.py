@@ -1,8 +1,8 @@
-"""`make demo`: three data owners, three MPC servers and a coordinator make one private synthetic dataset.
+"""`make demo`: three data owners, MPC servers and a coordinator make one private synthetic dataset.
 
 The services are real processes with mutual TLS, and the tables are real CSV files; only the patients are invented.
-Everything goes through the public REST interface, as it would for people. The argument is where to put files; `--keep`
-leaves the services running.
+Everything goes through the public REST interface, as it would for people. The argument is where to put files;
+`--scheme` says how values are shared, and so how many servers there are; `--keep` leaves the services running.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from caps.audit.verification import verify
+from caps.basics.schemes import REP3, SCHEMES, Scheme
 from caps.client import Client
 from caps.data.quality import workload_error
 from caps.study import Manifest
@@ -29,7 +30,7 @@ from caps.wire.coordinator import RunProgress
 from caps.wire.holder import ContributionView
 from caps.wire.releases import Quality
 from deploy import example
-from deploy.federation import COORDINATOR, SERVERS, Federation
+from deploy.federation import COORDINATOR, Federation
 
 WARNING = "All parties run on one host, so non-collusion is NOT met. The patients are invented."
 
@@ -37,8 +38,9 @@ WARNING = "All parties run on one host, so non-collusion is NOT met. The patient
 class Demo:
     """One demonstration: its files, its federation, and its output."""
 
-    def __init__(self, output: Path, console: Console) -> None:
+    def __init__(self, output: Path, console: Console, scheme: Scheme = REP3) -> None:
         self.output = output
+        self.scheme = scheme
         self.console = console
         self.seconds: dict[str, float] = {}
 
@@ -51,10 +53,13 @@ class Demo:
         self.console.print(Panel(f"[bold]CaPS[/bold]: {example.DIVISION}.\n[yellow]{WARNING}[/yellow]", expand=False))
         files = example.write_tables(self.output / "tables")
         holders = [holder["name"] for holder in example.HOLDERS]
-        with self.telling("keys", f"{len(SERVERS) + 1 + len(holders)} parties make their keys and get certificates"):
-            federation = Federation(self.output / "federation", holders)
+        with self.telling(
+            "keys", f"{self.scheme.parties + 1 + len(holders)} parties make their keys and get certificates"
+        ):
+            federation = Federation(self.output / "federation", holders, scheme=self.scheme)
         with federation:
-            with self.telling("start", "S1, S2, S3, the coordinator and three holders start as processes"):
+            servers = ", ".join(self.scheme.server_names)
+            with self.telling("start", f"{servers}, the coordinator and three holders start as processes"):
                 federation.start()
                 federation.wait_ready()
             manifest = self.agree(federation)
@@ -79,7 +84,8 @@ class Demo:
                 **federation.parties(example.HOLDERS),
             }
         )
-        with self.telling("agree", f"study {manifest.study_id[:12]}… is signed by three servers and three owners"):
+        signers = f"{len(manifest.servers)} servers and {len(manifest.holders)} owners"
+        with self.telling("agree", f"study {manifest.study_id[:12]}…, in {self.scheme.name}, is signed by {signers}"):
             with self.client(federation, COORDINATOR, "operator") as operator:
                 operator.propose(manifest)
             for holder in manifest.holders:
@@ -90,9 +96,9 @@ class Demo:
         return manifest
 
     def contribute(self, federation: Federation, manifest: Manifest, files: dict[str, Path]) -> None:
-        """Each owner looks at what would leave its site, then uploads; its holder shares with the three servers."""
+        """Each owner looks at what would leave its site, then uploads; its holder shares with the servers."""
         table = Table("owner", "table", "rows", "leaves the site", "receipts", box=None, pad_edge=False)
-        with self.telling("contribute", "owners upload their tables; each holder shares with the three servers"):
+        with self.telling("contribute", "owners upload their tables; each holder shares with the servers"):
             for name, path in files.items():
                 with self.client(federation, name, "owner") as owner:
                     report = owner.put_table(manifest.study_id, path)
@@ -101,7 +107,7 @@ class Demo:
                     state = wait_for_receipts(owner, manifest.study_id)
                 signed = sum(server.receipt is not None for server in state.servers)
                 sent = f"{preview.total_bytes / 1e6:.2f} MB of random words"
-                table.add_row(name, path.name, f"{report.rows:,}", sent, f"{signed} of 3")
+                table.add_row(name, path.name, f"{report.rows:,}", sent, f"{signed} of {len(manifest.servers)}")
         self.console.print(table)
 
     def compute(self, federation: Federation, manifest: Manifest) -> str:
@@ -210,7 +216,7 @@ class Demo:
 
 
 def wait_for_receipts(owner: Client, study: str) -> ContributionView:
-    """Wait until the three servers have signed for a contribution."""
+    """Wait until all servers have signed for a contribution."""
     while True:
         state = owner.contribution(study)
         problems = [server.problem for server in state.servers if server.problem]
@@ -250,9 +256,10 @@ def main(arguments: list[str]) -> int:
     """Run the demonstration."""
     parser = argparse.ArgumentParser(prog="python -m deploy.demo", description=__doc__)
     parser.add_argument("output", nargs="?", type=Path, default=Path("demo-output"))
+    parser.add_argument("--scheme", choices=SCHEMES, default=REP3.name, help="how values are shared among servers")
     parser.add_argument("--keep", action="store_true", help="leave the services up at the end")
     options = parser.parse_args(arguments)
-    demo = Demo(options.output, Console())
+    demo = Demo(options.output, Console(), SCHEMES[options.scheme])
     demo.keep = options.keep
     demo.run(keep=options.keep)
     return 0

@@ -1,4 +1,4 @@
-"""A whole federation on one host: keys, settings and processes of three MPC servers, a coordinator and some holders.
+"""A whole federation on one host: keys, settings and processes of MPC servers, a coordinator and some holders.
 
 It is for the demonstration and the end-to-end tests. Every party has its own home, makes its keys there, and talks to
 others only over TLS; but one machine sees all of them, so the non-collusion assumption is NOT met.
@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 
+from caps.basics.schemes import REP3, Scheme
 from caps.service.tokens import Scope, Tokens
 from caps.study import Manifest
 from caps.trust import home as party
@@ -26,7 +27,8 @@ from caps.trust.tls import client_context
 from deploy.ports import free_ports
 
 ROOT = Path(__file__).parents[1]
-SERVERS = ("S1", "S2", "S3")
+SERVERS = REP3.server_names
+"""The servers of a federation for which no other scheme is chosen."""
 COORDINATOR = "coordinator"
 HOST = "127.0.0.1"
 POLICY = """\
@@ -82,13 +84,17 @@ class Federation:
         policy: str = POLICY,
         populations: Mapping[str, float] = POPULATIONS,
         environment: Mapping[str, str] | None = None,
+        scheme: Scheme = REP3,
     ) -> None:
+        """`scheme`: of studies for which no other is named; there are as many servers as it needs."""
         self.directory = directory
+        self.scheme = scheme
+        self.servers = scheme.server_names
         self.environment = dict(environment or {})
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        ports = iter(free_ports(2 * len(SERVERS) + 1 + len(holders)))
+        ports = iter(free_ports(2 * len(self.servers) + 1 + len(holders)))
         roles = [
-            *(("mpc-server", name) for name in SERVERS),
+            *(("mpc-server", name) for name in self.servers),
             ("coordinator", COORDINATOR),
             *(("holder", name) for name in holders),
         ]
@@ -124,8 +130,8 @@ class Federation:
             if place.role == "mpc-server":
                 (place.home / party.POLICY).write_text(policy)
 
-    def parties(self, holders: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The members `servers`, `coordinator` and `holders` of a manifest; `holders` says what each brings."""
+    def parties(self, holders: Sequence[Mapping[str, Any]], scheme: Scheme | None = None) -> dict[str, Any]:
+        """A manifest's `scheme`, `servers`, `coordinator` and `holders`; the argument says what each holder brings."""
 
         def keys(name: str) -> dict[str, Any]:
             place = self.places[name]
@@ -133,8 +139,10 @@ class Federation:
             card = party.card(place.home, url=url, mesh=place.mesh).to_json()
             return {key: value for key, value in card.items() if key != "role" and value is not None}
 
+        chosen = scheme or self.scheme
         return {
-            "servers": [keys(name) for name in SERVERS],
+            "scheme": chosen.name,
+            "servers": [keys(name) for name in chosen.server_names],
             "coordinator": keys(COORDINATOR),
             "holders": [{**keys(str(holder["name"])), **holder} for holder in holders],
         }
@@ -166,7 +174,7 @@ class Federation:
             settings = {
                 "CAPS_HOME": str(place.home),
                 "CAPS_LISTEN": f"{HOST}:{place.port}",
-                "CAPS_MESH": " ".join(str(self.places[server].mesh) for server in SERVERS),
+                "CAPS_MESH": " ".join(str(self.places[server].mesh) for server in self.servers),
                 **self.environment,
                 **(environment or {}),
             }

@@ -14,6 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from caps.basics import canonical
+from caps.basics.schemes import REP3, REP4
 from caps.dp.oracle import Compute, Measurement, Selection, StepRequest, request_digest
 from caps.dp.privacy import Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.study import Manifest
@@ -24,6 +25,7 @@ from caps.wire import (
     Approval,
     Attestation,
     Contribution,
+    Evidence,
     LedgerRange,
     Offer,
     Opening,
@@ -108,14 +110,15 @@ def _manifest() -> Json:
         "algorithm": {"name": "aim"},
         "privacy": {"epsilon": "1", "delta": "0.000001", "population": "patients"},
         "scheme": "rep3",
-        "servers": [
-            {**_party(name), "url": f"https://{name.lower()}.example:8443", "mesh": f"{name.lower()}.example:9443"}
-            for name in ("S1", "S2", "S3")
-        ],
+        "servers": list(map(_server, REP3.server_names)),
         "coordinator": {**_party("coordinator"), "url": "https://coordinator.example"},
         "publication": {"rows": 1000},
         "retention_days": 30,
     }
+
+
+def _server(name: str) -> Json:
+    return {**_party(name), "url": f"https://{name.lower()}.example:8443", "mesh": f"{name.lower()}.example:9443"}
 
 
 def _canonical() -> Json:
@@ -225,6 +228,12 @@ def _documents(manifest: Manifest) -> list[tuple[Signable, str]]:
             "S1",
         ),
         (
+            Evidence(
+                study=study, run=run, step=1, scheme="rep3", pair=("S1", "S2"), check="messages", server="S3", at=_AT
+            ),
+            "S3",
+        ),
+        (
             ReleaseBody(
                 study=study,
                 run=run,
@@ -296,11 +305,21 @@ def _studies(manifest: Manifest) -> Json:
     given = _manifest()
     privacy, servers, holders = given["privacy"], given["servers"], given["holders"]
     spelled = given | {"privacy": privacy | {"epsilon": 1, "delta": 1e-06}}
+    four = given | {"scheme": "rep4", "servers": list(map(_server, REP4.server_names))}
+    by_tags = {
+        "holders": [holder | {"brings": "columns", "capacity": 200} for holder in holders],
+        "join": {"key": {"columns": [{"name": "number", "kind": "text"}]}, "protocol": "oprf"},
+    }
+    Manifest.from_json(given | by_tags)  # refused in another scheme only
     bad: dict[str, Json] = {
         "a member that is not known": given | {"colour": "red"},
         "another version": given | {"version": 2},
         "servers in another order": given | {"servers": [servers[1], servers[0], servers[2]]},
         "two servers": given | {"servers": servers[:2]},
+        "three servers in rep4": given | {"scheme": "rep4"},
+        "four servers in rep3": four | {"scheme": "rep3"},
+        "a scheme that is not known": given | {"scheme": "rep5"},
+        "a join by tags in a scheme that trusts no server": given | by_tags | {"scheme": "rep3-active"},
         "one key in two roles": given | {"holders": [holders[0] | {"pin": servers[0]["pin"]}, holders[1]]},
         "a holder twice": given | {"holders": [holders[0], holders[0]]},
         "epsilon of zero": given | {"privacy": privacy | {"epsilon": "0"}},
@@ -332,6 +351,15 @@ def _studies(manifest: Manifest) -> Json:
                 "canonical": manifest.canonical_bytes().decode(),
                 "study_id": Manifest.from_json(spelled).study_id,
             },
+            *(
+                {
+                    "name": f"in the scheme {value['scheme']}",
+                    "manifest": value,
+                    "canonical": Manifest.from_json(value).canonical_bytes().decode(),
+                    "study_id": Manifest.from_json(value).study_id,
+                }
+                for value in (given | {"scheme": "rep3-active"}, four)
+            ),
         ],
         "refused": [{"name": name, "manifest": value} for name, value in bad.items()],
     }
@@ -366,8 +394,10 @@ def _described(documents: list[tuple[Signable, str]]) -> Json:
         ("transcript-step", "a signature less", step | {"signatures": step["signatures"][:2]}),
         ("transcript-step", "a request of no kind", step | {"request": {"clique": ["age"]}}),
         ("transcript-step", "no request", {key: value for key, value in step.items() if key != "request"}),
-        ("offer", "three openings", offer | {"openings": [*openings, openings[0]]}),
-        ("offer", "a component that is not there", offer | {"openings": [openings[0], openings[1] | {"component": 3}]}),
+        ("offer", "four openings", offer | {"openings": [*openings, *openings]}),
+        ("offer", "a component that is not there", offer | {"openings": [openings[0], openings[1] | {"component": 4}]}),
+        ("evidence", "one server", _changed(by_kind["evidence"], pair=["S1"])),
+        ("evidence", "a scheme that is not known", _changed(by_kind["evidence"], scheme="rep5")),
     ]
     return {
         "good": [*good, {"schema": "offer", "document": offer}, {"schema": "transcript-step", "document": step}],

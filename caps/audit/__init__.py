@@ -1,1 +1,1 @@
-"""What anybody can check about a release: its signatures, its transcript, its files."""
+"""What anybody can check about a release, or about a run that was aborted: signatures, transcript, files, ledger."""

@@ -55,8 +55,10 @@ class Replay:
     def _not_signed(self, step: TranscriptStep) -> str | None:
         """Why this is not an answer that all servers gave to this request; None if it is."""
         answer, document = step.answer, step.answer.to_json()
-        strangers = []
-        for server, signature in zip(self._manifest.servers, step.signatures, strict=True):
+        servers, strangers = self._manifest.servers, []
+        if len(step.signatures) != len(servers):
+            return f"step {answer.step}: the answer has {len(step.signatures)} signatures, not {len(servers)}"
+        for server, signature in zip(servers, step.signatures, strict=True):
             try:
                 signing.verify(server.signing_key, answer.kind, document, signature)
             except signing.SignatureRefused:

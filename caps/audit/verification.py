@@ -73,6 +73,7 @@ def verify(
     """
     checks: list[tuple[str, Callable[[Certificate], str]]] = [
         ("study", _study),
+        ("scheme", _scheme),
         ("server approvals", _server_approvals),
         ("holder approvals", _holder_approvals),
         ("attestations", _attestations),
@@ -130,6 +131,19 @@ def _study(certificate: Certificate) -> str:
     return f"all {len(documents)} documents are about study {study}, which is the digest of the manifest"
 
 
+def _scheme(certificate: Certificate) -> str:
+    scheme = certificate.manifest.sharing
+    signed = {
+        "approvals of servers": sum(one.document.role == "mpc-server" for one in certificate.approvals),
+        "attestations": len(certificate.attestations),
+    }
+    for what, count in signed.items():
+        if count != scheme.parties:
+            raise _Fails(f"{scheme.name} has {scheme.parties} servers, but the certificate has {count} {what}")
+    trusted = "does anything it likes" if scheme.active else "follows the protocol, whatever it sees"
+    return f"{scheme.name}: {scheme.parties} servers; the guarantee holds if one of them is corrupted and {trusted}"
+
+
 def _approvals(certificate: Certificate, role: str, parties: Sequence[Party]) -> list[Approval]:
     """What the parties of a role approved: each once, in this order, and all signed."""
     found = {one.signer: one for one in certificate.approvals if one.document.role == role}
@@ -150,7 +164,7 @@ def _server_approvals(certificate: Certificate) -> str:
             raise _Fails(f"the approval of {server.name} lacks the digest of its exchange key")
     if {one.document.role for one in certificate.approvals[: len(servers)]} != {"mpc-server"}:
         raise _Fails("approvals of holders precede those of servers")
-    return "S1, S2 and S3 approved the study, each with its own signature"
+    return f"{certificate.manifest.sharing.servers_listed} approved the study, each with its own signature"
 
 
 def _holder_approvals(certificate: Certificate) -> str:
@@ -163,14 +177,17 @@ def _holder_approvals(certificate: Certificate) -> str:
 
 def _attestations(certificate: Certificate) -> str:
     signers = [one.signer for one in certificate.attestations]
-    if signers != ["S1", "S2", "S3"]:
+    scheme = certificate.manifest.sharing
+    if tuple(signers) != scheme.server_names:
         said = ", ".join(signers) or "none"
-        raise _Fails(f"one attestation of each server, in order, is needed; found: {said}")
+        raise _Fails(
+            f"{scheme.name} needs one attestation of {scheme.servers_listed} each, in this order; found: {said}"
+        )
     for one in certificate.attestations:
         _signed(one, certificate.manifest.server(one.signer))
         if one.document.server != one.signer:
             raise _Fails(f"the attestation signed by {one.signer} names {one.document.server} as its server")
-    return "S1, S2 and S3 attest the run, each with its own signature"
+    return f"{scheme.servers_listed} attest the run, each with its own signature"
 
 
 def _common(certificate: Certificate) -> Attestation:
@@ -350,13 +367,14 @@ def _transcript(certificate: Certificate, replay: Replay, path: Path) -> str:
         if attested.transcript != replay.digest:
             raise _Fails(f"{path} has other requests or answers than {one.signer} attests")
     _same(path, TRANSCRIPT, certificate.release.document.files)
-    return f"{path} has the {replay.steps} steps that S1, S2 and S3 attest, and is {TRANSCRIPT} of this release"
+    servers = certificate.manifest.sharing.servers_listed
+    return f"{path} has the {replay.steps} steps that {servers} attest, and is {TRANSCRIPT} of this release"
 
 
 def _answers(certificate: Certificate, replay: Replay) -> str:
     if replay.unsigned is not None:
         raise _Fails(replay.unsigned)
-    return f"S1, S2 and S3 signed the answer to each of {replay.steps} steps"
+    return f"{certificate.manifest.sharing.servers_listed} signed the answer to each of {replay.steps} steps"
 
 
 def _steps(certificate: Certificate, replay: Replay) -> str:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from caps.errors import party_name
+
+SchemeName = Literal["rep3", "rep3-active", "rep4"]
+"""What a study may call its scheme; each is a key of `SCHEMES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,12 @@ class Scheme:
         """What a study calls its servers, in order: S1, S2, ..."""
         return tuple(party_name(party) for party in range(self.parties))
 
+    @property
+    def servers_listed(self) -> str:
+        """The servers' names in a sentence: S1, S2 and S3."""
+        *first, last = self.server_names
+        return f"{', '.join(first)} and {last}"
+
     def holders_of(self, component: int) -> tuple[int, ...]:
         """The servers that receive a component."""
         return tuple(party for party, components in enumerate(self.held) if component in components)
@@ -65,7 +75,7 @@ REP3_ACTIVE = Scheme("rep3-active", held=REP3.held, seeded=REP3.seeded, active=T
 REP4 = Scheme("rep4", held=((1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2)), seeded=(0, 1, 2), active=True)
 """Replicated sharing among four servers, secure against one malicious server (Dalskov, Escudero and Keller 2021)."""
 
-SCHEMES = {scheme.name: scheme for scheme in (REP3,)}
+SCHEMES = {scheme.name: scheme for scheme in (REP3, REP3_ACTIVE, REP4)}
 """All schemes, by the name that a study gives."""
 
 

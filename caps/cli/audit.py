@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from caps.client import Client
 
 _LEDGER = ("number", "at", "kind", "population", "run", "step", "sampler", "rho", "spent")
+_EVIDENCE = ("server", "pair", "step", "check", "at", "signature")
 _WORDS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("not checked", "yellow")}
 
 
@@ -56,6 +57,26 @@ def add_to(app: typer.Typer) -> None:
         records = [as_document(one) for one in client.ledger()]
         out.show({"records": records}, listing(map(_entry, records), _LEDGER))
 
+    @command(app, "audit", site="server")
+    def audit(
+        out: Output,
+        client: "Client",
+        run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    ) -> None:
+        """Auditor: check what an MPC server records of a run: its ledger's chain, its charges, evidence of an abort.
+
+        Exit code 5 if the ledger's chain is broken or evidence proves nothing.
+        """
+        document = _audited(client, run)
+        words = "The ledger's chain holds." if document["ledger"] else "THE LEDGER'S CHAIN IS BROKEN."
+        tables = [listing(map(_entry, document["records"]), _LEDGER, "ledger")]
+        if document["evidence"]:
+            tables.append(listing(document["evidence"], _EVIDENCE, "evidence"))
+        state = {name: document[name] for name in ("run", "study", "state", "reason", "position")}
+        out.show(document, facts(state), *tables, words)
+        if not document["ledger"] or any(one["signature"] != "valid" for one in document["evidence"]):
+            raise Stop(Exit.NOT_VERIFIED)
+
     @command(app, "ready", site="coordinator")
     def ready(out: Output, client: "Client") -> None:
         """Show whether a service is ready to work and, if it is not, why. Exit code 7 if it is not."""
@@ -82,6 +103,20 @@ def add_to(app: typer.Typer) -> None:
             {"receipts": [one.to_json() for one in receipts]},
             listing(documents, ("holder", "contribution", "event", "at")),
         )
+
+
+def _audited(client: "Client", run: str) -> dict[str, Any]:
+    from caps.audit.evidence import broken_at, examined
+
+    status = client.run_here(run)
+    records = [as_document(one) for one in client.ledger()]
+    evidence = examined(client.manifest(status.study), run, status.evidence) if status.evidence else []
+    return {
+        **as_document(status),
+        "evidence": [asdict(one) for one in evidence],
+        "records": [record for record in records if record.get("run") == run],
+        "ledger": broken_at(records) is None,
+    }
 
 
 def _verified(

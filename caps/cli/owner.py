@@ -58,7 +58,7 @@ def add_to(app: typer.Typer) -> None:
         ] = None,
         wait: Annotated[bool, typer.Option(help="Wait until all servers have confirmed.")] = True,
     ) -> None:
-        """Owner: contribute your table to a study as shares. Done when all three servers have given receipts."""
+        """Owner: contribute your table to a study as shares. Done when every server has given a receipt."""
         identity = matching(study, client.studies, "study")
         with out.transfer("sending to the holder") as progress:
             found = client.contribute(identity, file, progress=progress)

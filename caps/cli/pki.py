@@ -13,7 +13,7 @@ from caps.trust import home as party
 Home = Annotated[Path, typer.Argument(help="The party's home, CAPS_HOME.", file_okay=False)]
 AuthorityDir = Annotated[Path, typer.Argument(help="The authority's directory.", file_okay=False)]
 Role = Annotated[str, typer.Option("--role", help="mpc-server, holder or coordinator.")]
-Name = Annotated[str, typer.Option("--name", help="The party's name; servers are called S1, S2 and S3.")]
+Name = Annotated[str, typer.Option("--name", help="The party's name; servers are called S1, S2 and so on.")]
 Hosts = Annotated[list[str], typer.Option("--host", help="A host name or address of the party; repeat for more.")]
 
 

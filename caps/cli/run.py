@@ -1,6 +1,7 @@
 """`caps run`: start a study's run and watch it."""
 
 from contextlib import nullcontext
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,12 +12,12 @@ from rich.text import Text
 
 from caps.cli.exits import Exit, Stop
 from caps.cli.kit import command, group, matching
-from caps.cli.output import Output, facts, listing, plain
+from caps.cli.output import Output, as_document, facts, listing, plain, views
 from caps.cli.study import StudyId
 
 if TYPE_CHECKING:
     from caps.client import Client
-    from caps.wire.coordinator import RunChanged, RunProgress
+    from caps.wire.coordinator import RunChanged, RunProgress, RunView
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 _SHOWN = 10
@@ -50,8 +51,23 @@ def add_to(app: typer.Typer) -> None:
 
     @command(run, "show", site="coordinator")
     def show(out: Output, client: "Client", run: RunId) -> None:
-        """Show a run's state, and why it waits or failed."""
-        out.tell(client.run(run))
+        """Show a run's state, why it waits or failed, and the evidence if servers aborted it."""
+        _tell(out, client, client.run(run))
+
+
+def _tell(out: Output, client: "Client", run: "RunView") -> None:
+    """Print a run. Servers' evidence is shown with the verdict on its signatures, by the study's manifest."""
+    if not run.evidence:
+        return out.tell(run)
+    from caps.audit.evidence import examined
+
+    document = as_document(run)
+    found = examined(client.manifest(run.study), run.run, run.evidence)
+    document["evidence"] = [
+        {**asdict(one), "signed": given} for one, given in zip(found, document["evidence"], strict=True)
+    ]
+    shown = document | {"evidence": [asdict(one) for one in found]}
+    return out.show(document, *views(shown))
 
 
 class _View:
@@ -88,6 +104,6 @@ def _follow(out: Output, client: "Client", run: str) -> None:
             if live is None:
                 out.note(line)
     found = client.run(run)
-    out.tell(found)
+    _tell(out, client, found)
     if found.state == "failed":
         raise Stop(Exit.REFUSED)

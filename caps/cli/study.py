@@ -50,6 +50,9 @@ def _add_files(study: typer.Typer) -> None:
             typer.Option("--holder", help="A data owner whose card is missing; repeat for more."),
         ] = None,
         algorithm: Annotated[str, typer.Option("--algorithm", help="aim, mwem, mst or gaussian.")] = "aim",
+        scheme: Annotated[
+            str, typer.Option("--scheme", help="rep3, rep3-active or rep4: how many servers, and what they may do.")
+        ] = "rep3",
     ) -> None:
         """Write a commented manifest as a starting point, from a schema and the parties' cards."""
         from caps.study.authoring import template
@@ -62,6 +65,7 @@ def _add_files(study: typer.Typer) -> None:
             population=population,
             holders=holder or [],
             algorithm=algorithm,
+            scheme=scheme,
         )
         with to.open("x", encoding="utf-8") as file:
             file.write(text)

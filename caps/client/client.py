@@ -42,6 +42,7 @@ from caps.wire import (
     Certificate,
     ContributionState,
     Receipt,
+    RunStatus,
     Signed,
     coordinator,
     digests,
@@ -368,7 +369,7 @@ class Client:
     def contribute(
         self, study: str, table: Path | None = None, *, progress: Progress | None = None
     ) -> ContributionView:
-        """Contribute the holder's table, or this file, to the study. It is done when there are three receipts."""
+        """Contribute the holder's table, or this file, to the study. Done when every server has given a receipt."""
         path = _path("studies", study, "contribution")
         if table is None:
             return self._ask(ContributionView, "PUT", path)
@@ -391,6 +392,10 @@ class Client:
     def erase_shares(self, study: str) -> list[Signed[Receipt]]:
         """Erase the shares of a study; returns the server's receipts."""
         return self._ask(list[Signed[Receipt]], "DELETE", _path("studies", study, "shares"))
+
+    def run_here(self, run: str) -> RunStatus:
+        """The state of a run on the server, with evidence if it was aborted."""
+        return self._ask(RunStatus, "GET", _path("runs", run))
 
     def ledger(self) -> Iterator[LedgerRecord]:
         """Every record of the server's ledger, in order. Raises Unreachable if the stream breaks."""

@@ -36,6 +36,13 @@ ONE_HOT_COMBINATIONS = 48
 """Random combinations of rows, and of columns, all of which columns that are not one-hot would have to pass."""
 ID_COMBINATIONS = 64
 """Random combinations, all of which a repeated identifier would have to pass."""
+DEVIATION_SOUNDNESS = Fraction(1, 1 << 40)
+"""A bound on the probability that a server deviates in a run and no check fails, in schemes that check servers.
+
+The weakest check is that of a product of matrices: 48 random combinations of its rows and columns, all of which a wrong
+product passes with a probability below 2^-41. A run ends with the first check that fails, so what counts is the first
+deviation: one that was not seen there has succeeded already, and one that was seen is followed by no other.
+"""
 LEAST_BITS = 16
 """A study in which a holder could not bring 65,535 persons is refused."""
 

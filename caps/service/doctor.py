@@ -29,6 +29,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from caps import __version__
+from caps.basics.schemes import SCHEMES
 from caps.errors import CapsError
 from caps.study import Manifest, Policy
 from caps.trust import home as party
@@ -48,8 +49,6 @@ _MEASURED = 1.0
 _MOST_FETCHES = 30
 """Each leaves a line in the other party's log."""
 _HEALTH = 1 << 20
-_DIALS = {"S2": ("S1",), "S3": ("S1", "S2")}
-"""Which MPC servers each MPC server connects to."""
 _RENEW = (
     "renew it: `caps pki request HOME ...` (keys stay), `caps pki approve` at the authority, `caps pki install`; "
     "a running service picks it up by itself"
@@ -450,7 +449,7 @@ class Doctor:
     def _mesh(self, mine: str, other: Subject) -> Finding:
         """Only checks that the port is open: a server with a full mesh accepts nobody, so a handshake would hang."""
         subject = str(other)
-        if other.name not in _DIALS.get(mine, ()):
+        if not _dials(mine, other.name):
             return Finding(subject, "mesh", Status.SKIPPED, f"{other.name} connects to {mine}, not the reverse")
         host, _, port = (other.mesh or "").rpartition(":")
         try:
@@ -468,7 +467,7 @@ class Doctor:
         servers = {v for who, v in {**self.versions, **mine}.items() if who.startswith("mpc-server/")}
         if len(servers) > 1:
             told = ", ".join(f"{who} {v}" for who, v in sorted(self.versions.items()) if who.startswith("mpc-server/"))
-            fix = "upgrade all three: servers of different versions do not start a run together"
+            fix = "upgrade all of them: servers of different versions do not start a run together"
             yield _bad("federation", "versions", f"MPC servers differ: {told}", fix)
         elif set(self.versions.values()) != {__version__}:
             told = ", ".join(f"{who} {v}" for who, v in sorted(self.versions.items()))
@@ -476,6 +475,12 @@ class Doctor:
             yield Finding("federation", "versions", Status.WARNING, detail, "upgrade the older ones between runs")
         else:
             yield _good("federation", "versions", f"all run {__version__}")
+
+
+def _dials(mine: str, other: str) -> bool:
+    """Whether an MPC server connects to another: each does to those before it."""
+    names = max((scheme.server_names for scheme in SCHEMES.values()), key=len)
+    return mine in names and other in names[: names.index(mine)]
 
 
 def _get(connection: HTTPSConnection, path: str) -> tuple[int, dict[str, str], bytes]:

@@ -70,7 +70,7 @@ FAMILIES = (
     Family("caps_run_sent_bytes", "gauge", "Bytes sent to the peers since this process began, of such runs", ("run",)),
     Family("caps_steps", "counter", "Steps answered", ("kind",)),
     Family("caps_step_seconds", "histogram", "Time to answer a step, from its request on", ("kind",)),
-    Family("caps_mesh_connected", "gauge", "1 if both peers are connected"),
+    Family("caps_mesh_connected", "gauge", "1 if all peers are connected"),
     Family("caps_mesh_made", "read counter", "Meshes made since this process began"),
     Family("caps_peer_trouble", "gauge", "1 if the latest news of a peer is a failure", ("peer",)),
     Family("caps_ledger_records", "gauge", "Records of the ledger"),

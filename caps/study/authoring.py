@@ -16,9 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from caps.basics import canonical
+from caps.basics.schemes import SCHEMES
 from caps.data.schema import Schema
 from caps.errors import DomainError
-from caps.study.manifest import MISTAKES, AlgorithmChoice, Manifest
+from caps.study.manifest import MISTAKES, SCHEME, AlgorithmChoice, Manifest
 from caps.study.policy import Policy
 from caps.trust.cards import Card
 
@@ -314,7 +315,8 @@ def _explained(error: ErrorDetails, place: Place) -> tuple[str, str]:
         case "dict_type" | "model_type" | "model_attributes_type":
             return "must have members, each on its own line", ""
         case "too_short" | "too_long" if last == "servers":
-            return "must be the three servers S1, S2 and S3", ""
+            sizes = sorted({scheme.parties for scheme in SCHEMES.values()})
+            return f"must be {' or '.join(map(str, sizes))} servers, as the scheme demands", ""
         case "value_error":
             return str(context.get("error", error["msg"])), ""
     message = error["msg"]
@@ -458,6 +460,7 @@ def template(
     population: str = "",
     holders: Sequence[str] = (),
     algorithm: str = "aim",
+    scheme: str = SCHEME,
 ) -> str:
     """A commented manifest in YAML. Parties come from their cards; `holders` names those whose card is still missing.
 
@@ -466,9 +469,14 @@ def template(
     by_role: dict[str, list[Card]] = {}
     for card in cards:
         by_role.setdefault(card.role, []).append(card)
+    if scheme not in SCHEMES:
+        raise DomainError(f"there is no scheme {scheme!r}; choose {', '.join(SCHEMES)}")
+    sharing = SCHEMES[scheme]
     servers = {card.name: card for card in by_role.get("mpc-server", ())}
-    for name in servers.keys() - {"S1", "S2", "S3"}:
-        raise DomainError(f"servers must be called S1, S2 and S3; there is a card of a server called {name}")
+    for name in sorted(servers.keys() - set(sharing.server_names)):
+        raise DomainError(
+            f"the servers of {scheme} are called {sharing.servers_listed}; there is a card of a server called {name}"
+        )
     coordinators = by_role.get("coordinator", [])
     if len(coordinators) > 1:
         raise DomainError(f"a study has one coordinator; there are cards of {len(coordinators)}")
@@ -523,10 +531,14 @@ def template(
         "  multiplicity: 1  # the most rows that one person may have, over all holders",
         f"  population: {_quoted(population or '<who the persons are>')}  # the same in all studies of these persons",
         "",
-        "# Three organisations that do not collude; their keys are in their card.json.",
+        "# How values are split among servers. rep3: three servers, of which none may deviate from the protocol.",
+        "# rep3-active: three, and rep4: four, of which one may do anything; docs/study.md says what each costs.",
+        f"scheme: {scheme}",
+        "",
+        "# Organisations that do not collude; their keys are in their card.json.",
         "servers:",
     ]
-    for name in ("S1", "S2", "S3"):
+    for name in sharing.server_names:
         lines += _item(_party(name, servers.get(name), "url", "mesh"))
     lines += ["", "# Runs the algorithm and publishes.", "coordinator:"]
     coordinator = coordinators[0] if coordinators else None

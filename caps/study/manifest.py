@@ -26,16 +26,22 @@ from pydantic import (
 
 from caps.basics import canonical
 from caps.basics.document import Address, Document, Name, Text, Url
-from caps.basics.schemes import SCHEMES, Scheme, extremes
+from caps.basics.schemes import SCHEMES, Scheme, SchemeName, extremes
 from caps.data.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
 from caps.data.joinkey import JoinKey
 from caps.data.linkage import RowFormat
 from caps.data.schema import Column, Schema
-from caps.dp.bounds import MOST_STREAM, columns_soundness, counted_bits, join_soundness, largest_sum
+from caps.dp.bounds import (
+    DEVIATION_SOUNDNESS,
+    MOST_STREAM,
+    columns_soundness,
+    counted_bits,
+    join_soundness,
+    largest_sum,
+)
 from caps.dp.noise.plans import MOST_REACH
 from caps.dp.oracle import overlaps_entry, overlaps_plan
 from caps.dp.privacy import (
-    ALLOWANCE,
     ASSUMPTIONS,
     ETA_MAX,
     RELEASE,
@@ -51,6 +57,7 @@ from caps.dp.privacy import (
     Reservation,
     calibrate,
     pure_rho,
+    server_premise,
 )
 from caps.dp.privacy.rational import grid_down
 from caps.dp.programs import Program, Task, all_pairs, names, program
@@ -60,7 +67,8 @@ from caps.trust.cards import Party
 from caps.trust.pki import role_uri
 
 VERSION: Literal[1] = 1
-SCHEME: Literal["rep3"] = "rep3"
+SCHEME: SchemeName = "rep3"
+"""The scheme of a study that names none."""
 MAX_SLOTS = 1 << 24
 MAX_DIGITS = 28
 """The most digits of epsilon and of delta."""
@@ -267,7 +275,7 @@ class Manifest(Document):
     workload: tuple[Query, ...] | Literal["all-pairs"] = "all-pairs"
     algorithm: AlgorithmChoice
     privacy: Privacy
-    scheme: Literal["rep3"] = SCHEME
+    scheme: SchemeName = SCHEME
     servers: Annotated[tuple[Server, ...], Field(**extremes(lambda scheme: scheme.parties))]
     coordinator: Coordinator
     publication: Publication = Publication()
@@ -291,17 +299,20 @@ class Manifest(Document):
         found: list[str] = []
         checks: tuple[tuple[tuple[str, ...], Callable[[Manifest], list[str]]], ...] = (
             (("table",), Manifest._schema_problems),
+            (("scheme", "servers"), Manifest._server_problems),
             (("servers", "coordinator", "holders"), Manifest._party_problems),
             (("table", "holders", "alignment", "join"), Manifest._division_problems),
+            (("scheme", "join"), Manifest._join_problems),
             (("privacy",), Manifest._privacy_problems),
             (("table", "workload"), Manifest._workload_problems),
             (("algorithm",), Manifest._algorithm_problems),
             (("algorithm", "privacy"), Manifest._noise_problems),
+            (("algorithm", "scheme"), Manifest._sampler_problems),
         )
         for needed, check in checks:
             if sound is None or all(name in sound for name in needed):
                 found += check(self)
-        needed = ("table", "holders", "alignment", "join", "workload", "algorithm", "privacy")
+        needed = ("table", "holders", "alignment", "join", "workload", "algorithm", "privacy", "scheme")
         blamed = ("schema", "workload", "algorithm", "privacy", "holders", "alignment", "join")
         if (sound is None or all(name in sound for name in needed)) and not any(p.startswith(blamed) for p in found):
             found += self._spending_problems()
@@ -369,6 +380,14 @@ class Manifest(Document):
         return [
             f"algorithm.noise: {self.algorithm.noise} is Gaussian, which pure accounting does not cover: choose "
             "joint, or the accounting zcdp"
+        ]
+
+    def _sampler_problems(self) -> list[str]:
+        if self.algorithm.certified or self.scheme == SCHEME:
+            return []
+        return [
+            f"algorithm.noise: {self.algorithm.noise} is for comparison and exists in {SCHEME} only: choose joint, or "
+            f"the scheme {SCHEME}"
         ]
 
     def _spending_problems(self) -> list[str]:
@@ -448,11 +467,19 @@ class Manifest(Document):
             near, far = (near, middle) if fits(middle) else (middle, far)
         return far
 
+    def _server_problems(self) -> list[str]:
+        scheme = self.sharing
+        if len(self.servers) != scheme.parties:
+            return [
+                f"servers: {scheme.name} needs {scheme.parties} servers, {scheme.servers_listed}, not "
+                f"{len(self.servers)}"
+            ]
+        if tuple(server.name for server in self.servers) != scheme.server_names:
+            return [f"servers: must be called {scheme.servers_listed}, in this order"]
+        return []
+
     def _party_problems(self) -> list[str]:
         found = []
-        *first, last = self.sharing.server_names
-        if [server.name for server in self.servers] != [*first, last]:
-            found.append(f"servers: must be called {', '.join(first)} and {last}, in this order")
         seen: dict[str, str] = {}
         everyone = [
             *((f"servers[{i}]", server) for i, server in enumerate(self.servers)),
@@ -504,6 +531,14 @@ class Manifest(Document):
             ]
         return [*found, *self._capacity_problems()]
 
+    def _join_problems(self) -> list[str]:
+        if self.join is None or self.join.protocol == "shuffle" or not self.sharing.active:
+            return []
+        return [
+            f"join.protocol: oprf trusts servers to follow the protocol, which {self.scheme} does not: choose shuffle, "
+            "or the scheme rep3"
+        ]
+
     def _capacity_problems(self) -> list[str]:
         found, total = [], 0
         for i, holder in enumerate(self.holders):
@@ -554,13 +589,14 @@ class Manifest(Document):
     @cached_property
     def allowance(self) -> Allowance:
         """What delta must cover besides the conversion from rho."""
+        soundness = DEVIATION_SOUNDNESS if self.sharing.active else Fraction(0)
         if self.slots is not None:
-            return Allowance(soundness=columns_soundness(len(self.holders) - self._counting))
-        if self.join is not None:
+            soundness += columns_soundness(len(self.holders) - self._counting)
+        elif self.join is not None:
             # The most dummies there can be: their number depends on the budget, which depends on this.
             most = 2 * MOST_REACH * sets_with(len(self.joined))
-            return Allowance(soundness=join_soundness([(holder.capacity or 0) + most for holder in self.joined]))
-        return ALLOWANCE
+            soundness += join_soundness([(holder.capacity or 0) + most for holder in self.joined])
+        return Allowance(soundness=soundness)
 
     @cached_property
     def budget(self) -> Fraction:
@@ -773,7 +809,7 @@ class Manifest(Document):
         own = [f"nobody appears in more than {rows} of the joint table, over all holders together"]
         if self.alignment is not None:
             own.append("a person who does not take part leaves a slot of the joint table empty; nobody else takes it")
-        return (*ASSUMPTIONS, *own)
+        return (server_premise(self.sharing), *ASSUMPTIONS, *own)
 
     def statement(self, spent: Filter) -> PrivacyStatement:
         """The privacy statement of a run that a filter with this study's budget has accepted."""

@@ -11,7 +11,6 @@ _JOINED_BYTES, _COUNT_BYTES = 2, 8
 _GROUP_ROWS, _WIDE_GROUP_ROWS = 65_535, (1 << 22) - 1
 _BLOCK_ROWS, _BLOCK_WORDS = 1024, 1 << 22
 _JOINED_WORDS = 1 << 22
-_PARTS = 2  # components of every share that a server holds
 _MULTIPLIED = 4  # copies of each word during a multiplication: both factors, the product, masks
 _LIFTED = 12  # words per count while it is lifted, including its bits and messages in flight
 _DRAW_WORKSPACE = 64 << 20  # one chunk of draws: bit planes of both components
@@ -34,23 +33,28 @@ class Memory:
 
 def memory_of(manifest: Manifest) -> Memory:
     """Memory for the inputs; the rows processed at once, some as floats; counts and their bits; noise."""
-    spends = manifest.forecast.spends
+    spends, parts = manifest.forecast.spends, _parts(manifest)
     draws = max((spend.draws // spend.releases for spend in spends), default=0)
     return Memory(
-        sum(_PARTS * manifest.form_of(holder).held_bytes for holder in manifest.holders),
+        sum(parts * manifest.form_of(holder).held_bytes for holder in manifest.holders),
         _working(manifest),
-        _PARTS * (_COUNT_BYTES * manifest.layout.cells + 32 * (manifest.layout.cells // 8 + 8)),
-        _PARTS * _COUNT_BYTES * draws * 4 + _DRAW_WORKSPACE,
+        parts * (_COUNT_BYTES * manifest.layout.cells + 32 * (manifest.layout.cells // 8 + 8)),
+        parts * _COUNT_BYTES * draws * 4 + _DRAW_WORKSPACE,
     )
 
 
+def _parts(manifest: Manifest) -> int:
+    """Components of every share that a server holds."""
+    return max(map(len, manifest.sharing.held))
+
+
 def _working(manifest: Manifest) -> int:
-    width = manifest.domain.width
+    width, parts = manifest.domain.width, _parts(manifest)
     if manifest.slots is not None:
         # If several holders bring an attribute, all its rows are merged.
         word = held_bytes(columns_bits(manifest.slots))
-        merged = _MULTIPLIED * _PARTS * word * manifest.slots * _brought_again(manifest)
-        return merged + counting_memory(manifest.slots, manifest.layout)
+        merged = _MULTIPLIED * parts * word * manifest.slots * _brought_again(manifest)
+        return merged + counting_memory(manifest.slots, manifest.layout, parts)
     if manifest.join is not None:
         # Rows are moved to new places, with masks; only a block of joint rows is expanded at once.
         tables = [(manifest.shuffled_rows(holder), manifest.form_of(holder).shape[1]) for holder in manifest.joined]
@@ -60,16 +64,19 @@ def _working(manifest: Manifest) -> int:
     return 0
 
 
-def counting_memory(rows: int, layout: Layout) -> int:
-    """Bytes that counting needs besides the columns: a block of rows, also as floats; products of columns; counts."""
+def counting_memory(rows: int, layout: Layout, parts: int = 2) -> int:
+    """Bytes that counting needs besides the columns: a block of rows, also as floats; products of columns; counts.
+
+    parts: the components of a share that a server holds.
+    """
     bits, width = columns_bits(rows), layout.domain.width
     group = _GROUP_ROWS if bits == 16 else _WIDE_GROUP_ROWS
     block = min(rows, _BLOCK_ROWS) * width
     multiplied = 0
     if max(map(len, layout.cliques)) > 2:
         words = min(max(_BLOCK_WORDS, block), rows * (width + layout.cells))
-        multiplied = _MULTIPLIED * _PARTS * held_bytes(bits) * words
-    lifted = _PARTS * _LIFTED * _COUNT_BYTES * -(-rows // group) * layout.cells
+        multiplied = _MULTIPLIED * parts * held_bytes(bits) * words
+    lifted = parts * _LIFTED * _COUNT_BYTES * -(-rows // group) * layout.cells
     return 5 * 8 * block + multiplied + lifted + _products(width)
 
 

@@ -25,8 +25,10 @@ COSTS = "caps.costs"
 """The group of entry points that map a manifest to `Costs`, named by scheme."""
 COMPUTE_ROLE = "compute"
 """The role of what servers see of a join in COMPUTE ANSWERS."""
+ROUND_SECONDS, SECOND_BYTES = 0.01, 12.5e6
+"""A network between organisations, for the forecast of time: 10 ms a round, 100 Mbit/s."""
 OFFER_BYTES = 2048
-"""Rough size of an `Offer` as JSON: the signed contribution and two openings."""
+"""Rough size of an `Offer` as JSON: the signed contribution and the openings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +57,20 @@ class SpendCost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Upper bounds that the engine declares for a manifest. `spends` are those of `Manifest.forecast`, in order."""
+    """Upper bounds that the engine declares for a manifest. `spends` are those of `Manifest.forecast`, in order.
+
+    checks: what servers prove to each other before anything is opened, in schemes that do not trust them.
+    """
 
     compute: StepCost
     prepare: StepCost
     spends: tuple[SpendCost, ...]
+    checks: StepCost = StepCost()
 
     @property
     def total(self) -> StepCost:
         """The cost of a whole run."""
-        total = self.compute + self.prepare
+        total = self.compute + self.prepare + self.checks
         for spend in self.spends:
             total += spend.online + spend.noise
         return total
@@ -101,7 +107,7 @@ class PlannedMarginal:
 
 @dataclass(frozen=True, slots=True)
 class PlannedUpload:
-    """What a holder sends to S1, S2 and S3, in bytes. S1 gets seeds only."""
+    """What a holder sends to each server, in bytes. A server without the vector gets seeds only."""
 
     holder: str
     form: str
@@ -113,6 +119,7 @@ class PlannedUpload:
 class StudyPlan:
     """The most that a run of a study costs."""
 
+    scheme: str
     study: str
     title: str
     algorithm: str
@@ -191,19 +198,30 @@ class StudyPlan:
 
     def _loads(self) -> Iterator[str]:
         for upload in self.uploads:
-            size = size_shown(max(upload.sent))
+            most, least = max(upload.sent), min(upload.sent)
+            names = {size: [f"S{i}" for i, sent in enumerate(upload.sent, 1) if sent == size] for size in (most, least)}
             shape = " x ".join(f"{extent:,}" for extent in upload.shape)
             yield (
-                f"{upload.holder} uploads {upload.form} ({shape}): {size} to each of S2 and S3; "
-                f"{size_shown(upload.sent[0])} to S1."
+                f"{upload.holder} uploads {upload.form} ({shape}): {size_shown(most)} to each of "
+                f"{_enumerated(names[most])}; {size_shown(least)} to {_enumerated(names[least])}."
             )
         yield f"Each server needs about {size_shown(self.memory.total)} of memory for {self.cells:,} counts."
         if self.costs is not None:
-            total = self.costs.total
+            total, checks = self.costs.total, self.costs.checks
             yield (
-                f"The servers need at most {total.rounds:,} rounds among themselves and send "
+                f"In {self.scheme}, the servers need at most {total.rounds:,} rounds among themselves and send "
                 f"{', '.join(f'{size_shown(sent)} (S{i})' for i, sent in enumerate(total.sent, 1))}; of these, "
                 f"counting takes {self.costs.compute.rounds} and {size_shown(max(self.costs.compute.sent))} each."
+            )
+            if checks.rounds:
+                yield (
+                    f"{checks.rounds:,} of the rounds, with {size_shown(max(checks.sent))} each, are checks that no "
+                    "server deviates from the protocol."
+                )
+            yield (
+                f"Where a round between servers takes {1000 * ROUND_SECONDS:g} ms and each sends "
+                f"{size_shown(round(SECOND_BYTES))} a second, they wait for messages for about "
+                f"{_duration(network_seconds(total))} in all; computing comes on top."
             )
         if self.costs is not None and any(upload.form == "records" for upload in self.uploads):
             yield "This assumes that all joined tables have the same persons; with fewer in common it is a little more."
@@ -240,6 +258,7 @@ def plan_study(manifest: Manifest, costs: Costs | None = None) -> StudyPlan:
         for role, mechanism, releases, charge, drawn in spends
     ]
     return StudyPlan(
+        scheme=manifest.scheme,
         study=manifest.study_id,
         title=manifest.title,
         algorithm=manifest.algorithm.name,
@@ -258,6 +277,20 @@ def plan_study(manifest: Manifest, costs: Costs | None = None) -> StudyPlan:
         costs=costs,
         views=manifest.views,
     )
+
+
+def network_seconds(cost: StepCost, *, latency: float = ROUND_SECONDS, rate: float = SECOND_BYTES) -> float:
+    """How long servers wait for messages: a round trip each round, and the largest sender's bytes."""
+    return cost.rounds * latency + max(cost.sent, default=0) / rate
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 100 else f"{seconds / 60:,.0f} minutes"
+
+
+def _enumerated(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _scale(mechanism: Charged) -> float:

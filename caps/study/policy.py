@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from caps.basics.document import Document, Name
+from caps.basics.schemes import SchemeName
 from caps.dp.privacy import PopulationBudget
 from caps.errors import DomainError
 from caps.study.manifest import Manifest
@@ -28,8 +29,8 @@ class Policy(Document):
     refuse samplers whose distribution is not proven. populations: the populations that studies may be about, each with
     the largest epsilon over all its studies at `population_delta`. default_population_epsilon: the same for
     populations not listed; None refuses them, because a new name for the same persons would get a fresh budget.
-    largest_memory: bytes that a study may need at its peak, besides the program's own. coordinators: those that may
-    propose studies; any if empty.
+    largest_memory: bytes that a study may need at its peak, besides the program's own. schemes: those in which this
+    server computes. coordinators: those that may propose studies; any if empty.
     """
 
     approval: Literal["automatic", "manual"] = "manual"
@@ -45,6 +46,7 @@ class Policy(Document):
     largest_memory: Annotated[int, Field(ge=1)] = 8_000_000_000
     least_capacity: Annotated[int, Field(ge=1)] = 100
     joins: tuple[Literal["shuffle", "oprf"], ...] = ("shuffle", "oprf")
+    schemes: Annotated[tuple[SchemeName, ...], Field(min_length=1)] = get_args(SchemeName)
     algorithms: tuple[str, ...] = ("aim", "mwem", "mst", "gaussian")
     coordinators: tuple[Name, ...] = ()
 
@@ -63,6 +65,10 @@ class Policy(Document):
         """Every objection to a study, as text with both sides' figures; an empty list if it is acceptable."""
         privacy = manifest.privacy
         objections = []
+        if manifest.scheme not in self.schemes:
+            objections.append(
+                f"this server does not compute in the scheme {manifest.scheme}, only in {' or '.join(self.schemes)}"
+            )
         if privacy.exact_epsilon > _exact(self.largest_epsilon):
             objections.append(f"epsilon {privacy.epsilon} exceeds this server's limit of {self.largest_epsilon:g}")
         if privacy.exact_delta > _exact(self.largest_delta):

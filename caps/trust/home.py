@@ -60,6 +60,7 @@ certified_only: true              # refuse samplers whose distribution is not pr
 least_holders: 2
 least_capacity: 100               # rows of a table joined by a key
 joins: [shuffle, oprf]            # oprf tells S1 more: docs/joining.md
+schemes: [rep3, rep3-active, rep4]  # rep3 trusts servers to follow the protocol: docs/threat-model.md
 largest_domain: 4194304           # cells that are counted
 largest_slots: 2000000            # rows of a joint table
 largest_memory: 8000000000        # bytes that a study may need at its peak, without the program's own

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from caps.basics.document import Document, Hex32
+from caps.wire.documents import Evidence, Signed
 
 _FREE = "A sample is drawn from the published model and costs no privacy budget: the data are not used again."
 
@@ -52,7 +53,7 @@ class StudyView(BaseModel):
 
 
 class PartView(BaseModel):
-    """What a holder has done. `contribution` is set if all three servers hold the same one."""
+    """What a holder has done. `contribution` is set if all servers hold the same one."""
 
     holder: str
     approved: bool
@@ -76,7 +77,10 @@ class StartBody(Document):
 
 
 class RunView(BaseModel):
-    """A run. `percent` is of the privacy budget; `party` and `reason` say what the run waits for or why it failed."""
+    """A run. `percent` is of the privacy budget; `party` and `reason` say what the run waits for or why it failed.
+
+    evidence: if servers aborted the run because one of them deviates from the protocol, what each of them signed.
+    """
 
     run: str
     study: str
@@ -92,6 +96,7 @@ class RunView(BaseModel):
     steps: int
     created_at: str
     release: str | None
+    evidence: list[Signed[Evidence]] = Field(default=[])
 
 
 class RunChanged(BaseModel):

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from caps.basics import canonical
 from caps.basics.document import Document, Hex32, Name
-from caps.basics.schemes import SCHEMES, extremes
+from caps.basics.schemes import SCHEMES, SchemeName, extremes
 from caps.errors import DomainError
 from caps.study.manifest import Manifest
 from caps.trust import signing
@@ -75,11 +75,11 @@ class Approval(Signable):
 
 
 class Contribution(Signable):
-    """What one holder contributes to a study: its form, and a commitment to each of the three components.
+    """What one holder contributes to a study: its form, and a commitment to each component of the study's scheme.
 
-    form, bits and shape are those of `caps.study.manifest.Form`. Components 0 and 1 are seeds of 32 bytes, 2 is a
-    vector of little-endian words of `bits`, with nothing between them. Each commitment uses a nonce that only the
-    component's two servers learn, so the third server learns nothing from it.
+    form, bits and shape are those of `caps.study.manifest.Form`. All components but the last are seeds of 32 bytes;
+    the last is a vector of little-endian words of `bits`, with nothing between them. Each commitment uses a nonce that
+    only the component's servers learn, so a server without the component learns nothing from it.
     """
 
     kind: ClassVar[str] = "contribution"
@@ -94,7 +94,7 @@ class Contribution(Signable):
 
     @property
     def vector_bytes(self) -> int:
-        """The size of component 2 in bytes."""
+        """The size of the vector in bytes."""
         size = self.bits // 8
         for extent in self.shape:
             size *= extent
@@ -102,7 +102,7 @@ class Contribution(Signable):
 
     @property
     def chunks(self) -> int:
-        """The number of pieces in which component 2 is sent; all but the last have `chunk_bytes`."""
+        """The number of pieces in which the vector is sent; all but the last have `chunk_bytes`."""
         return -(-self.vector_bytes // self.chunk_bytes)
 
     def check(self, manifest: Manifest) -> None:
@@ -146,7 +146,7 @@ class Commitment:
 
 
 class Opening(Document):
-    """A component as two servers receive it: the nonce and, if it has one, the seed. The vector follows in chunks."""
+    """A component as its servers receive it: the nonce and, if it has one, the seed. The vector follows in chunks."""
 
     component: Annotated[int, Field(ge=0, lt=max(scheme.components for scheme in SCHEMES.values()))]
     nonce: Hex32
@@ -154,10 +154,19 @@ class Opening(Document):
 
 
 class Offer(Document):
-    """A contribution's first message: the signed statement and the server's two components, i and i+1 for server i."""
+    """A contribution's first message: the signed statement, and the components that the scheme gives the server."""
 
     contribution: Signed[Contribution]
     openings: Annotated[tuple[Opening, ...], Field(**extremes(lambda scheme: max(map(len, scheme.held))))]
+
+    @model_validator(mode="after")
+    def _fits_a_scheme(self) -> Self:
+        """As many openings of existing components as a server gets in a scheme with so many components."""
+        components = len(self.contribution.document.commitments)
+        held = {len(held) for scheme in SCHEMES.values() if scheme.components == components for held in scheme.held}
+        if len(self.openings) not in held or any(one.component >= components for one in self.openings):
+            raise ValueError(f"a server gets {' or '.join(map(str, sorted(held)))} of {components} components")
+        return self
 
 
 class Receipt(Signable):
@@ -233,6 +242,44 @@ class Attestation(Signable):
     ledger: LedgerRange
     software: str
     at: Instant
+
+
+class Evidence(Signable):
+    """A server's statement that a check on shares failed, so that one of two others deviates from the protocol.
+
+    It ends the run. step: what was being computed or prepared; None if the session had only begun. check: `keys` if
+    the two told different keys to a third, `messages` if what they sent does not follow from what they were given.
+    It contains no value and nothing that depends on anybody's data.
+    """
+
+    kind: ClassVar[str] = "evidence"
+    study: Hex32
+    run: RunId
+    step: Index | None
+    scheme: SchemeName
+    pair: tuple[Name, Name]
+    check: Literal["keys", "messages"]
+    server: Name
+    at: Instant
+
+    @property
+    def words(self) -> str:
+        """What it says, in a sentence."""
+        return f"{self.server} found that {self.pair[0]} or {self.pair[1]} deviates from the protocol"
+
+    def matches(self, manifest: Manifest, run: str) -> None:
+        """Raises DomainError unless this is about a run of this study, and about two other servers than its own."""
+        names = manifest.sharing.server_names
+        if (self.study, self.scheme, self.run) != (manifest.study_id, manifest.scheme, run):
+            raise DomainError("the evidence is about another run")
+        if len({self.server, *self.pair}) != 3 or not {self.server, *self.pair} <= set(names):
+            raise DomainError("the evidence must name two servers of the study other than the one that gives it")
+
+
+class EvidenceRequest(Document):
+    """Evidence about a run that other servers gave, for a server to keep beside its own."""
+
+    evidence: Annotated[tuple[Signed[Evidence], ...], Field(max_length=max(s.parties for s in SCHEMES.values()))]
 
 
 class ReleaseBody(Signable):

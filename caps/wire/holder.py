@@ -8,21 +8,29 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from caps.basics.document import Document, Hex32, Url
+from caps.basics.schemes import Scheme
 from caps.data.joinkey import KeyReport
 from caps.data.schema import ColumnReport
 from caps.wire.documents import Approval, Contribution, Receipt, Signed
 
-STATEMENT = (
-    "Each server receives two of three components. Any two of them are independent, uniformly random words, whatever "
-    "the table contains; all three add up to the shared values. One server alone learns nothing about the values; two "
-    "servers together learn all of them. No row, no count and no value leaves the site in the clear."
-)
+_NUMBERS = {2: "two", 3: "three", 4: "four"}
 PUBLIC = (
     "the study's manifest: schema, workload, privacy, parties",
     "this holder's name, keys and network address",
     "that it approved and contributed, and when",
     "the sizes of messages, which follow from the manifest alone",
 )
+
+
+def statement_of(scheme: Scheme) -> str:
+    """What servers can learn from what they receive, in words for the owner of the data."""
+    held, components = _NUMBERS[len(scheme.held[0])], _NUMBERS[scheme.components]
+    return (
+        f"Each server receives {held} of {components} components. Any {held} of them are independent, uniformly random "
+        f"words, whatever the table contains; all {components} add up to the shared values. One server alone learns "
+        "nothing about the values; two servers together learn all of them. No row, no count and no value leaves the "
+        "site in the clear."
+    )
 
 
 class State(StrEnum):
@@ -126,7 +134,7 @@ class Part(BaseModel):
 
 
 class ComponentPreview(BaseModel):
-    """One of the three components, as a server receives it."""
+    """A component, as a server receives it."""
 
     component: int
     kind: Literal["seed", "vector"]
@@ -163,5 +171,6 @@ class Preview(BaseModel):
     total_bytes: int
     views: list[str]
     """What the guarantee covers, and what it does not, of what is published and of what each party sees."""
-    statement: str = STATEMENT
+    statement: str
+    """What servers can learn from what they receive."""
     public: list[str] = list(PUBLIC)

@@ -44,6 +44,11 @@ class Kind(Enum):
     POLICY_REFUSED = Type(403, "This server's policy refuses the study")
     NOT_DUE = Type(409, "The study's schedule does not allow this step now")
     BUDGET_EXCEEDED = Type(403, "The privacy budget does not allow this request")
+    ABORTED = Type(
+        409,
+        "The run was aborted because a server deviates from the protocol",
+        hint="see the evidence (`caps run show`, `caps audit`), find out which server it was, and agree on a new study",
+    )
     PEER_FAILED = Type(503, "Another party failed or cannot be reached", retryable=True)
     INTERNAL = Type(500, "Internal error", hint="give the request id to the operator, who can find it in the log")
 

@@ -17,7 +17,7 @@ class LedgerRecord(BaseModel):
     number: int
     previous: str
     at: str
-    kind: Literal["reserve", "charge", "close", "release"]
+    kind: Literal["reserve", "charge", "close", "release", "abort"]
     study: str
     run: str
     hash: str

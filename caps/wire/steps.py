@@ -15,7 +15,7 @@ from caps.basics.document import Document, Hex32, first_mistake
 from caps.basics.schemes import extremes
 from caps.dp.oracle import STEP_REQUEST, StepRequest
 from caps.errors import DomainError
-from caps.wire.documents import Index, RunId, Signable, Signature
+from caps.wire.documents import Evidence, Index, RunId, Signable, Signature, Signed
 
 
 def request_to_json(request: StepRequest) -> dict[str, Any]:
@@ -40,18 +40,22 @@ class RunRequest(Document):
 
 
 class RunStatus(Document):
-    """The state of a run on one server. position: steps done; due: what the schedule allows next, in words."""
+    """The state of a run on one server. position: steps done; due: what the schedule allows next, in words.
+
+    evidence: if the run was aborted, whose checks failed, signed by the servers that made them.
+    """
 
     run: RunId
     study: Hex32
     inputs: Hex32
-    state: Literal["waiting", "going", "ended", "failed"]
+    state: Literal["waiting", "going", "ended", "failed", "aborted"]
     reason: str | None = None
     party: str | None = None
     position: Index
     due: str
     rounds: int
     bytes_sent: int
+    evidence: tuple[Signed[Evidence], ...] = ()
 
 
 class Answer(Signable):
@@ -81,7 +85,7 @@ def transcript_digest(previous: str, request: str, answer: str) -> str:
 
 class TranscriptStep(Document):
     """The line of a release's transcript for one step: the request, the answer that all servers gave, and their
-    signatures on it in the order S1, S2, S3.
+    signatures on it in the order S1, S2, ...
     """
 
     request: StepRequest

@@ -1,4 +1,4 @@
-"""The one-shot service of docker-compose.yml that makes every party's keys: an authority, seven homes, people's tokens.
+"""The one-shot service of docker-compose.yml that makes every party's keys: an authority, homes, people's tokens.
 
 Each home is a volume that only its party mounts, read-only; the authority's key stays in a volume that no service
 mounts. What people need (authority.pem, tokens, the cards that studies quote) goes to the volume `people`. Complete
@@ -15,18 +15,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from caps.errors import party_name
 from caps.service.tokens import Scope, Tokens
 from caps.trust import home as party
 from caps.trust import pki
 
 PORT, MESH_PORT = 8443, 9443
 HOLDERS = ("north-hospital", "south-hospital", "insurer")
-PARTIES = {
-    **{name: ("mpc-server", name.lower()) for name in ("S1", "S2", "S3")},
-    "coordinator": ("coordinator", "coordinator"),
-    **{name: ("holder", name) for name in HOLDERS},
-}
-"""Role, and name of the service in docker-compose.yml, by the party's name."""
 PEOPLE = {
     "mpc-server": (Scope.OPERATOR, Scope.AUDITOR),
     "coordinator": (Scope.OPERATOR, Scope.ANALYST, Scope.AUDITOR),
@@ -36,8 +31,18 @@ TOKEN_DAYS = 90
 _COMPLETE = ".complete"
 
 
-def provision(parties: Path, policy: Path, *, now: datetime) -> list[str]:
+def parties_of(servers: int) -> dict[str, tuple[str, str]]:
+    """Role, and name of the service in docker-compose.yml, by the party's name."""
+    return {
+        **{party_name(number): ("mpc-server", party_name(number).lower()) for number in range(servers)},
+        "coordinator": ("coordinator", "coordinator"),
+        **{name: ("holder", name) for name in HOLDERS},
+    }
+
+
+def provision(parties: Path, policy: Path, *, now: datetime, servers: int = 3) -> list[str]:
     """Fill the homes that are not complete. Returns their parties' names."""
+    everybody = parties_of(servers)
     directory = parties / "authority"
     if (directory / party.AUTHORITY_KEY).exists():
         authority = party.read_authority(directory)
@@ -45,16 +50,18 @@ def provision(parties: Path, policy: Path, *, now: datetime) -> list[str]:
         authority = party.create_authority(directory, "CaPS on one host", now=now)
     people = parties / "people"
     shutil.copy(directory / party.AUTHORITY, people)
-    made = [name for name, (_, service) in PARTIES.items() if not (parties / service / _COMPLETE).exists()]
+    made = [name for name, (_, service) in everybody.items() if not (parties / service / _COMPLETE).exists()]
     for name in made:
-        _fill(parties, authority, name, policy, now)
-    cards = {name: _card(parties / service, role, service) for name, (role, service) in PARTIES.items()}
+        _fill(parties, authority, name, everybody[name], policy, now)
+    cards = {name: _card(parties / service, role, service) for name, (role, service) in everybody.items()}
     (people / "cards.json").write_text(json.dumps(cards, indent=1) + "\n")
     return made
 
 
-def _fill(parties: Path, authority: pki.Authority, name: str, policy: Path, now: datetime) -> None:
-    role, service = PARTIES[name]
+def _fill(
+    parties: Path, authority: pki.Authority, name: str, place: tuple[str, str], policy: Path, now: datetime
+) -> None:
+    role, service = place
     home, hosts = parties / service, [service, "localhost", "127.0.0.1"]
     party.request_party(home, role, name, hosts)
     asked = party.read_request(home / party.REQUEST)
@@ -86,8 +93,10 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def main() -> int:
-    """Provision the volumes mounted under /parties."""
-    made = provision(Path("/parties"), Path(__file__).with_name("policy.yaml"), now=datetime.now(UTC))
+    """Provision the volumes mounted under /parties. CAPS_SERVERS: how many MPC servers there are."""
+    servers = int(os.environ.get("CAPS_SERVERS", "3"))
+    policy = Path(__file__).with_name("policy.yaml")
+    made = provision(Path("/parties"), policy, now=datetime.now(UTC), servers=servers)
     print(f"keys, certificates and tokens made for {', '.join(made)}" if made else "every party has its keys already")
     return 0
 

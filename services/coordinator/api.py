@@ -195,6 +195,7 @@ def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
             steps=at.steps,
             created_at=run.created_at,
             release=run.run if run.state is State.RELEASED else None,
+            evidence=store.evidence(run.run),
         )
 
     @router.post("/v1/studies/{study}/runs", status_code=202, dependencies=[Depends(_OPERATOR)])

@@ -267,7 +267,7 @@ class Execution:
         return [signed(document, reply) for reply in self._replies(path, body)]
 
     def _replies(self, path: str, body: object) -> list[Any]:
-        """All three servers' replies to the same PUT, once none is still computing."""
+        """All servers' replies to the same PUT, once none is still computing."""
         while True:
             replies = self._servers.ask_all(self._manifest, "PUT", path, body)
             pauses = [reply.pending for reply in replies if reply.pending is not None]

@@ -16,13 +16,15 @@ from caps.errors import CapsError
 from caps.service import logs
 from caps.service.metrics import Metrics, Reading
 from caps.service.problems import Problem
+from caps.study import Manifest
 from caps.wire import SealRequest
 from caps.wire.coordinator import Judged
 from caps.wire.problems import Kind
 from services.coordinator.algorithms import Stage
+from services.coordinator.evidence import exchange, in_words, tells_of_abort
 from services.coordinator.execution import PATIENCE, Attested, Execution, RunFailed, Stopped
 from services.coordinator.publish import Publisher
-from services.coordinator.servers import ServerError, Servers, Unavailable
+from services.coordinator.servers import ServerError, ServerRefused, Servers, Unavailable
 from services.coordinator.states import ENDED, RunEvent, State
 from services.coordinator.store import Run, Store
 from services.coordinator.studies import HOLDER, SERVER, Studies
@@ -67,6 +69,8 @@ class Runs:
         self._stop = Event()
         self._lock = Lock()
         self._threads: dict[str, Thread] = {}
+        self._untold: dict[str, set[str]] = {}
+        """For each aborted run, the servers that may lack evidence of the others."""
         self._attendant: Thread | None = None
 
     @property
@@ -79,6 +83,8 @@ class Runs:
         for run in self._store.runs():
             if run.state not in ENDED:
                 self._spawn(run.run)
+            elif self._store.evidence(run.run):
+                self._untold[run.run] = set(self._studies.manifest(run.study).sharing.server_names)
         self._attendant = Thread(target=self._attend, name="attendant", daemon=True)
         self._attendant.start()
 
@@ -95,6 +101,9 @@ class Runs:
             earlier = self._store.runs(study)
             if earlier and earlier[-1].state not in ENDED:
                 return earlier[-1], False
+            if any(self._store.evidence(run.run) for run in earlier):
+                _, said = in_words([one for run in earlier for one in self._store.evidence(run.run)])
+                raise Problem(Kind.ABORTED, f"a run of this study was aborted: {said}", study=study)
             if any(run.state is State.RELEASED for run in earlier):
                 raise Problem(Kind.CONFLICT, "the study is already released; its budget covers one", study=study)
             sealed = next((run for run in reversed(earlier) if run.inputs is not None), None)
@@ -172,6 +181,11 @@ class Runs:
             raise
         except RunFailed as error:
             self._fail(run, str(error), error.party)
+        except ServerRefused as error:
+            if tells_of_abort(error):
+                self._abort(run, manifest, error)
+            else:
+                self._fail(run, error.what, error.party)
         except ServerError as error:
             self._fail(run, error.what, error.party)
         except CapsError as error:
@@ -225,6 +239,16 @@ class Runs:
         self._store.change_state(run, RunEvent.FAIL, party=party, reason=reason)
         self._abandon(self.run(run))
 
+    def _abort(self, run: str, manifest: Manifest, refusal: ServerRefused) -> None:
+        """End a run that a server aborted, with all evidence that servers gave. Those out of reach are told later."""
+        self._untold[run] = exchange(self._store, self._servers, manifest, run)
+        evidence = self._store.evidence(run)
+        if evidence:
+            party, said = in_words(evidence)
+            self._fail(run, said, party)
+        else:
+            self._fail(run, "says that the run was aborted, but gives no evidence that holds", refusal.party)
+
     def _abandon(self, run: Run) -> None:
         """Have the servers give back what a failed run did not charge. One out of reach is told before the next run."""
         manifest = self._studies.manifest(run.study)
@@ -253,6 +277,9 @@ class Runs:
         pause = _ATTEND_EVERY
         while not self._stop.wait(pause):
             pause = _ATTEND_EVERY
+            for run in [run for run, servers in self._untold.items() if servers]:
+                manifest = self._studies.manifest(self.run(run).study)
+                self._untold[run] = exchange(self._store, self._servers, manifest, run)
             for study in self._store.unjudged():
                 try:
                     pause = max(pause, min(self._studies.refresh(study), LONGEST_ASKED))

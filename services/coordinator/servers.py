@@ -1,4 +1,4 @@
-"""Calls to the three servers. Every error names the party to blame:
+"""Calls to a study's servers. Every error names the party to blame:
 
 ServerError          `.party` names who is to blame
 +-- Unavailable      out of reach, or waiting for another that is: the same call may succeed later
@@ -78,7 +78,7 @@ class Reply:
 
 
 class Servers:
-    """Keeps a connection to each server, and asks all three at once.
+    """Keeps a connection to each server, and asks all of a study at once.
 
     `stamp` changes when our own certificate is renewed: calls from then on are made with the new one.
     """
@@ -115,7 +115,7 @@ class Servers:
         return Reply(server, _parsed(server, response), response.status_code == 201, pending)
 
     def ask_each(self, manifest: Manifest, method: str, path: str, body: object = None) -> list[Reply | ServerError]:
-        """The same call to the three servers at once, under one request id; the order is the manifest's."""
+        """The same call to all servers of a study at once, under one request id; the order is the manifest's."""
 
         stamp = self._stamp()
 

@@ -18,7 +18,7 @@ from caps.basics import canonical
 from caps.service.app import instant
 from caps.service.database import reading
 from caps.study import Manifest
-from caps.wire import Answer, Approval, Attestation, Certificate, SealRequest, Signed
+from caps.wire import Answer, Approval, Attestation, Certificate, Evidence, SealRequest, Signed
 from caps.wire.coordinator import Judged
 from services.coordinator import tables
 from services.coordinator.notifier import Notifier
@@ -314,6 +314,19 @@ class Store:
         statement = select(tables.attestations).where(tables.attestations.c.run == run)
         rows = self._all(statement.order_by(tables.attestations.c.server))
         return [Signed[Attestation].model_validate_json(row["attestation"]) for row in rows]
+
+    def add_evidence(self, run: str, evidence: Sequence[Signed[Evidence]]) -> None:
+        """Keep what servers signed about a run that they aborted: of each server the first."""
+        with self._write() as connection:
+            for one in evidence:
+                row = {"run": run, "server": one.signer, "evidence": _text(one.to_json())}
+                _insert_once(connection, tables.evidence, row)
+
+    def evidence(self, run: str) -> list[Signed[Evidence]]:
+        """What servers signed about a run that they aborted, in the order of the servers."""
+        statement = select(tables.evidence).where(tables.evidence.c.run == run)
+        rows = self._all(statement.order_by(tables.evidence.c.server))
+        return [Signed[Evidence].model_validate_json(row["evidence"]) for row in rows]
 
     def _add_event(self, connection: Connection, run: str, kind: str, body: Mapping[str, Any]) -> None:
         last = func.coalesce(func.max(tables.events.c.number), 0)

@@ -27,7 +27,7 @@ _LISTED = TypeAdapter(list[ContributionState])
 class Part:
     """What a holder has done: whether it has approved, and which contributions each server holds.
 
-    contribution: the one that all three servers hold, if there is one.
+    contribution: the one that all servers hold, if there is one.
     """
 
     holder: str

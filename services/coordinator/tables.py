@@ -82,6 +82,14 @@ attestations = Table(
     Column("attestation", Text, nullable=False),  # Signed[Attestation]
 )
 
+evidence = Table(
+    "evidence",
+    metadata,
+    Column("run", String(32), ForeignKey("runs.run"), primary_key=True),
+    Column("server", String(63), primary_key=True),
+    Column("evidence", Text, nullable=False),  # Signed[Evidence]
+)
+
 releases = Table(
     "releases",
     metadata,

@@ -1,1 +1,1 @@
-"""The data owner's side: count locally, secret-share, push to the three servers. It only connects outwards."""
+"""The data owner's side: count locally, secret-share, push to the servers. It only connects outwards."""

@@ -193,7 +193,7 @@ def router(service: HolderService) -> APIRouter:
 
     @routes.put("/{study}/contribution", dependencies=OWNER, responses={202: {"model": ContributionView}})
     def contribute(study: Hex32, response: Response) -> ContributionView:
-        """Share the table and push the shares to the servers: 202 until all three have signed."""
+        """Share the table and push the shares to the servers: 202 until all have signed."""
         return reply(service.contribute(study), response)
 
     @routes.post(

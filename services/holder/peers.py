@@ -12,12 +12,14 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from caps.basics import canonical
+from caps.basics.schemes import SCHEMES
 from caps.client import ClientError, calls
 from caps.errors import DomainError
 from caps.service.identity import machine_of
 from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Coordinator, Manifest
+from caps.study.manifest import SCHEME
 from caps.wire import media
 from caps.wire.problems import Kind
 
@@ -115,10 +117,22 @@ def _manifest(body: bytes) -> Manifest:
     try:
         value = canonical.parse(body)
         if isinstance(value, dict):
+            _require_known(value.get("scheme", SCHEME))
             return Manifest.from_json(value)
     except (DomainError, ValidationError):
         pass
     raise Problem(Kind.INVALID, "the coordinator's answer is not a valid manifest")
+
+
+def _require_known(scheme: object) -> None:
+    """Refuse a study whose scheme this holder cannot share in: it is older than the study, or the study is wrong."""
+    if isinstance(scheme, str) and scheme not in SCHEMES:
+        named = f"{scheme[:40]!a}, which" if scheme.isprintable() else "something that"
+        raise Problem(
+            Kind.INVALID,
+            f"the study's scheme is {named} this holder does not know; it knows {', '.join(SCHEMES)}: "
+            "upgrade the holder before it takes part",
+        )
 
 
 def send_approval(site: Site, coordinator: Coordinator, study: str, approval: BaseModel) -> None:

@@ -6,7 +6,7 @@ from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
 from caps.service.site import Site
 from caps.study import Holder, Manifest
 from caps.wire import Contribution, Signed
-from caps.wire.holder import STATEMENT, ComponentPreview, Part, Preview, ServerPreview
+from caps.wire.holder import ComponentPreview, Part, Preview, ServerPreview, statement_of
 from services.holder.matching import joins_by_tags
 from services.holder.sharing import Secrets, offer, stated
 
@@ -69,5 +69,5 @@ def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> 
         servers=servers,
         total_bytes=sum(server.total_bytes for server in servers),
         views=list(manifest.views),
-        statement=f"{JOINED_BY_TAGS} {STATEMENT}" if by_tags else STATEMENT,
+        statement=f"{JOINED_BY_TAGS} {statement_of(scheme)}" if by_tags else statement_of(scheme),
     )

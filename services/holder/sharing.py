@@ -1,4 +1,4 @@
-"""A holder's contribution: its data split into three components, kept in files until the servers have them.
+"""A holder's contribution: its data split into components, kept in files until the servers have them.
 
 The result is that of `caps.shares.sharing.deal`, made piece by piece, so that neither the one-hot columns nor the
 random components are ever in memory as a whole. Marginals are always shared in Z_2^32: a ring chosen by their size
@@ -33,7 +33,7 @@ from services.holder.table import Rows
 
 CHUNK_BYTES = 4 << 20
 _PIECE_BYTES = 4 << 20
-_SECRETS, _VECTOR = "secrets.json", "component-2"
+_SECRETS = "secrets.json"
 
 Entropy = Callable[[int], bytes]
 
@@ -92,10 +92,15 @@ class Parcel:
         return offer(contribution, secrets, party)
 
     def chunk(self, number: int, size: int) -> bytes:
-        """Chunk `number` of component 2, which is cut into chunks of `size` bytes."""
-        with (self.folder / _VECTOR).open("rb") as file:
+        """Chunk `number` of the vector, which is cut into chunks of `size` bytes."""
+        with (self.folder / _vector(self.scheme)).open("rb") as file:
             file.seek(number * size)
             return file.read(size)
+
+
+def _vector(scheme: Scheme) -> str:
+    """The name of the file with the vector."""
+    return f"component-{scheme.vector}"
 
 
 def offer(contribution: Signed[Contribution], secrets: Secrets, party: int) -> Offer:
@@ -132,7 +137,7 @@ def prepare(
         pieces = one_hot_pieces(manifest.columns_of(holder).domain(), rows, form.shape[0])
     else:
         pieces = iter([records(manifest, holder, rows)])
-    last = write_vector(folder / _VECTOR, pieces, form, secrets)
+    last = write_vector(folder / _vector(manifest.sharing), pieces, form, secrets)
     write_private(folder / _SECRETS, secrets.to_bytes())
     sync_path(folder)
     sync_path(folder.parent)

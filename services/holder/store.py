@@ -250,7 +250,7 @@ class Store:
         receipt: Signed[Receipt] | None = None,
         problem: Mapping[str, Any] | None = None,
     ) -> Goal:
-        """Record news from a server. The contribution, and with it the study, moves on when all three have signed."""
+        """Record news from a server. The contribution, and with it the study, moves on when all have signed."""
         with self._engine.begin() as db:
             found = _contribution(db, study)
             assert found is not None

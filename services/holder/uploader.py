@@ -1,4 +1,4 @@
-"""Bringing a contribution to the three servers, or withdrawing it: one task of the retry queue for each server.
+"""Bringing a contribution to the servers, or withdrawing it: one task of the retry queue for each server.
 
     PUT offer -> chunks the server lacks -> PUT each of them -> POST receipt -> verify it, write it down
 

@@ -1,1 +1,1 @@
-"""One of the three compute parties: the MPC engine, its transports, and what runs them."""
+"""One of the compute parties: the MPC engine, its transports, and what runs them."""

@@ -6,7 +6,7 @@ The engine is written against `Channel`; a transport implements it without impor
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,11 +26,15 @@ class Traffic:
 
 
 class Channel(Protocol):
-    """One party's end of a session among three parties."""
+    """One party's end of a session among all servers of a study."""
 
     @property
     def party(self) -> int:
-        """Which party this end is: 0, 1 or 2."""
+        """Which party this end is, counted from 0."""
+
+    @property
+    def peers(self) -> Collection[int]:
+        """The other parties of the session."""
 
     @property
     def traffic(self) -> Traffic:
@@ -53,18 +57,18 @@ class Channel(Protocol):
         """
 
     async def abort(self, cause: str, blames: int | None = None) -> None:
-        """Tell both peers why this end gives up, then close. `cause` must hold no private value. Idempotent."""
+        """Tell all peers why this end gives up, then close. `cause` must hold no private value. Idempotent."""
 
     async def close(self) -> None:
         """End the session in an orderly way. Idempotent."""
 
 
 async def swap(channel: Channel, name: str, payload: bytes) -> dict[int, bytes]:
-    """Send the same control message to both peers; return theirs, which must have the same name and length.
+    """Send the same control message to all peers; return theirs, which must have the same name and length.
 
     For what servers tell each other between protocols. Costs one round.
     """
-    return await trade(channel, name, {peer: payload for peer in range(3) if peer != channel.party})
+    return await trade(channel, name, dict.fromkeys(channel.peers, payload))
 
 
 async def trade(channel: Channel, name: str, payloads: Mapping[int, bytes]) -> dict[int, bytes]:

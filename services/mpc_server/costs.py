@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from caps.basics.schemes import SCHEMES
+from caps.basics.schemes import REP3, REP3_ACTIVE, REP4, SCHEMES
 from caps.data.domain import Layout
 from caps.dp.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
 from caps.dp.noise.tables import AliasTable
@@ -18,6 +18,14 @@ from services.mpc_server.engine import alignment, compute, conversion, counting,
 from services.mpc_server.engine.cost import Size, Sizes
 from services.mpc_server.engine.registry import REGISTRY
 
+VALIDATION: dict[str, StepCost] = {
+    REP3.name: StepCost(),
+    REP3_ACTIVE.name: StepCost(5, (4096,) * REP3_ACTIVE.parties),
+    REP4.name: StepCost(1, (1024,) * REP4.parties),
+}
+"""The most that one validation of all pending messages costs (`services.mpc_server.engine.guard`), by scheme."""
+_OPENINGS, _JOINED_OPENINGS = 4, 8
+"""Openings of COMPUTE ANSWERS, without and with a join on shares."""
 _DECLARING = (
     compute,
     counting,
@@ -41,7 +49,19 @@ def costs_of(manifest: Manifest) -> Costs:
         if selects
         else StepCost(),
         spends=tuple(_spend(manifest, spend, forecast.weight) for spend in forecast.spends),
+        checks=_checks(manifest),
     )
+
+
+def _checks(manifest: Manifest) -> StepCost:
+    """What servers prove to each other before openings: at most one validation for every opening and execution.
+
+    COMPUTE ANSWERS opens the checks of inputs and verdicts, with a join also tags and numbers of rows; every release
+    draws its noise in an execution of its own and opens one value.
+    """
+    opened = _JOINED_OPENINGS if manifest.joined else _OPENINGS
+    releases = sum(spend.releases for spend in manifest.forecast.spends)
+    return VALIDATION[manifest.scheme].times(opened + 2 * releases)
 
 
 def _compute(manifest: Manifest) -> StepCost:

@@ -1,4 +1,4 @@
-"""Three MPC servers as processes of this host, over real mutual TLS with certificates made for the occasion.
+"""The MPC servers of a scheme as processes of this host, over real mutual TLS with certificates made for the occasion.
 
 For demonstrations, benchmarks and tests. All parties on one host, one owner of all keys: non-collusion is NOT met, so
 nothing private may be given to it.
@@ -30,18 +30,18 @@ from typing import Any
 
 import uvloop
 
-from caps.basics.schemes import REP3
+from caps.basics.schemes import REP3, SCHEMES, Scheme
 from caps.errors import CapsError, PeerAborted, PeerError, party_name
 from caps.trust.pki import Authority, generate_key, role_uri, write_key, write_pem
 from caps.trust.tls import Credentials
-from services.mpc_server.components import component_secrets
-from services.mpc_server.engine.context import Runtime
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.process import worker_environment
-from services.mpc_server.transport.hello import Agreement
+from services.mpc_server.transport.components import component_secrets
+from services.mpc_server.transport.hello import Agreement, scheme_field
 from services.mpc_server.transport.tls import Endpoint, Limits, connect
 
 ROOT = Path(__file__).resolve().parents[2]
-STUDY = sha256(b"three local servers, no private data").digest()
+STUDY = sha256(b"local servers, no private data").digest()
 
 
 @dataclass
@@ -56,13 +56,13 @@ class Report:
 
 
 class LocalServers:
-    """The three processes of one task. `processes[p]` may be signalled while they run."""
+    """The processes of one task. `processes[p]` may be signalled while they run."""
 
     def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
         self.processes = processes
 
     def ask(self, request: Any) -> list[Any]:
-        """Put a request to all three servers and return their answers. Raises RuntimeError if one has ended."""
+        """Put a request to all servers and return their answers. Raises RuntimeError if one has ended."""
         line = json.dumps(request) + "\n"
         for process in self.processes:
             assert process.stdin is not None
@@ -109,12 +109,12 @@ class LocalServers:
         return reports
 
 
-def _certify(directory: Path, now: dt.datetime) -> None:
+def _certify(directory: Path, now: dt.datetime, scheme: Scheme) -> None:
     """An authority and a certificate for each server, good for a day."""
     valid = {"not_before": now - dt.timedelta(minutes=5), "not_after": now + dt.timedelta(days=1)}
     authority = Authority.create("CaPS, one host, for demonstration only", **valid)
     write_pem(directory / "authority.crt", authority.certificate)
-    for party in range(REP3.parties):
+    for party in range(scheme.parties):
         name, key = party_name(party), generate_key()
         certificate = authority.issue(
             key.public_key(), subject=name, uris=[role_uri("mpc-server", name)], hosts=["127.0.0.1"], **valid
@@ -129,13 +129,14 @@ def local_servers(
     parameters: Mapping[str, Any] | None = None,
     *,
     per_party: Mapping[int, Mapping[str, Any]] | None = None,
+    scheme: Scheme = REP3,
     stall: float = 60.0,
 ) -> Iterator[LocalServers]:
-    """Start three servers on free ports of the loopback interface and have each run `task` ("module:function")."""
+    """Start a scheme's servers on free ports of the loopback interface and have each run `task` ("module:function")."""
     with tempfile.TemporaryDirectory(prefix="caps-local-") as scratch:
         directory = Path(scratch)
-        _certify(directory, dt.datetime.now(dt.UTC))
-        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(REP3.parties)]
+        _certify(directory, dt.datetime.now(dt.UTC), scheme)
+        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(scheme.parties)]
         processes: list[subprocess.Popen[str]] = []
         try:
             for party, listener in enumerate(listeners):
@@ -147,6 +148,7 @@ def local_servers(
                     "task": task,
                     "parameters": {**(parameters or {}), **(per_party or {}).get(party, {})},
                     "stall": stall,
+                    "scheme": scheme.name,
                 }
                 processes.append(
                     subprocess.Popen(
@@ -180,10 +182,11 @@ def run_task(
     parameters: Mapping[str, Any] | None = None,
     *,
     per_party: Mapping[int, Mapping[str, Any]] | None = None,
+    scheme: Scheme = REP3,
     timeout: float = 600.0,
 ) -> list[Any]:
-    """Run a task on three local servers and return the three results. Any failure raises, with what was written."""
-    with local_servers(task, parameters, per_party=per_party, stall=timeout) as servers:
+    """Run a task on local servers and return their results. Any failure raises, with what was written."""
+    with local_servers(task, parameters, per_party=per_party, scheme=scheme, stall=timeout) as servers:
         reports = servers.wait(timeout)
     for report in reports:
         if report.exit_code:
@@ -228,20 +231,17 @@ async def _serve(specification: Mapping[str, Any]) -> Any:
     try:
         module, _, function = specification["task"].partition(":")
         task = getattr(import_module(module), function)
-        agreement = Agreement(STUDY, bytes(32), sha256(specification["task"].encode()).digest(), bytes(32))
+        scheme = SCHEMES[specification["scheme"]]
+        build = sha256(specification["task"].encode()).digest()
+        agreement = Agreement(STUDY, bytes(32), build, bytes(32), scheme_field(scheme.name))
         channel = await mesh.open("local", agreement)
         parameters = dict(specification["parameters"])
         if "requests" in signature(task).parameters:
             parameters["requests"] = await Requests.open()
-        secrets = {peer: channel.secret_with(peer) for peer in REP3.peers_of(channel.party)}
-        runtime = Runtime(
-            channel,
-            study=STUDY,
-            scheme=REP3,
-            scope=b"local",
-            secrets=await component_secrets(channel, REP3, secrets),
-        )
-        result = await task(runtime, **parameters)
+        pairs = {peer: channel.secret_with(peer) for peer in channel.peers}
+        secrets = await component_secrets(channel, scheme, pairs)
+        party = Runtime(channel, study=STUDY, scheme=scheme, scope=b"local", secrets=secrets, session=secrets)
+        result = await task(party, **parameters)
         await channel.close()
         return result
     finally:

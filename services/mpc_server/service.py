@@ -53,7 +53,7 @@ class MpcServer:
         database = open_database(settings.base.database, metadata, migrations="services.mpc_server.migrations")
         store = ShareStore(settings.base.data / "shares", Vault(settings.base.home))
         self._ledger = Ledger(database)
-        self._studies = Studies(self._site, policy, database, store)
+        self._studies = Studies(self._site, policy, database, store, mesh=len(settings.mesh))
         self._contributions = Contributions(self._site, self._studies, database, store)
         self._matching = Matching(self._site, self._studies, database, store)
         self._engine = EngineThread()
@@ -86,7 +86,7 @@ class MpcServer:
         return create_app(
             service="mpc-server",
             name=self._site.name,
-            description="Computes on shares with two peers; enforces the budget of every study it has signed.",
+            description="Computes on shares with its peers; enforces the budget of every study it has signed.",
             routers=[
                 studies_api.router(self._studies, self._contributions),
                 matching_api.router(self._matching),

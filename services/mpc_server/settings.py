@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from caps.basics.schemes import REP3
-from caps.errors import DomainError, party_name
+from caps.basics.schemes import SCHEMES
+from caps.errors import DomainError
 from caps.service.site import Settings
 from services.mpc_server.transport.tls import Endpoint, Limits
 
@@ -30,12 +30,16 @@ class ServerSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> ServerSettings:
-        """CAPS_MESH, the servers' addresses in the order S1, S2, ...; and CAPS_MESH_LISTEN, CAPS_POLICY, CAPS_STALL."""
+        """CAPS_MESH, the servers' addresses in the order S1, S2, ...; and CAPS_MESH_LISTEN, CAPS_POLICY, CAPS_STALL.
+
+        There are as many addresses as some scheme has servers. Four servers also serve studies of the first three.
+        """
         base = Settings.from_environment(environment)
         mesh = tuple(map(_endpoint, environment.get("CAPS_MESH", "").split()))
-        if len(mesh) != REP3.parties:
-            names = ", ".join(map(party_name, range(REP3.parties)))
-            raise DomainError(f"CAPS_MESH must list {REP3.parties} addresses, host:port, in the order {names}")
+        sizes = sorted({scheme.parties for scheme in SCHEMES.values()})
+        if len(mesh) not in sizes:
+            numbers = " or ".join(map(str, sizes))
+            raise DomainError(f"CAPS_MESH must list {numbers} addresses, host:port, in the order S1, S2, ...")
         listen = environment.get("CAPS_MESH_LISTEN")
         stall = float(environment.get("CAPS_STALL", "60"))
         return cls(

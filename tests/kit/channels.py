@@ -15,7 +15,7 @@ from services.mpc_server.transport.hello import Agreement
 from services.mpc_server.transport.session import Session
 from tests.kit.tls import Authority
 
-AGREEMENT = Agreement(*(bytes([i]) * 32 for i in range(4)))
+AGREEMENT = Agreement(*(bytes([i]) * 32 for i in range(5)))
 OUTER = 30.0
 
 

@@ -1,4 +1,4 @@
-"""Three small servers for tests of the coordinator: one clear twin behind three real signatures, and faults at will.
+"""Small servers for tests of the coordinator: one clear twin behind the real signatures of all, and faults at will.
 
 They keep the order of steps, the budget and the wire contract of docs/services.md; there is no MPC in them.
 """
@@ -30,8 +30,11 @@ from caps.wire import (
     Answer,
     Approval,
     Attestation,
+    Evidence,
+    EvidenceRequest,
     LedgerRange,
     RunRequest,
+    RunStatus,
     Seal,
     SealRequest,
     Signed,
@@ -41,7 +44,7 @@ from caps.wire import (
 from caps.wire.steps import request_from_json
 from services.coordinator.service import Coordinator
 from tests.kit.algorithms import SeededBits, rows_of
-from tests.kit.study import AT, NOW, SERVERS, Keys, example_manifest, write_site
+from tests.kit.study import AT, NOW, Keys, example_manifest, write_site
 from tests.kit.tls import make_authority
 
 SMALL = {"name": "aim", "parameters": {"rounds": 5}}
@@ -68,6 +71,8 @@ class Faults:
     down_at: dict[int, str] = field(default_factory=dict)
     """A server goes down when this step is first asked."""
     delay: float = 0.0
+    accuses: dict[str, tuple[int, tuple[str, str]]] = field(default_factory=dict)
+    """A server that finds in this step that one of a pair deviates."""
 
 
 class ClearServers:
@@ -78,7 +83,8 @@ class ClearServers:
         self.contributions = {
             holder.name: canonical.digest("c", {"of": holder.name}).hex() for holder in manifest.holders
         }
-        self.held = {name: dict(self.contributions) for name in SERVERS}
+        self.held = {name: dict(self.contributions) for name in manifest.sharing.server_names}
+        self.evidence: dict[str, list[Signed[Evidence]]] = {name: [] for name in self.held}
         self.calls: list[tuple[str, str, str]] = []
         self.seal: SealRequest | None = None
         self.run: str | None = None
@@ -126,6 +132,8 @@ class ClearServers:
                         self.faults.down.add(self.faults.down_at.pop(int(step)))
                         return self.handle(name, method, path, body)
                     return self._together(name) or self._step(name, int(step), body)
+                case "PUT", ["runs", run, "evidence"]:
+                    return self._take(name, run, EvidenceRequest.model_validate(body))
                 case "DELETE", ["runs", run]:
                     if self.run == run:  # what it charged stays spent: here, no second run is possible after a step
                         self.run = None
@@ -165,6 +173,13 @@ class ClearServers:
 
     def _step(self, name: str, step: int, body: Any) -> Result:
         assert self.run is not None
+        if name in self.faults.accuses and self.faults.accuses[name][0] == step:
+            self._accuse(name, step, self.faults.accuses[name][1])
+        if self.evidence[name]:
+            given = [one.to_json() for one in self.evidence[name]]
+            return problem(409, "aborted", "the run was aborted", evidence=given)
+        if any(self.evidence.values()):
+            return problem(503, "peer-failed", "a peer gave up", retryable=True, party="S1")
         if step == self.faults.refused_step:
             return problem(409, "not-due", "the schedule does not allow this step now")
         time.sleep(self.faults.delay)
@@ -177,6 +192,38 @@ class ClearServers:
             value = value + 1 if isinstance(value, int) else (value[0] + 1, *value[1:])
         answer = Answer(study=self.manifest.study_id, run=self.run, step=step, request=digest, value=value)
         return 200, {}, self._signed(name, answer)
+
+    def _accuse(self, name: str, step: int, pair: tuple[str, str]) -> None:
+        if self.evidence[name]:
+            return
+        assert self.run is not None
+        document = Evidence(
+            study=self.manifest.study_id,
+            run=self.run,
+            step=step,
+            scheme=self.manifest.scheme,
+            pair=pair,
+            check="messages",
+            server=name,
+            at=AT,
+        )
+        self.evidence[name].append(Signed[Evidence].model_validate(self._signed(name, document)))
+
+    def _take(self, name: str, run: str, request: EvidenceRequest) -> Result:
+        mine = self.evidence[name]
+        mine += [one for one in request.evidence if one.signer not in {known.signer for known in mine}]
+        status = RunStatus(
+            run=run,
+            study=self.manifest.study_id,
+            inputs="0" * 64,
+            state="aborted" if mine else "going",
+            position=0,
+            due="",
+            rounds=0,
+            bytes_sent=0,
+            evidence=tuple(mine),
+        )
+        return 200, {}, status.to_json()
 
     def _value(self, step: int, body: Any) -> tuple[str, Any]:
         if step < len(self.answered):

@@ -1,4 +1,4 @@
-"""Three real MPC servers, driven by hand: a coordinator and holders that can also do what honest ones never would."""
+"""Real MPC servers, driven by hand: a coordinator and holders that can also do what honest ones never would."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from typing import Any
 
 import httpx
 import numpy as np
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from sqlalchemy import Engine, select
 
+from caps.basics.schemes import Scheme
 from caps.dp.clear import ClearOracle
 from caps.dp.oracle import Measurement, Request, Selection
 from caps.dp.privacy import Filter
 from caps.dp.privacy.rational import decode_ratio
+from caps.errors import party_name
 from caps.service.app import instant
 from caps.service.database import open_database, reading, sqlite_url
 from caps.service.site import Settings, Site
@@ -36,7 +40,7 @@ from caps.trust import exchange, signing
 from caps.trust.exchange import PUBLIC_BYTES, Drawn, ExchangeKey, Received
 from caps.wire import Answer, Approval, Contribution, Offer, Opening, Signed, commitment, inputs_digest
 from caps.wire.steps import request_to_json
-from deploy.federation import COORDINATOR, SERVERS, Federation
+from deploy.federation import COORDINATOR, Federation
 from services.coordinator.algorithms import Outcome, algorithm
 from services.coordinator.generate import create_estimator
 from services.mpc_server.intake.studies import Studies
@@ -71,6 +75,7 @@ def manifest_of(
     parameters: dict[str, Any] | None = None,
     schema: dict[str, Any] | None = None,
     slots: int | None = None,
+    scheme: Scheme | None = None,
     **members: Any,
 ) -> Manifest:
     """A small study among a federation's parties."""
@@ -81,7 +86,7 @@ def manifest_of(
         "schema": schema or SCHEMA,
         "algorithm": {"name": algorithm, "parameters": parameters or {}, **members.pop("choice", {})},
         "privacy": privacy,
-        **federation.parties(holders),
+        **federation.parties(holders, scheme),
         **({} if slots is None else {"alignment": {"slots": slots, **members.pop("alignment", {})}}),
         **members,
     }
@@ -96,7 +101,7 @@ class Driver:
         self.manifest = manifest
         self.study = manifest.study_id
         self.run = secrets.token_hex(16)
-        self.clients = {name: federation.machine(name, COORDINATOR) for name in SERVERS}
+        self.clients = {server.name: federation.machine(server.name, COORDINATOR) for server in manifest.servers}
         self.approvals: list[dict[str, Any]] = []
         self.contributions: list[str] = []
         self.inputs = ""
@@ -132,12 +137,14 @@ class Driver:
     def offer(
         self, holder: str, values: np.ndarray, *, study: str | None = None
     ) -> tuple[Contribution, list[Offer], bytes]:
-        """What a holder sends to each server: the offers, and the bytes of component 2."""
-        found = self.manifest.holder(holder)
+        """What a holder sends to each server: the offers, and the bytes of the vector."""
+        found, scheme = self.manifest.holder(holder), self.manifest.sharing
         ring = Z32 if found.brings == "rows" else SHARED_RINGS[16 if len(values) < 1 << 16 else 24]
-        shares = deal(np.ascontiguousarray(values.astype(ring.dtype)), entropy=secrets.token_bytes, ring=ring)
-        nonces = [secrets.token_bytes(32) for _ in range(3)]
-        parts = [share.parts[0] for share in shares]
+        words = np.ascontiguousarray(values.astype(ring.dtype))
+        shares = deal(words, entropy=secrets.token_bytes, ring=ring, scheme=scheme)
+        nonces = [secrets.token_bytes(32) for _ in range(scheme.components)]
+        places = [(scheme.holders_of(component)[0], component) for component in range(scheme.components)]
+        parts = [shares[server].parts[scheme.held[server].index(component)] for server, component in places]
         contents = [part.seed if isinstance(part, Seeded) else ring.to_bytes(part.vector) for part in parts]
         contribution = Contribution(
             study=study or self.study,
@@ -152,27 +159,28 @@ class Driver:
         key = signing.read_signing_key(self.federation.places[holder].home / "signing-key.pem")
         signed = Signed[Contribution].by(contribution, holder, key)
         offers = []
-        for server in range(3):
+        for held in scheme.held:
             openings = tuple(
                 Opening(
                     component=index,
                     nonce=nonces[index].hex(),
-                    seed=contents[index].hex() if index < 2 else None,
+                    seed=contents[index].hex() if index in scheme.seeded else None,
                 )
-                for index in (server, (server + 1) % 3)
+                for index in held
             )
             offers.append(Offer(contribution=signed, openings=openings))
-        return contribution, offers, contents[2]
+        return contribution, offers, contents[scheme.vector]
 
     def contribute(self, holder: str, values: np.ndarray) -> str:
         """Share a holder's counts or columns with all servers, to the receipts."""
         contribution, offers, vector = self.offer(holder, values)
         identity = contribution.digest()
         path = f"/v1/studies/{self.study}/contributions/{identity}"
-        for server, (name, offer) in enumerate(zip(SERVERS, offers, strict=True)):
+        scheme = self.manifest.sharing
+        for name, held, offer in zip(scheme.server_names, scheme.held, offers, strict=True):
             with self.federation.machine(name, holder) as client:
                 client.put(path, json=offer.to_json()).raise_for_status()
-                if server > 0:
+                if scheme.vector in held:
                     for number in range(contribution.chunks):
                         part = vector[number * contribution.chunk_bytes : (number + 1) * contribution.chunk_bytes]
                         put_chunk(client, f"{path}/chunks/{number}", part).raise_for_status()
@@ -203,13 +211,13 @@ class Driver:
                 pass
             return response
 
-        with ThreadPoolExecutor(3) as pool:
+        with ThreadPoolExecutor(len(bodies)) as pool:
             return list(pool.map(one, zip(self.clients.values(), bodies, strict=True)))
 
     def step(self, number: int, body: dict[str, Any]) -> int | tuple[int, ...]:
         """Ask all servers for the same step; the value on which they agree."""
         answers = []
-        for server, response in zip(self.manifest.servers, self.ask(number, [body] * 3), strict=True):
+        for server, response in zip(self.manifest.servers, self.ask(number, [body] * len(self.clients)), strict=True):
             assert response is not None
             assert response.status_code == 200, response.text
             answers.append(Signed[Answer].model_validate_json(response.content).verify(server))
@@ -321,28 +329,32 @@ class Pausing(DriverOracle):
 
 
 class RunBits:
-    """The bits that the three servers of a run draw under a label, put together: what no one of them knows."""
+    """The bits that the servers of a run draw under a label, put together: what no one of them knows."""
 
     def __init__(self, driver: Driver) -> None:
-        stores = [ServerStores(driver.federation, name) for name in SERVERS]
+        scheme = driver.manifest.sharing
+        stores = [ServerStores(driver.federation, name) for name in scheme.server_names]
         scope = scope_of(driver.study, driver.inputs, driver.run, stores[0].build(driver.run))
         self._keys = []
-        for party in range(3):
-            secret = pair_secret(stores, driver.study, party, (party + 2) % 3, scope)
-            self._keys.append(component_key(secret, party, b"run/" + bytes.fromhex(driver.run)))
-        assert len(set(self._keys)) == 3
+        for component in range(scheme.components):
+            first, second, *third = scheme.holders_of(component)
+            secret = pair_secret(stores, driver.study, first, second, scope)
+            if third:
+                info = b"caps/v1/component/secret" + bytes([component])
+                secret = HKDF(SHA256(), 32, salt=None, info=info).derive(secret)
+            self._keys.append(component_key(secret, component, b"run/" + bytes.fromhex(driver.run)))
+        assert len(set(self._keys)) == scheme.components
 
     def bits(self, label: bytes, width: int, shape: tuple[int, ...]) -> Words:
         """As `caps.dp.noise.clear.BitSource` says."""
         extents = (width, plane_words(prod(shape)))
-        first, second, third = (expand(key, label + b"#random", extents, Z64) for key in self._keys)
-        return first ^ second ^ third
+        return np.bitwise_xor.reduce([expand(key, label + b"#random", extents, Z64) for key in self._keys])
 
 
 def pair_secret(stores: Sequence[ServerStores], study: str, party: int, peer: int, scope: bytes) -> bytes:
     """The secret of two servers, from what the first keeps."""
     key, drawn, received = stores[party].exchange(study)
-    name = SERVERS[peer]
+    name = party_name(peer)
     return exchange.pair_secret(key, drawn[name], received[name], first=party < peer, scope=scope)
 
 
@@ -360,7 +372,7 @@ class ServerStores:
             settings = Settings(self.home, self.state, "", 0, "")
             store = ShareStore.__new__(ShareStore)  # opening a store empties its folder of temporary files
             store.vault = vault
-            key = Studies(Site(settings, role="mpc-server"), Policy(), database, store).exchange_key(study)
+            key = Studies(Site(settings, role="mpc-server"), Policy(), database, store, mesh=4).exchange_key(study)
             with reading(database) as connection:
                 rows = connection.execute(select(table).where(table.c.study == study)).all()
         drawn, received = {}, {}
@@ -412,7 +424,7 @@ def opened(path: Path) -> Iterator[Engine]:
 
 def everything(federation: Federation) -> list[dict[str, list[tuple[Any, ...]]]]:
     """The databases of all servers."""
-    return [ServerStores(federation, name).rows() for name in SERVERS]
+    return [ServerStores(federation, name).rows() for name in federation.servers]
 
 
 def spent_once(federation: Federation, driver: Driver) -> None:
@@ -422,7 +434,7 @@ def spent_once(federation: Federation, driver: Driver) -> None:
     """
     first = 1 if driver.manifest.overlaps is None else 0
     told = []
-    for name in SERVERS:
+    for name in driver.clients:
         records = [one for one in ServerStores(federation, name).ledger() if one["run"] == driver.run]
         assert [one["kind"] for one in records[:1]] == ["reserve"]
         charges = [one for one in records if one["kind"] == "charge"]
@@ -432,7 +444,7 @@ def spent_once(federation: Federation, driver: Driver) -> None:
         assert len(records) == 1 + len(charges) + len(closes)
         assert len(closes) <= 1
         told.append([(one["step"], one["request"], one["entry"]) for one in charges])
-    assert told[0] == told[1] == told[2]
+    assert all(one == told[0] for one in told)
 
 
 def same_release(one: Outcome, other: Outcome) -> None:
@@ -456,7 +468,7 @@ def supervised(
 
     def watch() -> None:
         while not over.wait(0.05):
-            for name in names or SERVERS:
+            for name in names or federation.servers:
                 if not federation.running(name):
                     died.append(name)
                     on_death(name)

@@ -1,4 +1,4 @@
-"""A holder and whom it talks to, over real TLS on loopback: a coordinator and three servers that keep the contract.
+"""A holder and whom it talks to, over real TLS on loopback: a coordinator and servers that keep the contract.
 
 The servers are stand-ins: they store, and verify what real ones verify. What they hold can be put together again.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +17,8 @@ import httpx
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from caps.basics.retry import Backoff
+from caps.basics.schemes import SCHEMES
+from caps.errors import party_name
 from caps.service.app import create_app
 from caps.service.database import sqlite_url
 from caps.service.identity import Allow, Caller
@@ -32,7 +34,7 @@ from caps.wire.problems import Kind
 from services.holder.api import holder_app
 from services.holder.service import HolderService
 from services.holder.settings import Options
-from tests.kit.study import SERVERS, example_json, write_site
+from tests.kit.study import example_json, write_site
 from tests.kit.tls import make_authority, serving
 
 HOLDERS = Allow(machines=["holder"])
@@ -68,7 +70,8 @@ class StandIn:
     def state(self, contribution: str) -> ContributionState:
         offer = self.offers[contribution].contribution.document
         receipt = self.receipts.get(contribution)
-        wanted = range(offer.chunks) if self.party > 0 else range(0)
+        scheme = self._manifest().sharing
+        wanted = range(offer.chunks) if scheme.vector in scheme.held[self.party] else range(0)
         missing = tuple((n, n) for n in wanted if n not in self.chunks[contribution])
         state = "offered" if receipt is None else "complete" if receipt.document.event == "accepted" else "withdrawn"
         return ContributionState.model_validate(
@@ -84,7 +87,7 @@ class StandIn:
     def vector(self, contribution: str) -> bytes:
         return b"".join(part for _, part in sorted(self.chunks[contribution].items()))
 
-    def components(self, contribution: str) -> tuple[Words, Words]:
+    def components(self, contribution: str) -> tuple[Words, ...]:
         """What this server holds, checked against the commitments."""
         offer = self.offers[contribution]
         document, found = offer.contribution.document, []
@@ -99,7 +102,7 @@ class StandIn:
             else:
                 part = Explicit(ring.from_bytes(content).reshape(document.shape))
             found.append(part.words(document.shape, ring))
-        return found[0], found[1]
+        return tuple(found)
 
     def router(self) -> APIRouter:
         routes = APIRouter(prefix="/v1/studies/{study}/contributions")
@@ -120,8 +123,9 @@ class StandIn:
             document = offer.contribution.verify(holder)
             document.check(self._manifest())
             assert document.digest() == contribution
-            assert [one.component for one in offer.openings] == [self.party, (self.party + 1) % 3]
-            assert [one.seed is None for one in offer.openings] == [one.component == 2 for one in offer.openings]
+            scheme = self._manifest().sharing
+            assert tuple(one.component for one in offer.openings) == scheme.held[self.party]
+            assert all((one.seed is None) == (one.component == scheme.vector) for one in offer.openings)
             if self.offers.setdefault(contribution, offer) != offer:
                 raise Problem(Kind.CONFLICT, "offered differently before")
             self.chunks.setdefault(contribution, {})
@@ -163,18 +167,20 @@ class HolderBench:
         self.folder, self.name = folder, name
         now = datetime.now(UTC)
         self.authority = make_authority(now)
-        self.sockets = {one: socket.create_server(("127.0.0.1", 0)) for one in (*SERVERS, "coordinator", "holder")}
+        self.scheme = SCHEMES[choices.get("scheme", "rep3")]
+        names = (*self.scheme.server_names, "coordinator", "holder")
+        self.sockets = {one: socket.create_server(("127.0.0.1", 0)) for one in names}
         self.urls = {one: f"https://127.0.0.1:{sock.getsockname()[1]}" for one, sock in self.sockets.items()}
         self.document, self.keys = example_json(urls=self.urls, **choices)
         self.manifest = Manifest.from_json(self.document)
         self.answer: bytes = self.manifest.canonical_bytes()
         self.approvals: list[Signed[Approval]] = []
         self.approval_hook: Callable[[], None] = lambda: None
-        for one in SERVERS:
+        for one in self.scheme.server_names:
             write_site(folder / one, self.authority, self.keys[one], "mpc-server", now=now)
         write_site(folder / "coordinator", self.authority, self.keys["coordinator"], "coordinator", now=now)
         write_site(folder / "holder", self.authority, self.keys[name], "holder", now=now)
-        sites = [self.site(one, "mpc-server") for one in SERVERS]
+        sites = [self.site(one, "mpc-server") for one in self.scheme.server_names]
         self.servers = [StandIn(site, lambda: self.manifest, party) for party, site in enumerate(sites)]
         self.tokens = {
             scope: self.site("holder", "holder").tokens.create(scope, [scope], expires=now + timedelta(1))
@@ -225,22 +231,20 @@ class HolderBench:
     def others(self) -> Iterator[None]:
         """The coordinator and the servers, listening."""
         own = self.site("coordinator", "coordinator").credentials
-        with (
-            serving(self.coordinator_app(), own, self.sockets["coordinator"], stop_within=1),
-            self._server(0),
-            self._server(1),
-            self._server(2),
-        ):
+        with ExitStack() as stack:
+            stack.enter_context(serving(self.coordinator_app(), own, self.sockets["coordinator"], stop_within=1))
+            for party in range(self.scheme.parties):
+                stack.enter_context(self._server(party))
             yield
         for one in self.sockets.values():
             one.close()
 
     def _server(self, party: int) -> Any:
-        server = self.servers[party]
+        server, name = self.servers[party], party_name(party)
         return serving(
-            self._app(SERVERS[party], server.router()),
+            self._app(name, server.router()),
             server.site.credentials,
-            self.sockets[SERVERS[party]],
+            self.sockets[name],
             stop_within=1,
         )
 
@@ -273,6 +277,6 @@ class HolderBench:
         return httpx.Client(base_url=self.urls["holder"], verify=context, headers=headers, trust_env=False, timeout=30)
 
     def reconstructed(self) -> Words:
-        """The values that the three servers hold together."""
+        """The values that the servers hold together."""
         (contribution,) = {name for server in self.servers for name in server.receipts}
-        return reconstruct([server.components(contribution) for server in self.servers])
+        return reconstruct([server.components(contribution) for server in self.servers], scheme=self.scheme)

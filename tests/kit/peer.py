@@ -20,7 +20,7 @@ from services.mpc_server.transport.framing import Kind, encode_header
 from services.mpc_server.transport.keeper import MeshKeeper
 
 TAG = b"chaosrng"
-DIGESTS = {name: name.encode().ljust(32, b".") for name in ("study", "inputs", "build", "ledger")}
+DIGESTS = {name: name.encode().ljust(32, b".") for name in ("study", "inputs", "build", "ledger", "scheme")}
 
 
 def say(**event):

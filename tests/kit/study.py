@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from caps.audit.measurements import noisy_marginal
 from caps.basics import canonical
+from caps.basics.schemes import SCHEMES
 from caps.dp.oracle import Compute, Measurement, Selection, StepRequest, request_digest
 from caps.dp.privacy import PrivacyStatement, Role
 from caps.study.account import Account
@@ -85,7 +86,7 @@ class PartyKeys:
 
 
 Keys = dict[str, PartyKeys]
-"""By name: S1, S2, S3, `coordinator`, and every holder."""
+"""By name: the servers, `coordinator`, and every holder."""
 
 
 def make_keys(names: Sequence[str]) -> Keys:
@@ -106,14 +107,16 @@ def example_json(
     schema: Mapping[str, Any] = SCHEMA,
     population: str = "patients",
     capacity: int | None = None,
+    scheme: str = "rep3",
     **others: Any,
 ) -> tuple[dict[str, Any], Keys]:
     """A manifest as an object of JSON, and all keys. `holders` are pairs of a name and its columns; None for rows.
 
-    urls and meshes: by name (S1, S2, S3, coordinator); those not given lead nowhere. `others` are further members of
+    urls and meshes: by name (S1, S2, ..., coordinator); those not given lead nowhere. `others` are further members of
     the manifest, or replace those made here. capacity: of each holder of columns, if there is a `join`.
     """
-    names = [*SERVERS, "coordinator", *(name for name, _ in holders)]
+    servers = SCHEMES[scheme].server_names
+    names = [*servers, "coordinator", *(name for name, _ in holders)]
     keys = make_keys(names) if keys is None else keys
     urls, meshes = urls or {}, meshes or {}
     document: dict[str, Any] = {
@@ -133,8 +136,9 @@ def example_json(
                 "url": urls.get(name, f"https://{name.lower()}.example:8443"),
                 "mesh": meshes.get(name, f"{name.lower()}.example:9443"),
             }
-            for name in SERVERS
+            for name in servers
         ],
+        "scheme": scheme,
         "coordinator": {
             **keys["coordinator"].party(),
             "url": urls.get("coordinator", "https://coordinator.example:8443"),
@@ -217,7 +221,7 @@ def contribution_of(manifest: Manifest, holder: Holder, /, **changes: Any) -> Co
         "form": "columns" if columns else "marginals",
         "bits": 32 if holder.brings == "rows" else 16 if slots < 1 << 16 else 24,
         "shape": (slots, manifest.columns_of(holder).domain().width) if columns else (manifest.layout.cells,),
-        "commitments": tuple(commitment(bytes([i]) * 32, b"component") for i in range(3)),
+        "commitments": tuple(commitment(bytes([i]) * 32, b"component") for i in range(manifest.sharing.components)),
         "chunk_bytes": 1 << 20,
         "at": AT,
     }
@@ -267,7 +271,9 @@ def transcript_of(
     for number, (request, value) in enumerate(steps):
         digest = request_digest(request).hex()
         answer = Answer(study=manifest.study_id, run=run, step=number, request=digest, value=value)
-        signatures = tuple(signing.sign(keys[name].signing, answer.kind, answer.to_json()) for name in SERVERS)
+        signatures = tuple(
+            signing.sign(keys[name].signing, answer.kind, answer.to_json()) for name in manifest.sharing.server_names
+        )
         found.append(TranscriptStep(request=request, answer=answer, signatures=signatures))
     return found
 
@@ -320,7 +326,7 @@ def example_release(
     ledger = LedgerRange(first=3, last=9, first_hash=sha256(b"3").hexdigest(), last_hash=sha256(b"9").hexdigest())
     attestations = tuple(
         Signed[Attestation].by(Attestation(server=name, ledger=ledger, **common), name, keys[name].signing)
-        for name in SERVERS
+        for name in manifest.sharing.server_names
     )
     measured = [
         noisy_marginal(manifest, line.answer.step, request, line.answer.value)

@@ -11,7 +11,8 @@ import numpy as np
 from caps.basics.schemes import REP3
 from caps.shares.prss import Prss
 from caps.shares.ring import Z64
-from services.mpc_server.engine.context import Context, Runtime
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare, BShare, Owner
 from services.mpc_server.engine.verbs import multiply
 from services.mpc_server.testing.world import World

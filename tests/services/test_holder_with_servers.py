@@ -63,7 +63,7 @@ def server_of(site: Site, stack: ExitStack) -> tuple[Studies, Contributions]:
     database = open_database(site.settings.database, tables.metadata)
     stack.callback(database.dispose)
     store = ShareStore(site.settings.data / "shares", Vault(site.settings.home))
-    studies = Studies(site, Policy(populations=POPULATIONS, approval="automatic"), database, store)
+    studies = Studies(site, Policy(populations=POPULATIONS, approval="automatic"), database, store, mesh=3)
     return studies, Contributions(site, studies, database, store)
 
 

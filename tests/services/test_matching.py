@@ -108,7 +108,7 @@ class Parties(HolderBench):
         stack.callback(database.dispose)
         store = ShareStore(site.settings.data / "shares", Vault(site.settings.home))
         studies = Studies(
-            site, Policy(populations=POPULATIONS, approval="automatic", least_capacity=1), database, store
+            site, Policy(populations=POPULATIONS, approval="automatic", least_capacity=1), database, store, mesh=3
         )
         contributions = Contributions(site, studies, database, store)
         found = Matching(site, studies, database, store)

@@ -17,7 +17,7 @@ from caps.dp.privacy.mechanisms import (
 from caps.dp.privacy.neighbouring import BOUNDED, UNBOUNDED, Neighbouring, Relation
 from caps.dp.privacy.population import PopulationBudget, Reservation, together
 from caps.dp.privacy.schedule import AimSchedule, MstSchedule, MwemSchedule, Role, Schedule, Step
-from caps.dp.privacy.statement import ASSUMPTIONS, RELEASE, UNIT, PrivacyStatement, Releases
+from caps.dp.privacy.statement import ASSUMPTIONS, RELEASE, UNIT, PrivacyStatement, Releases, server_premise
 from caps.dp.privacy.zcdp import (
     calibrate,
     cdp_delta,
@@ -71,5 +71,6 @@ __all__ = [
     "folded_epsilon",
     "pure_rho",
     "satisfies",
+    "server_premise",
     "together",
 ]

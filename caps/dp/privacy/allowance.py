@@ -19,8 +19,8 @@ class Allowance:
     """What delta covers besides the conversion from rho: (1 + e**epsilon) (eta + nu) + soundness.
 
     eta: statistical distance of all noise from its ideal law. nu: distance of the pseudorandom functions' outputs from
-    those of random functions. soundness: the probability that a check of somebody's input, or a match of identifiers,
-    goes wrong. The allowances of several runs add up.
+    those of random functions. soundness: the probability that a check of somebody's input or messages, or a match of
+    identifiers, goes wrong. The allowances of several runs add up.
     """
 
     eta: Fraction = ETA_MAX

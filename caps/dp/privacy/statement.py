@@ -8,6 +8,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 
 from caps.basics import canonical
+from caps.basics.schemes import Scheme
 from caps.dp.privacy.allowance import Allowance
 from caps.dp.privacy.filter import Filter
 from caps.dp.privacy.mechanisms import KINDS
@@ -28,14 +29,29 @@ from caps.errors import DomainError
 VERSION = 1
 UNIT = "one person, who is one row of the joined table"
 ASSUMPTIONS = (
-    "at most one of the three servers is corrupted or shares what it sees with others, and it follows the protocol; "
-    "the coordinator and any holders may be corrupted with it, and send anything",
     "AES-128 and keyed BLAKE2b are indistinguishable from random functions apart from the term of delta for this; "
     "HKDF-SHA256, Ed25519, and X25519 or ML-KEM-768 are secure, and TLS 1.3 protects the connections",
     "honest servers and holders draw random numbers from generators that nobody else can predict",
     "whether the study accepts an honest holder's table does not depend on any one person, because a refusal is seen",
     "nothing else computed from these persons' data is released; anything that is adds to the privacy loss stated here",
 )
+
+
+def server_premise(scheme: Scheme) -> str:
+    """What is assumed of servers in a scheme, and what one that is corrupted can and cannot do."""
+    corrupted = (
+        f"in the scheme {scheme.name}, at most one of the {scheme.parties} servers is corrupted or shares what it sees "
+        "with others; the coordinator and any holders may be corrupted with it, and send anything"
+    )
+    if not scheme.active:
+        return f"{corrupted}; that server follows the protocol"
+    return (
+        f"{corrupted}; that server may send anything too: it can end a run, which shows everybody two servers of which "
+        "it is one and nothing about data, but cannot change what is counted, drawn or released, except with the "
+        "probability in delta for checks"
+    )
+
+
 RELEASE = "what is published is covered by the stated epsilon and delta"
 _SHOWN = Context(prec=4, rounding=ROUND_CEILING)
 _WORDS = {
@@ -195,7 +211,7 @@ class PrivacyStatement:
         others = (
             ("for the distance of the noise as drawn from the ideal", weight * self.allowance.eta),
             ("for using pseudorandom in place of random functions", weight * self.allowance.nu),
-            ("for checks of holders' inputs, which may err", self.allowance.soundness),
+            ("for checks of inputs and of servers, which may err", self.allowance.soundness),
         )
         return (*others, ("from rho", self.delta - sum(value for _, value in others)))
 

@@ -3,7 +3,8 @@
 The S-box inverts in GF(2^8), here built as GF(2^4)[y] over GF(2^2)[z] over GF(2)[w] (Satoh et al. 2001). In replicated
 sharing a sum of products costs one bit, however many products it sums (Araki et al. 2016, section 3.3); so a product of
 two field elements sends as many bits as the field has, and an S-box sends 4 + 2 + 4 + 8 = 18 bits in 4 rounds. Circuits
-that count single ANDs send 32 bits in 6 rounds or 34 in 4 (Boyar and Peralta 2010, 2012).
+that count single ANDs send 32 bits in 6 rounds or 34 in 4 (Boyar and Peralta 2010, 2012); where each AND has to be sent
+by itself, this one sends 9 + 3 + 6 + 18 = 36.
 
 The state of many blocks is one share of bytes of shape (16, rows), rows filled up to whole words of 64: plane j holds
 bit j of byte 0 of all rows, then of byte 1, and so on. So moving bytes is moving whole words, and every field operation
@@ -116,7 +117,8 @@ _BOTH4, _BOTH16 = _both(_factors4, _sums4), _both(_factors16, _sums16)
 
 
 @protocol(
-    "FIPS 197, SubBytes, by Satoh et al. 2001 on sums of products", rep3=Cost(rounds=4, sent=18 * plane(size.elements))
+    "FIPS 197, SubBytes, by Satoh et al. 2001 on sums of products",
+    lambda of: Cost(rounds=4, sent=of.bilinear(18 * plane(size.elements), 36 * plane(size.elements))),
 )
 async def sub_bytes(ctx: Context, x: BShare) -> BShare:
     """[[the AES S-box of every byte]] of n bytes.
@@ -161,10 +163,10 @@ class RoundKeys:
 
 def random_key(ctx: Context) -> BShare:
     """[[16 uniformly random bytes]]: a key that no party knows. Local."""
-    return ctx.random_bits(8, (BLOCK_BYTES,))
+    return ctx.fresh_bits(8, (BLOCK_BYTES,))
 
 
-@protocol("FIPS 197, KeyExpansion", rep3=Cost(rounds=40, sent=1440))
+@protocol("FIPS 197, KeyExpansion", lambda of: of(sub_bytes, {size.elements: 4}) * ROUNDS)
 async def expand_key(ctx: Context, key: BShare) -> RoundKeys:
     """[[the eleven round keys]] of a shared key of 16 bytes.
 
@@ -191,7 +193,10 @@ def _next_key(key: Words, word: Words) -> Words:
     return pack_bits(np.bitwise_xor.accumulate(words, axis=1).reshape(8, BLOCK_BYTES))
 
 
-@protocol("FIPS 197, Cipher", rep3=Cost(rounds=40, sent=2880 * plane(size.elements)))
+@protocol(
+    "FIPS 197, Cipher",
+    lambda of: of(sub_bytes, {size.elements: BLOCK_BYTES * 8 * plane(size.elements)}) * ROUNDS,
+)
 async def encrypt(ctx: Context, x: BShare, keys: RoundKeys) -> BShare:
     """[[AES-128]] of n blocks of 128 bits, all under the same shared key; bit j of byte i is plane 8i + j.
 

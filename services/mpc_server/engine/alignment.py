@@ -25,15 +25,13 @@ from caps.shares.ring import PLANE, Z8, Z16, Z64, Words, pack_bits, plane_words,
 from services.mpc_server.engine import size
 from services.mpc_server.engine.aes import BLOCK_BITS, CACHED_BLOCKS, RoundKeys, encrypt
 from services.mpc_server.engine.boolean import (
-    adder_ands,
     bits_less_than,
     carry_ands,
     one_hot,
-    one_hot_ands,
 )
 from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.conversion import to_bits
-from services.mpc_server.engine.cost import FIRST, Cost, formula, largest, log2, plane, smallest
+from services.mpc_server.engine.cost import Cost, formula, log2, plane, smallest
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare, Indices, RowShare, concatenate_rows, rows_of
 from services.mpc_server.engine.validity import Flags, toss
@@ -45,7 +43,6 @@ _TAG_BITS = 64
 """A tag of 128 bits is opened as two words."""
 _ID_COINS = b"caps/v1/join/ids"
 _COMPARED = 8 * (ORDERED.stop - ORDERED.start)
-IDS_SENT = 64 + ID_COMBINATIONS // 8 * size.tables + carry_ands(_COMPARED + 1) * size.ordered_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +68,15 @@ Planted: TypeAlias = dict[tuple[int, ...], dict[int, RowShare]]
 
 @protocol(
     "comparisons of neighbours, then random combinations of what must be zero",
-    rep3=Cost(rounds=1 + largest(1, smallest(size.ordered_bytes, 1) * log2(_COMPARED + 1)), sent=IDS_SENT),
+    lambda of: (
+        of(toss).beside(
+            Cost(
+                rounds=smallest(size.ordered_bytes, 1) * log2(_COMPARED + 1),
+                sent=of.product(carry_ands(_COMPARED + 1) * size.ordered_bytes),
+            )
+        )
+        + of(reveal_bits, {size.width: 1, size.elements: ID_COMBINATIONS * size.tables})
+    ),
 )
 async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
     """Which tables have identifiers that increase from row to row, so that none occurs twice.
@@ -138,14 +143,13 @@ def dummy_bits(dummies: int) -> int:
     return dummies.bit_length()
 
 
-PLANT_SENT = (FIRST * 16 + adder_ands(16) + one_hot_ands(dummy_bits(size.dummies))) * plane(
-    size.sets
-) + BLOCK_BITS * size.copies * plane(size.dummies)
-
-
 @protocol(
     "shuffle DP by dummies, their number drawn on shares",
-    rep3=Cost(rounds=3 + log2(16 - 1) + log2(dummy_bits(size.dummies)), sent=PLANT_SENT),
+    lambda of: (
+        of(to_bits, {size.ring_bits: 16, size.elements: size.sets})
+        + of(one_hot, {size.width: dummy_bits(size.dummies), size.elements: size.sets})
+        + of(conjunction, {size.width: BLOCK_BITS * size.copies, size.elements: size.dummies})
+    ),
 )
 async def plant_dummies(ctx: Context, noise: AShare, *, tables: int, reach: int) -> Planted:
     """[[identifiers of dummies]]: 2 reach of them for every set, in each of its tables.
@@ -172,9 +176,9 @@ async def plant_dummies(ctx: Context, noise: AShare, *, tables: int, reach: int)
         return pack_bits(unpack_bits(flags, len(sets)).T)
 
     unused = ~number.map(above, (count,))
-    common = ctx.step("common").random_bits(BLOCK_BITS * len(sets), (count,))
+    common = ctx.step("common").fresh_bits(BLOCK_BITS * len(sets), (count,))
     others = [(place, table) for place, chosen in enumerate(sets) for table in chosen[1:]]
-    own = ctx.step("own").random_bits(BLOCK_BITS * len(others), (count,))
+    own = ctx.step("own").fresh_bits(BLOCK_BITS * len(others), (count,))
     spread = np.repeat([place for place, _ in others], BLOCK_BITS)
     apart = await conjunction(ctx.step("apart"), unused.planes(spread), own)
     planted = {chosen: {chosen[0]: rows_of(_block(common, place))} for place, chosen in enumerate(sets)}
@@ -202,9 +206,16 @@ def tag_blocks(rows: int) -> int:
 
 @protocol(
     "Mohassel, Rindal and Rosulek 2020, with AES for LowMC",
-    rep3=Cost(
-        rounds=2 + 41 * tag_blocks(size.table_rows),
-        sent=(1 + FIRST) * size.table_bytes + 3008 * plane(size.table_rows) + 32 * tag_blocks(size.table_rows),
+    lambda of: (
+        of(
+            shuffle,
+            {size.rows: size.table_rows, size.row_bytes: size.table_widths, size.tables: size.accepted_tables},
+        )
+        + Cost(rounds=(of(encrypt).rounds + 1) * tag_blocks(size.table_rows))
+        + Cost(
+            sent=of(encrypt, {size.elements: size.table_rows}).sent
+            + of.opening(BLOCK_BITS * plane(size.table_rows), BLOCK_BITS // _TAG_BITS * tag_blocks(size.table_rows))
+        )
     ),
 )
 async def tag_rows(ctx: Context, tables: Sequence[RowShare], keys: RoundKeys) -> Tagged:

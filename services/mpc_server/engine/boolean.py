@@ -29,7 +29,7 @@ CACHED_WORDS = 1 << 15
 """Words of bit planes that are worked on at once, so that they stay in cache."""
 
 
-@protocol("binary tree of ANDs", rep3=Cost(rounds=log2(size.width), sent=plane(size.elements) * (size.width - 1)))
+@protocol("binary tree of ANDs", lambda of: Cost(rounds=log2(size.width), sent=of.ands(size.width - 1)))
 async def all_of(ctx: Context, x: BShare) -> BShare:
     """[[1 if all w bits are set else 0]] per element.
 
@@ -58,7 +58,7 @@ def carry_ands(width: int) -> int:
 
 @protocol(
     "carry tree: Brent and Kung 1982, its last output only",
-    rep3=Cost(rounds=log2(size.width), sent=carry_ands(size.width) * plane(size.elements)),
+    lambda of: Cost(rounds=log2(size.width), sent=of.ands(carry_ands(size.width))),
 )
 async def carry(ctx: Context, generate: BShare, propagate: BShare) -> BShare:
     """[[the carry out of w bits]] from the propagate bit of each and, for those that do not, the generate bit.
@@ -95,7 +95,7 @@ def adder_ands(width: int) -> int:
 
 @protocol(
     "Sklansky 1960 parallel-prefix adder",
-    rep3=Cost(rounds=1 + log2(size.width - 1), sent=adder_ands(size.width) * plane(size.elements)),
+    lambda of: Cost(rounds=1 + log2(size.width - 1), sent=of.ands(adder_ands(size.width))),
 )
 async def add_bits(ctx: Context, x: BShare, y: BShare) -> BShare:
     """[[x + y mod 2^w]] of w-bit elements.
@@ -134,7 +134,7 @@ def _prefix_levels(width: int) -> list[tuple[Indices, Indices, Indices]]:
 
 @protocol(
     "carry of the subtraction; Kogge and Stone 1973 recurrence",
-    rep3=Cost(rounds=log2(size.width + 1), sent=carry_ands(size.width + 1) * plane(size.elements)),
+    lambda of: of(carry, {size.width: size.width + 1}),
 )
 async def bits_less_than(ctx: Context, x: BShare, y: BShare) -> BShare:
     """[[1 if x < y else 0]] of unsigned w-bit elements.
@@ -152,11 +152,14 @@ async def bits_less_than(ctx: Context, x: BShare, y: BShare) -> BShare:
     return await carry(ctx, stack_planes([below, y]), stack_planes([below, ~(x ^ y)]))
 
 
-@protocol("inner product over Z_2; Araki et al. 2016", rep3=Cost(rounds=1, sent=size.width * plane(size.elements)))
+@protocol(
+    "inner product over Z_2; Araki et al. 2016",
+    lambda of: of(bilinear_bits, {size.and_planes: size.width, size.and_elements: size.elements * size.columns}),
+)
 async def pick(ctx: Context, flags: BShare, values: BShare) -> BShare:
     """[[XOR over the last axis of flag AND value]]: where one flag of a row is set, that row's value at it.
 
-    n counts the rows, w the bits of a value; the length of a row costs nothing.
+    n counts the rows, columns the length of a row, w the bits of a value.
 
     Pre-conditions: flags are single bits in the shape of values.
     Leaks: nothing.
@@ -181,21 +184,44 @@ def tournament_rounds(count: int, width: int) -> int:
 
 
 @formula
-def tournament_bytes(count: int, width: int) -> int:
-    """Payload bytes one party sends in `tournament`."""
-    total, index_bits = 0, log2(count)
+def tournament_ands(count: int, width: int) -> int:
+    """Bytes of the ANDs that compare entrants and find winners in `tournament`."""
+    total = 0
     for members in tournament_groups(count):
         groups = -(-count // members)
         total += carry_ands(width + 1) * plane(groups * (members * (members - 1) // 2))
         total += (members - 2) * plane(groups * members)
-        total += (width + index_bits) * plane(groups)
         count = groups
+    return total
+
+
+@formula
+def tournament_winners(count: int, width: int) -> int:
+    """Bytes of the winners of all levels of `tournament`."""
+    total, index_bits = 0, log2(count)
+    for members in tournament_groups(count):
+        count = -(-count // members)
+        total += (width + index_bits) * plane(count)
+    return total
+
+
+@formula
+def tournament_entrants(count: int, width: int) -> int:
+    """Bytes of the entrants of all levels of `tournament`, short groups filled up."""
+    total, index_bits = 0, log2(count)
+    for members in tournament_groups(count):
+        count = -(-count // members)
+        total += (width + index_bits) * plane(count * members)
     return total
 
 
 @protocol(
     "CaPS App. A, pi_MAX, as a tournament of all-pairs groups",
-    rep3=Cost(rounds=tournament_rounds(size.elements, size.width), sent=tournament_bytes(size.elements, size.width)),
+    lambda of: Cost(
+        rounds=tournament_rounds(size.elements, size.width),
+        sent=of.product(tournament_ands(size.elements, size.width))
+        + of.bilinear(tournament_winners(size.elements, size.width), tournament_entrants(size.elements, size.width)),
+    ),
 )
 async def tournament(ctx: Context, values: BShare) -> tuple[BShare, BShare]:
     """[[max]] and [[argmax]] of n unsigned w-bit values; the lowest index wins a tie.
@@ -272,7 +298,7 @@ def prefix_ands(block: int) -> int:
 
 @protocol(
     "Sklansky 1960 prefix network, in blocks",
-    rep3=Cost(rounds=log2(size.block), sent=size.width // size.block * prefix_ands(size.block) * plane(size.elements)),
+    lambda of: Cost(rounds=log2(size.block), sent=of.ands(size.width // size.block * prefix_ands(size.block))),
 )
 async def prefix_and(ctx: Context, x: BShare, *, block: int) -> BShare:
     """[[the AND of each bit with all lower ones of its block]], for blocks of b consecutive bits out of w.
@@ -293,7 +319,14 @@ async def prefix_and(ctx: Context, x: BShare, *, block: int) -> BShare:
 
 @protocol(
     "inner product over Z_2; Araki et al. 2016",
-    rep3=Cost(rounds=1, sent=size.width // size.block * plane(size.elements)),
+    lambda of: of(
+        bilinear_bits,
+        {
+            size.width: size.width // size.block,
+            size.and_planes: size.width,
+            size.and_elements: size.elements,
+        },
+    ),
 )
 async def plane_dot(ctx: Context, x: BShare, y: BShare, *, block: int) -> BShare:
     """[[the parity of x AND y]] over each block of b consecutive bits out of w; as `pick`, along the planes.
@@ -324,7 +357,7 @@ def one_hot_ands(width: int) -> int:
 
 @protocol(
     "outer products of halves, last row and column by linearity",
-    rep3=Cost(rounds=log2(size.width), sent=one_hot_ands(size.width) * plane(size.elements)),
+    lambda of: Cost(rounds=log2(size.width), sent=of.ands(one_hot_ands(size.width))),
 )
 async def one_hot(ctx: Context, x: BShare) -> BShare:
     """[[2^w bits, of which bit x is set]], for x a number of w bits.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from caps.errors import ShareError
 from services.mpc_server.engine import size
-from services.mpc_server.engine.boolean import all_of, carry, carry_ands
+from services.mpc_server.engine.boolean import all_of, carry
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare
 from services.mpc_server.engine.verbs import addends, alike, conjunction, from_bits
 
-SIGN = ((1 + FIRST) * size.ring_bits - 1 + carry_ands(size.ring_bits - 1)) * plane(size.elements)
-"""Bytes of `negative`."""
-
 
 @protocol(
     "top bit of a sum of two halves: Mohassel and Rindal 2018, with one input fewer",
-    rep3=Cost(rounds=2 + log2(size.ring_bits - 1), sent=SIGN),
+    lambda of: (
+        of(addends, {size.width: size.ring_bits})
+        + of(conjunction, {size.width: size.ring_bits - 1})
+        + of(carry, {size.width: size.ring_bits - 1})
+    ),
 )
 async def negative(ctx: Context, x: AShare) -> BShare:
     """[[1 if x < 0 else 0]] as a shared bit, x signed.
@@ -35,7 +35,7 @@ async def negative(ctx: Context, x: AShare) -> BShare:
 
 @protocol(
     "CaPS App. A, pi_LT",
-    rep3=Cost(rounds=4 + log2(size.ring_bits - 1), sent=size.elements * size.ring_bits // 8 + SIGN),
+    lambda of: of(negative) + of(from_bits, {size.width: 1}),
 )
 async def less_than(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x < y else 0]], elementwise, signed.
@@ -51,10 +51,7 @@ async def less_than(ctx: Context, x: AShare, y: AShare) -> AShare:
 
 @protocol(
     "CaPS App. A, pi_EQ",
-    rep3=Cost(
-        rounds=3 + log2(size.ring_bits),
-        sent=size.elements * size.ring_bits // 8 + ((1 + FIRST) * size.ring_bits - 1) * plane(size.elements),
-    ),
+    lambda of: of(alike) + of(all_of, {size.width: size.ring_bits}) + of(from_bits, {size.width: 1}),
 )
 async def equal(ctx: Context, x: AShare, y: AShare) -> AShare:
     """[[1 if x = y else 0]], elementwise.

@@ -20,13 +20,12 @@ from caps.errors import DomainError, ShareError
 from caps.shares.ring import Z16, Z32, Z64, Ring
 from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Context, together
-from services.mpc_server.engine.cost import Cost, Size, Sizes, largest, log2, smallest
-from services.mpc_server.engine.counting import COUNT_ROUNDS, COUNT_SENT, coalesce, count, count_sizes, lifted_bytes
+from services.mpc_server.engine.cost import Size, Sizes, smallest
+from services.mpc_server.engine.counting import coalesce, count, count_sizes
 from services.mpc_server.engine.recipe import recipe_of
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, concatenate
 from services.mpc_server.engine.validity import (
-    CHECK_SENT,
     Flags,
     check_columns,
     check_one_hot,
@@ -34,9 +33,6 @@ from services.mpc_server.engine.validity import (
     combinations_of_totals,
 )
 from services.mpc_server.engine.verbs import lift
-
-ADD_ROUNDS = 7 + log2(size.count_bits)
-ADD_SENT = lifted_bytes(size.marginal_cells, size.count_bits) + 64 + 16 * size.marginal_inputs * size.combinations
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +73,13 @@ def own_bits(contributions: Sequence[HorizontalInput], rows: int = 0) -> int:
     return min(counted_bits(len(contributions), rows), contributions[0].marginals.ring.bits)
 
 
-@protocol("CaPS Protocol 2, lines 1-5", rep3=Cost(rounds=ADD_ROUNDS, sent=ADD_SENT))
+@protocol(
+    "CaPS Protocol 2, lines 1-5",
+    lambda of: (
+        of(lift, {size.elements: size.marginal_cells, size.ring_bits: size.count_bits, size.target_bits: 64})
+        + of(check_totals)
+    ),
+)
 async def add_marginals(
     ctx: Context, contributions: Sequence[HorizontalInput], *, layout: Layout, bits: int
 ) -> tuple[AShare, Flags]:
@@ -124,16 +126,12 @@ class Answers(NamedTuple):
     accepted: Flags
 
 
-_BOTH_ROUNDS = largest(
-    smallest(size.marginal_inputs, 1) * ADD_ROUNDS,
-    smallest(size.column_inputs, 1) * (4 + log2(size.most_holders) + COUNT_ROUNDS),
+@protocol(
+    "CaPS Protocol 2, pi_COMP",
+    lambda of: (of(add_marginals) * smallest(size.marginal_inputs, 1)).beside(
+        (of(check_one_hot) + of(coalesce) + of(count)) * smallest(size.column_inputs, 1)
+    ),
 )
-_BOTH_SENT = smallest(size.marginal_inputs, 1) * ADD_SENT + smallest(size.column_inputs, 1) * (
-    CHECK_SENT + size.rows * size.lower_columns * size.word_bits // 8 + COUNT_SENT
-)
-
-
-@protocol("CaPS Protocol 2, pi_COMP", rep3=Cost(rounds=_BOTH_ROUNDS, sent=_BOTH_SENT))
 async def compute_answers(
     ctx: Context,
     inputs: Sequence[HorizontalInput | ColumnsInput],
@@ -258,6 +256,7 @@ NO_ANSWERS: Sizes = {
     size.paired_columns: 0,
     size.pair_cells: 0,
     size.crossed_cells: 0,
+    size.crossed_entries: 0,
     size.product_columns: 0,
     size.pool_columns: 1,
     size.levels: 0,

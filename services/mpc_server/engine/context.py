@@ -9,22 +9,18 @@ Every message and every random draw is named by the path of its step, and a name
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Coroutine, Generator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Generator
+from dataclasses import dataclass
 from math import prod
 from types import coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from caps.basics.schemes import Scheme
-from caps.errors import CapsError, DomainError, PeerError, ShareError
+from caps.errors import CheatingDetected, DomainError, ShareError
 from caps.shares.prss import Prss
 from caps.shares.ring import PLANE, Ring, Words, plane_words, ring_of
-from services.mpc_server.channel import TAG_BYTES, Channel
-from services.mpc_server.engine.guard import Guard
-from services.mpc_server.engine.keys import guard, randomness
 from services.mpc_server.engine.shares import AShare, BShare, Owner, RowShare, Shape
 
 T = TypeVar("T")
@@ -44,17 +40,34 @@ Steps = Generator[Round, Replies, T]
 Branch = Coroutine[Round, Replies | None, T]
 
 
+class Checks(Protocol):
+    """What a session's guard (`engine.guard`) does for every scheme."""
+
+    rounds: int
+    sent: int
+    verdict: CheatingDetected | None
+
+    async def validate(self) -> None:
+        """Return when all that was sent so far is checked; raise if a check fails."""
+
+    async def settle(self) -> None:
+        """Validate, if much is waiting to be checked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """One party's view of one step of a protocol."""
 
     owner: Owner
     prss: Prss
+    """Masks, coins and permutations: other ones in every session."""
+    drawn: Prss
+    """What makes noise: the same in every session of a run, so that a step that is repeated has the same noise."""
     path: bytes = b""
-    checks: Guard | None = None
+    checks: Checks | None = None
 
     @property
-    def guard(self) -> Guard:
+    def guard(self) -> Checks:
         """What checks the session's messages before anything is opened."""
         assert self.checks is not None, "a context without a session opens nothing"
         return self.checks
@@ -74,7 +87,7 @@ class Context:
         part = str(name)
         if not part or "/" in part or "#" in part:
             raise DomainError(f"{part!r} cannot name a step")
-        return Context(self.owner, self.prss, self.path + b"/" + part.encode(), self.checks)
+        return Context(self.owner, self.prss, self.drawn, self.path + b"/" + part.encode(), self.checks)
 
     def own(self, *shares: AShare | BShare | RowShare) -> None:
         """Refuse shares of another study or another party."""
@@ -107,14 +120,19 @@ class Context:
         """[[values]] that everybody knows. Local."""
         return self.zero(values.shape, ring_of(values)) + values
 
-    def random(self, name: bytes, shape: Shape, ring: Ring) -> AShare:
-        """[[uniformly random elements]] that no party knows, labelled by this step and a name. Local."""
+    def fresh(self, name: bytes, shape: Shape, ring: Ring) -> AShare:
+        """[[uniformly random elements]] of this session, labelled by this step and a name. Local."""
         return self.share(*self.prss.replicated(self.path + b"#" + name, shape, ring))
 
-    def random_bits(self, width: int, shape: Shape) -> BShare:
-        """[[w uniformly random bits]] per element. Local: no party knows them, none has spoken."""
+    def fresh_bits(self, width: int, shape: Shape) -> BShare:
+        """[[w uniformly random bits]] of this session per element. Local."""
         extents = (width, plane_words(prod(shape)))
         return self.bits(shape, *self.prss.replicated(self.path + b"#random", extents, _PLANES))
+
+    def noise_bits(self, width: int, shape: Shape) -> BShare:
+        """[[w uniformly random bits]] per element, the same in every session of the run: for noise. Local."""
+        extents = (width, plane_words(prod(shape)))
+        return self.bits(shape, *self.drawn.replicated(self.path + b"#random", extents, _PLANES))
 
     @coroutine
     def exchange(
@@ -160,85 +178,3 @@ def together(*branches: Branch[Any]) -> Generator[Round, Replies, list[Any]]:
         for branch in branches:
             branch.close()
     return results
-
-
-class Runtime:
-    """One party's side of a study's session: drives its protocols, one at a time, by exchanges on its channel."""
-
-    __slots__ = ("channel", "context")
-
-    def __init__(
-        self,
-        channel: Channel,
-        *,
-        study: bytes,
-        scheme: Scheme,
-        scope: bytes,
-        secrets: Mapping[int, bytes],
-    ) -> None:
-        """`secrets[c]`: what the holders of component c share, for each component that this party holds.
-
-        Pre-conditions: `scope` names all that the randomness may depend on: two sessions of the same secrets and scope
-        draw the same masks, so unless they are the same protocols on the same shares, what they send reveals secrets.
-        """
-        owner = Owner(channel.party, study, scheme)
-        self.channel = channel
-        bare = Context(owner, randomness(owner, secrets, scope))
-        self.context = replace(bare, checks=guard(bare.step("guard")))
-
-    async def execute(self, protocol: Branch[T]) -> T:
-        """Drive a protocol to its result, and check it. On any error the peers are told, and the session is over."""
-        protocol = self._checked(protocol)
-        try:
-            # Wrapping is the ring's own arithmetic; numpy would warn of it where one element is held as a scalar.
-            with np.errstate(over="ignore"):
-                request = protocol.send(None)
-                while True:
-                    request = protocol.send(await self._exchange(request))
-        except StopIteration as finished:
-            result: T = finished.value
-            return result
-        except CapsError as error:
-            await self.channel.abort(str(error), error.party if isinstance(error, PeerError) else None)
-            raise
-        except BaseException as error:
-            await self.channel.abort(type(error).__name__)
-            raise
-        finally:
-            protocol.close()
-
-    async def _checked(self, protocol: Branch[T]) -> T:
-        result = await protocol
-        await self.context.guard.validate()
-        return result
-
-    async def _exchange(self, request: Round) -> Replies:
-        tag = hashlib.blake2b(b"\0".join(request.names), digest_size=TAG_BYTES).digest()
-        if len(request.sends) == len(request.awaits) == 1 and request.sends[0][1].size and request.awaits[0][1]:
-            # By far the most frequent round, and the one whose cost is all latency.
-            ((target, words),), ((source, size),) = request.sends, request.awaits
-            received = await self.channel.exchange(tag, {target: [_octets(words)]}, {source: size})
-            return [received[source]]
-        outgoing: dict[int, list[memoryview]] = {}
-        for peer, words in request.sends:
-            if words.size:
-                outgoing.setdefault(peer, []).append(_octets(words))
-        incoming: dict[int, int] = {}
-        for peer, size in request.awaits:
-            if size:
-                incoming[peer] = incoming.get(peer, 0) + size
-        received = await self.channel.exchange(tag, outgoing, incoming)
-        replies = []
-        offsets = dict.fromkeys(incoming, 0)
-        for peer, size in request.awaits:
-            if not size:
-                replies.append(memoryview(b""))
-                continue
-            start = offsets[peer]
-            offsets[peer] = start + size
-            replies.append(received[peer][start : start + size])
-        return replies
-
-
-def _octets(words: Words) -> memoryview:
-    return np.ascontiguousarray(words).reshape(-1).data.cast("B")

@@ -28,6 +28,10 @@ class Expr(ABC):
         """The number for these sizes, at this party."""
 
     @abstractmethod
+    def given(self, sizes: Mapping[Size, Expr]) -> Expr:
+        """The same with some sizes replaced by expressions."""
+
+    @abstractmethod
     def __str__(self) -> str: ...
 
     @property
@@ -36,25 +40,25 @@ class Expr(ABC):
         return 2
 
     def __add__(self, other: Expr | int) -> Expr:
-        return _Operation("+", self, _expr(other))
+        return _operation("+", self, _expr(other))
 
     def __radd__(self, other: int) -> Expr:
-        return _Operation("+", _expr(other), self)
+        return _operation("+", _expr(other), self)
 
     def __sub__(self, other: Expr | int) -> Expr:
-        return _Operation("-", self, _expr(other))
+        return _operation("-", self, _expr(other))
 
     def __rsub__(self, other: int) -> Expr:
-        return _Operation("-", _expr(other), self)
+        return _operation("-", _expr(other), self)
 
     def __mul__(self, other: Expr | int) -> Expr:
-        return _Operation("*", self, _expr(other))
+        return _operation("*", self, _expr(other))
 
     def __rmul__(self, other: int) -> Expr:
-        return _Operation("*", _expr(other), self)
+        return _operation("*", _expr(other), self)
 
     def __floordiv__(self, other: Expr | int) -> Expr:
-        return _Operation("//", self, _expr(other))
+        return _operation("//", self, _expr(other))
 
 
 @final
@@ -69,6 +73,9 @@ class Size(Expr):
         if self not in sizes:
             raise DomainError(f"the cost depends on {self.name}, which is not among {[size.name for size in sizes]}")
         return sizes[self]
+
+    def given(self, sizes: Mapping[Size, Expr]) -> Expr:
+        return sizes.get(self, self)
 
     def __str__(self) -> str:
         return self.name
@@ -91,6 +98,9 @@ class OfParty(Expr):
             raise DomainError(f"{self.name} differs from server to server; say for which one")
         return self.at(party)
 
+    def given(self, sizes: Mapping[Size, Expr]) -> Expr:
+        return self
+
     def __str__(self) -> str:
         return self.name
 
@@ -102,6 +112,9 @@ class _Constant(Expr):
 
     def evaluate(self, sizes: Sizes, party: int | None) -> int:
         return self.number
+
+    def given(self, sizes: Mapping[Size, Expr]) -> Expr:
+        return self
 
     def __str__(self) -> str:
         return str(self.number)
@@ -125,6 +138,9 @@ class _Operation(Expr):
     def evaluate(self, sizes: Sizes, party: int | None) -> int:
         return _OPERATORS[self.sign](self.left.evaluate(sizes, party), self.right.evaluate(sizes, party))
 
+    def given(self, sizes: Mapping[Size, Expr]) -> Expr:
+        return _operation(self.sign, self.left.given(sizes), self.right.given(sizes))
+
     @property
     def binds(self) -> int:
         return int(self.sign in ("*", "//"))
@@ -137,6 +153,20 @@ class _Operation(Expr):
         return f"{left}{self.sign}{right}" if self.binds else f"{left} {self.sign} {right}"
 
 
+def _operation(sign: str, left: Expr, right: Expr) -> Expr:
+    """The operation, or what it is as far as constants tell: composed costs would be hard to read otherwise."""
+    match sign, left, right:
+        case _, _Constant(number=one), _Constant(number=other):
+            return _Constant(_OPERATORS[sign](one, other))
+        case ("+", _Constant(number=0), other) | ("*", _Constant(number=1), other):
+            return other
+        case ("+" | "-", one, _Constant(number=0)) | ("*" | "//", one, _Constant(number=1)):
+            return one
+        case ("*", _Constant(number=0), _) | ("*", _, _Constant(number=0)):
+            return _Constant(0)
+    return _Operation(sign, left, right)
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class _Application(Expr):
@@ -146,6 +176,13 @@ class _Application(Expr):
 
     def evaluate(self, sizes: Sizes, party: int | None) -> int:
         return self.function(*(argument.evaluate(sizes, party) for argument in self.arguments))
+
+    def given(self, sizes: Mapping[Size, Expr]) -> Expr:
+        arguments = tuple(argument.given(sizes) for argument in self.arguments)
+        numbers = [argument.number for argument in arguments if isinstance(argument, _Constant)]
+        if len(numbers) == len(arguments):
+            return _Constant(self.function(*numbers))
+        return _Application(self.name, self.function, arguments)
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.arguments))})"
@@ -207,10 +244,13 @@ FIRST = OfParty("first", lambda party: int(party == 0))
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Rounds of a protocol, and the payload bytes that each server sends, under one scheme."""
+    """Rounds of a protocol, and the payload bytes that each server sends, under one scheme.
 
-    rounds: Expr | int
-    sent: Expr | int
+    Checks of what was sent (`engine.guard`) are not part of it: their cost follows from how much there is to check.
+    """
+
+    rounds: Expr | int = 0
+    sent: Expr | int = 0
 
     def rounds_for(self, sizes: Sizes) -> int:
         """Rounds of a call of these sizes."""
@@ -219,3 +259,34 @@ class Cost:
     def sent_by(self, party: int, sizes: Sizes) -> int:
         """Payload bytes that a party sends in a call of these sizes."""
         return _expr(self.sent).evaluate(sizes, party)
+
+    def __add__(self, other: Cost) -> Cost:
+        """One after the other."""
+        return Cost(_expr(self.rounds) + other.rounds, _expr(self.sent) + other.sent)
+
+    def __mul__(self, times: Expr | int) -> Cost:
+        """So many times, one after another."""
+        return Cost(_expr(self.rounds) * times, _expr(self.sent) * times)
+
+    def beside(self, other: Cost) -> Cost:
+        """Both in shared rounds."""
+        return Cost(largest(_expr(self.rounds), other.rounds), _expr(self.sent) + other.sent)
+
+    def given(self, sizes: Mapping[Size, Expr | int]) -> Cost:
+        """The cost of a call whose sizes are these expressions."""
+        exact = {size: _expr(value) for size, value in sizes.items()}
+        return Cost(_expr(self.rounds).given(exact), _expr(self.sent).given(exact))
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a scheme takes for what protocols do most, per byte of payload: the bytes that a server sends.
+
+    product: for each byte of products that are reshared. sums: whether a sum of ANDs is sent as one bit. opened: for
+    each byte that is opened; digest: beside that, for each opening.
+    """
+
+    product: Expr | int
+    sums: bool
+    opened: Expr | int
+    digest: Expr | int

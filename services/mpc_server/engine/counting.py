@@ -18,12 +18,11 @@ from caps.data.domain import Layout
 from caps.errors import ShareError
 from caps.shares.ring import RINGS, Z16, Z64, Ring
 from services.mpc_server.engine import size
-from services.mpc_server.engine.boolean import carry_ands
 from services.mpc_server.engine.context import Context, together
-from services.mpc_server.engine.cost import FIRST, Cost, Expr, Size, formula, largest, log2, plane, smallest
+from services.mpc_server.engine.cost import Cost, Expr, Size, formula, log2, smallest
 from services.mpc_server.engine.kernels import BLOCK_ROWS
 from services.mpc_server.engine.recipe import Recipe, recipe_of
-from services.mpc_server.engine.registry import protocol
+from services.mpc_server.engine.registry import Prices, protocol
 from services.mpc_server.engine.shares import AShare, Indices, concatenate
 from services.mpc_server.engine.validity import WIDTHS, check_columns
 from services.mpc_server.engine.verbs import cross_cells, gram_cells, lift, multiply
@@ -36,14 +35,11 @@ BLOCK_WORDS = 1 << 22
 """Elements of one block of rows to be multiplied: 8 MiB per component and buffer in Z_2^16."""
 
 
-def lifted_bytes(counts: Expr | int, bits: Expr | int) -> Expr:
-    """Bytes of `lift` to Z_2^64."""
-    return (1 + FIRST) * counts * 8 + ((1 + FIRST) * bits + carry_ands(bits)) * plane(counts)
-
-
 @protocol(
     "CaPS App. B, common data: pi_JOIN with a fixed precedence",
-    rep3=Cost(rounds=log2(size.most_holders), sent=size.rows * size.lower_columns * size.word_bits // 8),
+    lambda of: Cost(
+        rounds=log2(size.most_holders), sent=of.product(size.rows * size.lower_columns * size.word_bits // 8)
+    ),
 )
 async def coalesce(ctx: Context, stacks: Sequence[Sequence[AShare]]) -> tuple[AShare, ...]:
     """For each attribute, the block of the first holder that has a value in a row; zeros if none has.
@@ -119,20 +115,38 @@ def row_blocks(rows: int, columns: int, bits: int) -> int:
 
 _BLOCKS = row_blocks(size.rows, size.pool_columns, size.word_bits)
 _GROUPS = row_groups(size.rows, size.word_bits)
-COUNT_ROUNDS = (
-    largest((size.levels + smallest(size.levels, 1)) * _BLOCKS, smallest(size.pair_cells, 1) * _GROUPS)
-    + 4
-    + log2(group_bits(size.word_bits))
-)
 
-COUNT_SENT = (
-    size.rows * size.product_columns + _GROUPS * size.pair_cells + _BLOCKS * size.crossed_cells
-) * size.word_bits // 8 + lifted_bytes(_GROUPS * size.cells, group_bits(size.word_bits))
+
+def cells_counted(of: Prices, rows: Expr, bits: Expr | int, groups: Expr, blocks: Expr) -> Cost:
+    """The cost of all cells of two or more attributes, for groups of rows that come one after another, in blocks."""
+    pairs = of(gram_cells, {size.columns: size.paired_columns, size.elements: size.pair_cells, size.ring_bits: bits})
+    crossed = of(
+        cross_cells,
+        {
+            size.rows: 1,
+            size.columns: size.crossed_entries,
+            size.elements: size.crossed_cells,
+            size.ring_bits: bits,
+        },
+    )
+    levels = Cost(size.levels) + crossed * smallest(size.levels, 1)
+    columns = Cost(sent=of.product(rows * size.product_columns * bits // 8))
+    return columns + (levels * blocks).beside(pairs * smallest(size.pair_cells, 1) * groups)
 
 
 @protocol(
     "CaPS Protocols 2 and 11, as products of one-hot columns (docs/adr/0003)",
-    rep3=Cost(rounds=COUNT_ROUNDS, sent=COUNT_SENT),
+    lambda of: (
+        cells_counted(of, size.rows, size.word_bits, _GROUPS, _BLOCKS)
+        + of(
+            lift,
+            {
+                size.elements: _GROUPS * size.cells,
+                size.ring_bits: group_bits(size.word_bits),
+                size.target_bits: 64,
+            },
+        )
+    ),
 )
 async def count(ctx: Context, *columns: AShare, layout: Layout) -> AShare:
     """[[all marginals]] of a layout over Z_2^64, from the one-hot columns of its whole domain, which may come in parts.
@@ -228,6 +242,7 @@ def count_sizes(layout: Layout, rows: int, bits: int = Z16.bits) -> dict[Size, i
         size.paired_columns: len(recipe.paired),
         size.pair_cells: len(recipe.pairs[0]),
         size.crossed_cells: sum(len(cross.cells[0]) for cross in recipe.crosses),
+        size.crossed_entries: sum((cross.left.stop - cross.left.start) * len(cross.right) for cross in recipe.crosses),
         size.product_columns: recipe.products,
         size.pool_columns: recipe.width + recipe.products,
         size.levels: len(recipe.levels),

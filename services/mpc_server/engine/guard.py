@@ -11,12 +11,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from types import coroutine
-from typing import TYPE_CHECKING
 
+from caps.errors import CheatingDetected
 from caps.shares.ring import Words
-
-if TYPE_CHECKING:
-    from services.mpc_server.engine.context import Context, Replies, Round
+from services.mpc_server.engine.context import Context, Replies, Round
+from services.mpc_server.engine.registry import verb
 
 
 class Guard(ABC):
@@ -31,6 +30,8 @@ class Guard(ABC):
         """Rounds of all checks so far, as far as they were not shared with other messages."""
         self.sent = 0
         """Payload bytes that this party sent in checks."""
+        self.verdict: CheatingDetected | None = None
+        """What this party has found out, while it gives the others time to do so; then it raises this."""
 
     @property
     @abstractmethod
@@ -85,3 +86,9 @@ class Unguarded(Guard):
 
     async def check(self, ctx: Context) -> None:
         """Nothing."""
+
+
+@verb
+def guard(ctx: Context) -> Guard:
+    """The guard of a session; `ctx` is where it has its messages. Local."""
+    raise NotImplementedError

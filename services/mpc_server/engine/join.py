@@ -22,8 +22,6 @@ from caps.shares.ring import Z16, Z64, plane_words
 from services.mpc_server.engine import size
 from services.mpc_server.engine.aes import expand_key, random_key
 from services.mpc_server.engine.alignment import (
-    IDS_SENT,
-    PLANT_SENT,
     Dummies,
     Matching,
     Planted,
@@ -31,7 +29,6 @@ from services.mpc_server.engine.alignment import (
     match,
     plant_dummies,
     sets_of,
-    tag_blocks,
     tag_rows,
 )
 from services.mpc_server.engine.boolean import (
@@ -39,8 +36,6 @@ from services.mpc_server.engine.boolean import (
     one_hot_ands,
 )
 from services.mpc_server.engine.compute import (
-    ADD_ROUNDS,
-    ADD_SENT,
     NO_ANSWERS,
     Answers,
     HorizontalInput,
@@ -50,12 +45,12 @@ from services.mpc_server.engine.compute import (
     own_bits,
 )
 from services.mpc_server.engine.context import Branch, Context, together
-from services.mpc_server.engine.cost import FIRST, Cost, Size, largest, log2, plane, smallest
-from services.mpc_server.engine.counting import GROUP_ROWS, coalesce, count, count_sizes, lifted_bytes, row_blocks
+from services.mpc_server.engine.cost import Cost, Size, log2, plane, smallest
+from services.mpc_server.engine.counting import GROUP_ROWS, cells_counted, coalesce, count, count_sizes, row_blocks
 from services.mpc_server.engine.recipe import recipe_of
-from services.mpc_server.engine.registry import protocol
+from services.mpc_server.engine.registry import Prices, protocol
 from services.mpc_server.engine.shares import AShare, BShare, Indices, RowShare, concatenate_rows, stack_planes
-from services.mpc_server.engine.verbs import from_bits
+from services.mpc_server.engine.verbs import from_bits, lift
 
 GROUP_WORDS = 1 << 22
 """Elements of the joined columns that are expanded and counted at once: 8 MiB per component in Z_2^16."""
@@ -81,8 +76,9 @@ class JoinInput:
 
 @protocol(
     "one-hot circuit, then bit injection: valid by construction",
-    rep3=Cost(
-        rounds=2 + log2(size.code_bits), sent=size.ands * plane(size.rows) + 16 * size.columns * plane(size.rows)
+    lambda of: (
+        Cost(rounds=log2(size.code_bits), sent=of.ands(size.ands, size.rows))
+        + of(from_bits, {size.width: 1, size.elements: 8 * size.columns * plane(size.rows), size.ring_bits: 16})
     ),
 )
 async def one_hot_columns(ctx: Context, codes: Sequence[BShare], *, sizes: Sequence[int]) -> AShare:
@@ -140,34 +136,24 @@ class _Table:
         self.columns = {name: slice(*ends[i : i + 2]) for i, name in enumerate(self.names)}
 
 
-_JOIN_ROUNDS = (
-    40
-    + 2 * smallest(size.table_rows, 1)
-    + 41 * tag_blocks(size.table_rows)
-    + size.expand_rounds
-    + largest((size.levels + smallest(size.levels, 1)) * size.row_blocks, smallest(size.pair_cells, 1) * size.groups)
-    + 8 * size.groups
-)
-_JOIN_SENT = (
-    1440
-    + IDS_SENT
-    + smallest(size.copies, 1) * PLANT_SENT
-    + (1 + FIRST) * size.table_bytes
-    + 3008 * plane(size.table_rows)
-    + 32 * tag_blocks(size.table_rows)
-    + size.and_bytes
-    + 16 * size.plane_bytes
-    + 2 * size.merged
-    + 2 * size.joint_rows * size.product_columns
-    + 2 * size.groups * size.pair_cells
-    + 2 * size.row_blocks * size.crossed_cells
-    + size.groups * lifted_bytes(size.cells, 16)
-)
+def _joined(of: Prices) -> Cost:
+    """Of `join_answers`: the cipher's key beside checks and dummies, tags, and then group by group."""
+    some = smallest(size.table_rows, 1)
+    lifted = of(lift, {size.elements: size.cells, size.ring_bits: 16, size.target_bits: 64})
+    in_ring = of(from_bits, {size.width: 1, size.elements: 8 * size.plane_bytes, size.ring_bits: 16})
+    return (
+        of(expand_key).beside(of(check_ids)).beside(of(plant_dummies) * smallest(size.copies, 1))
+        + of(tag_rows) * some
+        + Cost(rounds=size.expand_rounds + in_ring.rounds * size.groups)
+        + Cost(sent=of.product(size.and_bytes + 2 * size.merged) + in_ring.sent)
+        + cells_counted(of, size.joint_rows, 16, size.groups, size.row_blocks)
+        + lifted * size.groups
+    )
 
 
 @protocol(
     "CaPS App. B, pi_JOIN and Protocol 2, on rows without a common order",
-    rep3=Cost(rounds=_JOIN_ROUNDS, sent=_JOIN_SENT),
+    _joined,
 )
 async def join_answers(
     ctx: Context,
@@ -312,6 +298,8 @@ _OF_TABLES = (
     size.tables,
     size.table_rows,
     size.table_bytes,
+    size.accepted_tables,
+    size.table_widths,
     size.ordered_bytes,
     size.sets,
     size.dummies,
@@ -351,6 +339,8 @@ def join_sizes(
         size.tables: len(extents),
         size.table_rows: sum(rows_of_each),
         size.table_bytes: sum(rows * kind.row_bytes for rows, kind in zip(rows_of_each, kinds, strict=True)),
+        size.accepted_tables: len(valid),
+        size.table_widths: sum(kind.row_bytes for kind in kinds),
         size.ordered_bytes: sum(plane(extent.rows - 1) for extent in extents),
         size.sets: len(sets),
         size.dummies: 2 * reach,
@@ -371,7 +361,7 @@ def join_sizes(
         expanded = [(kinds[table], count_) for table, count_ in rows.items() if count_ and kinds[table].names]
         sizes[size.groups] += 1
         widest = max(width for kind, _ in expanded for width in kind.widths)
-        sizes[size.expand_rounds] += 2 + log2(widest) + log2(deepest)
+        sizes[size.expand_rounds] += log2(widest) + log2(deepest)
         sizes[size.row_blocks] += row_blocks(group.rows.stop - group.rows.start, sizes[size.pool_columns], Z16.bits)
         sizes[size.and_bytes] += sum(plane(count_) * sum(map(one_hot_ands, kind.widths)) for kind, count_ in expanded)
         sizes[size.plane_bytes] += sum(plane(count_) * sum(kind.sizes) for kind, count_ in expanded)
@@ -380,11 +370,8 @@ def join_sizes(
 
 @protocol(
     "CaPS Protocol 2, pi_COMP, on rows without a common order",
-    rep3=Cost(
-        rounds=largest(
-            smallest(size.marginal_inputs, 1) * (ADD_ROUNDS), smallest(size.column_inputs, 1) * (_JOIN_ROUNDS)
-        ),
-        sent=smallest(size.marginal_inputs, 1) * (ADD_SENT) + smallest(size.column_inputs, 1) * (_JOIN_SENT),
+    lambda of: (of(add_marginals) * smallest(size.marginal_inputs, 1)).beside(
+        of(join_answers) * smallest(size.column_inputs, 1)
     ),
 )
 async def compute_joined_answers(

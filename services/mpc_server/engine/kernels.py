@@ -9,7 +9,7 @@ number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -34,8 +34,12 @@ def gram_mod(x: Words, y: Words | None = None, *, modulo: Ring | None = None) ->
     return gram_of_parts([(x,) if y is None else (x, y)], modulo=modulo)
 
 
-def gram_of_parts(parts: Sequence[Sequence[Words]], *, modulo: Ring | None = None) -> Words:
+def gram_of_parts(
+    parts: Sequence[Sequence[Words]], *, modulo: Ring | None = None, mixed: Callable[[Words, Words], Words] = np.add
+) -> Words:
     """x^T x modulo 2^k for x that comes in parts, side by side, each as summands. It is formed block by block only.
+
+    mixed: how two summands combine: they may be subtracted instead.
 
     k is that of `modulo` if given, else of the words' own ring; then higher bits of the result mean nothing.
     """
@@ -49,7 +53,7 @@ def gram_of_parts(parts: Sequence[Sequence[Words]], *, modulo: Ring | None = Non
         for part, (first, last) in zip(parts, pairwise(ends), strict=True):
             block, *others = (summand[start : start + BLOCK_ROWS] for summand in part)
             for other in others:
-                block = block + other
+                block = mixed(block, other)
             _cut(block, ring, [limb[:, first:last] for limb in limbs])
         for i, low in enumerate(limbs):
             total += _shifted(low.T @ low, 2 * i)

@@ -9,13 +9,15 @@ run, and used to plan one.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from caps.basics.schemes import Scheme
 from caps.errors import DomainError
-from services.mpc_server.engine.cost import Cost
+from services.mpc_server.engine import size
+from services.mpc_server.engine.cost import Cost, Expr, Price, Size, plane
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,18 +51,95 @@ class Declaration:
 
 
 REGISTRY: dict[str, Declaration] = {}
+_PRICES: dict[str, Price] = {}
+
+
+def price(scheme: str, charged: Price) -> None:
+    """Say what a scheme takes. It is from then on among the schemes that protocols have a cost under."""
+    _PRICES[scheme] = charged
+
+
+class Prices:
+    """Costs under one scheme, for composing others."""
+
+    def __init__(self, scheme: str) -> None:
+        self._scheme = scheme
+        self._price = _PRICES[scheme]
+
+    def __call__(self, protocol: Any, sizes: Mapping[Size, Expr | int] | None = None) -> Cost:
+        """The declared cost of a protocol or verb, for sizes that are expressions of the caller's."""
+        return REGISTRY[protocol.__name__].costs[self._scheme].given(sizes or {})
+
+    def product(self, octets: Expr | int) -> Expr | int:
+        """Bytes sent for products that take so many bytes."""
+        return octets * self._price.product
+
+    def ands(self, planes: Expr | int, elements: Expr | int = size.elements) -> Expr | int:
+        """Bytes sent for so many ANDs of each element."""
+        return self.product(planes * plane(elements))
+
+    def bilinear(self, result: Expr | int, ands: Expr | int) -> Expr | int:
+        """Bytes sent for sums of ANDs, given the bytes of planes of the result and of the ANDs."""
+        return self.product(result if self._price.sums else ands)
+
+    def opening(self, octets: Expr | int, times: Expr | int = 1) -> Expr | int:
+        """Bytes sent to open so many bytes, in so many openings."""
+        return octets * self._price.opened + times * self._price.digest
+
+
+class _Composed(Mapping[str, Cost]):
+    """A cost for each scheme there is, composed when it is first asked for: schemes declare their verbs later."""
+
+    def __init__(self, compose: Callable[[Prices], Cost]) -> None:
+        self._compose = compose
+        self._known: dict[str, Cost] = {}
+
+    def __getitem__(self, scheme: str) -> Cost:
+        if scheme not in _PRICES:
+            raise KeyError(scheme)
+        if scheme not in self._known:
+            self._known[scheme] = self._compose(Prices(scheme))
+        return self._known[scheme]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PRICES)
+
+    def __len__(self) -> int:
+        return len(_PRICES)
+
+
+class _Everywhere(Mapping[str, str]):
+    """The same source under every scheme there is."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def __getitem__(self, scheme: str) -> str:
+        if scheme not in _PRICES:
+            raise KeyError(scheme)
+        return self._source
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PRICES)
+
+    def __len__(self) -> int:
+        return len(_PRICES)
 
 
 def protocol(
-    source: str, **costs: Cost
+    source: str, compose: Callable[[Prices], Cost] | None = None, /, **costs: Cost
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """Declare a protocol: its source and, by the name of the scheme, its cost.
+    """Declare a protocol: its source, and its cost as a function of what the scheme charges for its parts.
 
-    The docstring must say `Pre-conditions:` and `Leaks:`.
+    Protocols that are there for comparison only may give a cost by the name of the scheme instead. The docstring must
+    say `Pre-conditions:` and `Leaks:`.
     """
 
     def declare(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        _declare(function, dict.fromkeys(costs, source), costs)
+        if compose is not None:
+            _declare(function, _Everywhere(source), _Composed(compose))
+        else:
+            _declare(function, dict.fromkeys(costs, source), costs)
         return function
 
     return declare
@@ -91,7 +170,7 @@ class Verb(Generic[P, T]):
         if implementation is None:
             raise DomainError(f"the scheme {scheme} does not implement {self.__name__}")
         if self._opening:
-            return cast(T, _validated(arguments[0], implementation(*arguments, **choices)))
+            return cast(T, _validated(arguments[0], partial(implementation, *arguments, **choices)))
         return implementation(*arguments, **choices)
 
     @property
@@ -116,9 +195,9 @@ class Verb(Generic[P, T]):
         return implement
 
 
-async def _validated(ctx: Any, opened: Any) -> Any:
+async def _validated(ctx: Any, open_: Callable[[], Any]) -> Any:
     await ctx.guard.validate()
-    return await opened
+    return await open_()
 
 
 def verb(function: Callable[P, T]) -> Verb[P, T]:

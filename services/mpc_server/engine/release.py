@@ -14,16 +14,12 @@ from caps.errors import DomainError, ShareError
 from caps.shares.ring import Z32, Z64, Words, pack_bits
 from services.mpc_server.engine import size
 from services.mpc_server.engine.boolean import (
-    adder_ands,
     carry,
-    carry_ands,
     tournament,
-    tournament_bytes,
-    tournament_rounds,
 )
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.conversion import to_bits
-from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
+from services.mpc_server.engine.cost import log2
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare, Indices
 from services.mpc_server.engine.verbs import reveal, reveal_bits, signed_sums
@@ -31,7 +27,7 @@ from services.mpc_server.engine.verbs import reveal, reveal_bits, signed_sums
 
 @protocol(
     "bit decomposition of counts, once for all selections of a run",
-    rep3=Cost(rounds=2 + log2(32 - 1), sent=(FIRST * 32 + adder_ands(32)) * plane(size.elements)),
+    lambda of: of(to_bits, {size.ring_bits: 32}),
 )
 async def count_bits(ctx: Context, counts: AShare) -> BShare:
     """[[the 32 bits of each count]].
@@ -47,7 +43,7 @@ async def count_bits(ctx: Context, counts: AShare) -> BShare:
 
 @protocol(
     "less-than with a public bound: the first AND of each bit is local",
-    rep3=Cost(rounds=log2(size.width), sent=carry_ands(size.width) * plane(size.elements)),
+    lambda of: of(carry),
 )
 async def bits_below(ctx: Context, x: BShare, *, bound: Words) -> BShare:
     """[[1 if x < bound else 0]] of unsigned w-bit elements, for a public bound per element.
@@ -67,7 +63,7 @@ async def bits_below(ctx: Context, x: BShare, *, bound: Words) -> BShare:
 
 @protocol(
     "CaPS Protocols 6 and 8, pi_ERR, in integers",
-    rep3=Cost(rounds=2 + log2(32), sent=size.elements * 8 + size.sums * 8 + carry_ands(32) * plane(size.elements)),
+    lambda of: of(bits_below, {size.width: 32}) + of(signed_sums, {size.ring_bits: 64}),
 )
 async def error_scores(
     ctx: Context,
@@ -104,12 +100,10 @@ async def error_scores(
 
 @protocol(
     "report noisy max; McSherry and Talwar 2007 with Gumbel noise, Ding et al. 2021 with geometric",
-    rep3=Cost(
-        rounds=2 + log2(64 - 1) + tournament_rounds(size.elements, 64) + 1,
-        sent=(FIRST * 64 + adder_ands(64)) * plane(size.elements)
-        + tournament_bytes(size.elements, 64)
-        + log2(size.elements) * plane(1)
-        + 16,
+    lambda of: (
+        of(to_bits, {size.ring_bits: 64})
+        + of(tournament, {size.width: 64})
+        + of(reveal_bits, {size.width: log2(size.elements), size.elements: 1})
     ),
 )
 async def noisy_argmax(ctx: Context, scores: AShare, noise: AShare) -> int:
@@ -130,7 +124,7 @@ async def noisy_argmax(ctx: Context, scores: AShare, noise: AShare) -> int:
     return int(await reveal_bits(ctx.step("index"), where, ring=Z64))
 
 
-@protocol("CaPS Protocol 5, pi_MEASURE, in integers", rep3=Cost(rounds=1, sent=size.elements * 8 + 16))
+@protocol("CaPS Protocol 5, pi_MEASURE, in integers", lambda of: of(reveal, {size.ring_bits: 64}))
 async def noisy_counts(ctx: Context, counts: AShare, noise: AShare) -> Integers:
     """counts + noise, opened.
 

@@ -29,14 +29,26 @@ from services.mpc_server.engine.boolean import (
     prefix_and,
 )
 from services.mpc_server.engine.context import Context, together
-from services.mpc_server.engine.cost import FIRST, Cost, formula, log2, plane
-from services.mpc_server.engine.registry import protocol
+from services.mpc_server.engine.cost import Cost, Expr, formula, log2, plane
+from services.mpc_server.engine.registry import Prices, protocol
 from services.mpc_server.engine.shares import AShare, BShare, Shape, stack_planes
 from services.mpc_server.engine.verbs import conjunction, from_bits
 
 CHUNK_WORDS = 1 << 22
 """Words of bit planes per component that a chunk of draws may take: 32 MB."""
 draw_ands = formula(tables.draw_ands)
+_SMALL, _MIDDLE, _LARGE = COIN
+_SUMS = DIGITS // _SMALL + DIGITS // (_SMALL * _MIDDLE) + 1
+"""Of the ANDs of a draw, how many are sums of several: the coin's bits in small blocks, in middle ones, and its own."""
+_SUMMED = DIGITS + (_MIDDLE - 1) * DIGITS // (_SMALL * _MIDDLE) + _LARGE - 1
+"""How many ANDs these sum up."""
+
+
+def _drawn(of: Prices, ands: Expr, tables: Expr | int, elements: Expr) -> Expr | int:
+    """Bytes of draws from some tables for each element, given all their ANDs."""
+    return of.ands(ands - tables * _SUMS, elements) + of.bilinear(
+        tables * _SUMS * plane(elements), tables * _SUMMED * plane(elements)
+    )
 
 
 @formula
@@ -49,9 +61,9 @@ def draw_rounds(count: int, index_bits: int) -> int:
 
 @protocol(
     "Walker 1977, on shares; the coin is the threshold's digit at the first zero of fair digits",
-    rep3=Cost(
+    lambda of: Cost(
         rounds=draw_rounds(size.elements, size.index_bits),
-        sent=draw_ands(size.index_bits, size.width) * plane(size.elements),
+        sent=_drawn(of, draw_ands(size.index_bits, size.width), 1, size.elements),
     ),
 )
 async def alias_draw(ctx: Context, *, table: AliasTable, shape: Shape) -> BShare:
@@ -63,8 +75,8 @@ async def alias_draw(ctx: Context, *, table: AliasTable, shape: Shape) -> BShare
     Pre-conditions: the table is equal at all parties.
     Leaks: nothing.
     """
-    index = ctx.step("index").random_bits(table.index_bits, shape)
-    digits = ctx.step("digits").random_bits(DIGITS, shape)
+    index = ctx.step("index").noise_bits(table.index_bits, shape)
+    digits = ctx.step("digits").noise_bits(DIGITS, shape)
     size, step = index.size, chunk_size(table.index_bits)
     parts = []
     for start in range(0, max(size, 1), step):
@@ -136,10 +148,11 @@ def chunk_size(index_bits: int) -> int:
 
 @protocol(
     "discrete Gaussian of Canonne, Kamath and Steinke 2020; wide ones by integer convolution",
-    rep3=Cost(
-        rounds=draw_rounds(size.terms * size.elements, size.index_bits) + 2,
-        sent=draw_ands(size.index_bits, size.width) * plane(size.terms * size.elements)
-        + (2 + FIRST * (size.width - 1)) * size.terms * size.elements * size.ring_bits // 8,
+    lambda of: (
+        of(alias_draw, {size.elements: size.terms * size.elements})
+        + of(from_bits, {size.elements: size.terms * size.elements}).beside(
+            of(from_bits, {size.elements: size.terms * size.elements, size.width: 1})
+        )
     ),
 )
 async def discrete_gaussian(ctx: Context, *, plan: GaussianPlan, shape: Shape, ring: Ring = Z64) -> AShare:
@@ -154,7 +167,7 @@ async def discrete_gaussian(ctx: Context, *, plan: GaussianPlan, shape: Shape, r
     _fits(plan.bound, ring)
     every = (len(plan.coefficients), *shape)
     magnitude = await alias_draw(ctx.step("magnitude"), table=plan.table, shape=every)
-    sign = ctx.step("sign").random_bits(1, every)
+    sign = ctx.step("sign").noise_bits(1, every)
     flipped = magnitude ^ sign.planes(np.zeros(magnitude.width, np.intp))
     number, below = await together(
         from_bits(ctx.step("number"), flipped, ring=ring), from_bits(ctx.step("below"), sign, ring=ring)
@@ -172,9 +185,9 @@ def digits_ands(width: int, digits: int) -> int:
 
 @protocol(
     "independent digits of a geometric variable",
-    rep3=Cost(
+    lambda of: Cost(
         rounds=draw_rounds(size.elements, size.index_bits),
-        sent=digits_ands(size.width, size.digits) * plane(size.elements),
+        sent=_drawn(of, digits_ands(size.width, size.digits), size.digits, size.elements),
     ),
 )
 async def geometric(ctx: Context, *, plan: GeometricPlan, shape: Shape) -> BShare:
@@ -191,11 +204,7 @@ async def geometric(ctx: Context, *, plan: GeometricPlan, shape: Shape) -> BShar
 
 @protocol(
     "difference of geometric variables; Inusah and Kozubowski 2006",
-    rep3=Cost(
-        rounds=draw_rounds(2 * size.elements, size.index_bits) + 2,
-        sent=digits_ands(size.width, size.digits) * plane(2 * size.elements)
-        + (1 + FIRST * (size.width - 1)) * 2 * size.elements * size.ring_bits // 8,
-    ),
+    lambda of: of(geometric, {size.elements: 2 * size.elements}) + of(from_bits, {size.elements: 2 * size.elements}),
 )
 async def discrete_laplace(ctx: Context, *, plan: LaplacePlan, shape: Shape, ring: Ring = Z64) -> AShare:
     """[[x with probability proportional to exp(-|x| / scale)]], over all integers, within plan.distance.
@@ -210,10 +219,7 @@ async def discrete_laplace(ctx: Context, *, plan: LaplacePlan, shape: Shape, rin
 
 @protocol(
     "Gumbel noise in dyadic cells, for report noisy max",
-    rep3=Cost(
-        rounds=draw_rounds(size.elements, size.index_bits) + 1,
-        sent=(draw_ands(size.index_bits, size.width) + size.free_bits) * plane(size.elements),
-    ),
+    lambda of: of(alias_draw) + of(conjunction, {size.width: size.free_bits}),
 )
 async def gumbel(ctx: Context, *, plan: GumbelPlan, shape: Shape) -> BShare:
     """[[integers that follow beta * Gumbel]] in two's complement of plan.width bits, as GumbelPlan says.
@@ -225,7 +231,7 @@ async def gumbel(ctx: Context, *, plan: GumbelPlan, shape: Shape) -> BShare:
     Leaks: nothing.
     """
     cell = await alias_draw(ctx.step("cell"), table=plan.table, shape=shape)
-    low = ctx.step("low").random_bits(plan.least + plan.free, shape)
+    low = ctx.step("low").noise_bits(plan.least + plan.free, shape)
     places = plan.width - plan.least
     start, mask = cell.planes(slice(0, places)), cell.planes(slice(places, None))
     free = await conjunction(ctx.step("free"), mask, low.planes(slice(plan.least, None)))

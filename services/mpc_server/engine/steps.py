@@ -20,7 +20,6 @@ from caps.errors import DomainError
 from caps.shares.ring import Z64
 from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Branch, Context, together
-from services.mpc_server.engine.cost import FIRST, Cost
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.release import (
     count_bits,
@@ -35,7 +34,7 @@ from services.mpc_server.engine.verbs import from_bits
 
 @protocol(
     "two's complement: flip the top bit, subtract its weight",
-    rep3=Cost(rounds=2, sent=(FIRST * (size.width - 1) + 1) * size.elements * 8),
+    lambda of: of(from_bits, {size.ring_bits: 64}),
 )
 async def signed_from_bits(ctx: Context, x: BShare) -> AShare:
     """[[x]] over Z_2^64 from w bits in two's complement.

@@ -22,8 +22,8 @@ from caps.shares.prss import expand
 from caps.shares.ring import Z8, Z16, Z22, Z24, Z32, Z64, Ring, Words
 from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Branch, Context, together
-from services.mpc_server.engine.cost import Cost, log2
-from services.mpc_server.engine.registry import protocol
+from services.mpc_server.engine.cost import Cost, Expr, log2
+from services.mpc_server.engine.registry import Prices, protocol
 from services.mpc_server.engine.shares import AShare, Indices, concatenate
 from services.mpc_server.engine.verbs import Coins, bit_deviations, multiply, reveal
 
@@ -55,14 +55,14 @@ def check_columns(share: AShare, width: int, ring: Ring) -> None:
         raise ShareError(f"{share!r} must be a matrix of {width} columns with at least one row")
 
 
-@protocol("PRSS words, opened", rep3=Cost(rounds=1, sent=48))
+@protocol("PRSS words, opened", lambda of: of(reveal, {size.elements: 4, size.ring_bits: 64}))
 async def toss(ctx: Context) -> Words:
     """Four public random words, which no party could know before this round: a seed of 32 bytes.
 
     Pre-conditions: whatever the coins are to judge was fixed before, under keys of this session.
     Leaks: the seed, which depends on nothing.
     """
-    return await reveal(ctx, ctx.random(b"coins", (4,), Z64))
+    return await reveal(ctx, ctx.fresh(b"coins", (4,), Z64))
 
 
 def coins(seed: bytes, label: bytes, count: int) -> npt.NDArray[np.uint8]:
@@ -77,14 +77,20 @@ async def _all_zero(ctx: Context, deviations: AShare) -> Flags:
     Each element is multiplied by a random odd number that nobody knows, and opened. So a zero stays zero, and any other
     element shows only the power of two that divides it.
     """
-    mask = ctx.random(b"mask", deviations.shape, deviations.ring) * 2 + 1
+    mask = ctx.fresh(b"mask", deviations.shape, deviations.ring) * 2 + 1
     opened = await reveal(ctx.step("open"), await multiply(ctx.step("mask"), deviations, mask))
     return np.asarray(~opened.any(axis=1))
 
 
+def _zeros_opened(of: Prices, elements: Expr, bits: Expr | int) -> Cost:
+    """Of `_all_zero`."""
+    sizes = {size.elements: elements, size.ring_bits: bits}
+    return of(multiply, sizes) + of(reveal, sizes)
+
+
 @protocol(
     "random linear combinations, as in Prio (Corrigan-Gibbs and Boneh 2017)",
-    rep3=Cost(rounds=3, sent=64 + 16 * size.marginal_inputs * size.combinations),
+    lambda of: of(toss) + _zeros_opened(of, size.marginal_inputs * size.combinations, 64),
 )
 async def check_totals(ctx: Context, contributions: Sequence[AShare], *, layouts: Sequence[Layout], bits: int) -> Flags:
     """Which contributions of marginals are consistent: each table has one number of rows, so one total.
@@ -131,10 +137,17 @@ def combinations_of_totals(layouts: Sequence[Layout], bits: int) -> int:
     return -(-SOUNDNESS_BITS // room)
 
 
-CHECK_SENT = 64 + size.column_inputs * (3 * COMBINATIONS**2) * size.word_bits // 8
+_COMBINED = size.column_inputs * COMBINATIONS**2
 
 
-@protocol("squares as in Prio (2017), combined as by Freivalds 1977", rep3=Cost(rounds=4, sent=CHECK_SENT))
+@protocol(
+    "squares as in Prio (2017), combined as by Freivalds 1977",
+    lambda of: (
+        of(toss)
+        + of(bit_deviations, {size.elements: _COMBINED, size.ring_bits: size.word_bits})
+        + _zeros_opened(of, _COMBINED, size.word_bits)
+    ),
+)
 async def check_one_hot(ctx: Context, contributions: Sequence[AShare], *, blocks: Sequence[Sequence[int]]) -> Flags:
     """Which contributions consist of one-hot or zero blocks; `blocks` gives the sizes of each one's blocks, in order.
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.shares.ring import Ring, Words
-from services.mpc_server.engine import keys
 from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.guard import guard
 from services.mpc_server.engine.registry import Verb, opening, verb
 from services.mpc_server.engine.shares import AShare, BShare, Indices, Linear, RowShare, Shape, Summands
 
@@ -199,7 +199,7 @@ async def shuffle(ctx: Context, rows: RowShare) -> RowShare:
     raise NotImplementedError
 
 
-VERBS = (keys.guard, *(value for value in list(globals().values()) if isinstance(value, Verb)))
+VERBS = (guard, *(value for value in list(globals().values()) if isinstance(value, Verb)))
 """All of them: a scheme implements each."""
 
 

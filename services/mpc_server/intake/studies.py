@@ -57,9 +57,11 @@ class Sealed:
 class Studies:
     """All studies of one server, in its database."""
 
-    def __init__(self, site: Site, policy: Policy, database: Engine, store: ShareStore) -> None:
+    def __init__(self, site: Site, policy: Policy, database: Engine, store: ShareStore, *, mesh: int) -> None:
+        """`mesh`: how many servers this one is connected with, itself included."""
         self._site = site
         self._policy = policy
+        self._mesh = mesh
         self._database = database
         self._store = store
         self._manifests: dict[str, Manifest] = {}
@@ -94,6 +96,11 @@ class Studies:
 
     def _judge(self, manifest: Manifest) -> None:
         objections = self._policy.judge(manifest)
+        if manifest.sharing.parties > self._mesh:
+            objections.append(
+                f"{manifest.scheme} needs {manifest.sharing.parties} servers, but this one is connected with "
+                f"{self._mesh - 1} others (CAPS_MESH)"
+            )
         if objections:
             raise Problem(Kind.POLICY_REFUSED, objections[0], study=manifest.study_id, objections=objections)
 

@@ -107,6 +107,11 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
         studies.show_to(study, caller)
         return studies.status(study)
 
+    @api.get("/{study}/manifest", tags=["studies"], response_class=Response, responses={200: {"model": Manifest}})
+    def manifest(study: Id, caller: ByObserver) -> Response:
+        """The study's manifest in canonical form: its digest is the study's id."""
+        return Response(studies.show_to(study, caller).canonical_bytes(), media_type=media.JSON)
+
     @api.post("/{study}/approval", tags=["studies"])
     def approve(study: Id, caller: ByOperator) -> Signed[Approval]:
         """The operator approves a study that is waiting for that."""
@@ -147,7 +152,7 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
         openapi_extra=_CHUNK_BODY,
     )
     async def chunk(study: Id, contribution: Id, number: Number, request: Request, caller: ByHolder) -> None:
-        """Send a chunk of component 2. Sending it again changes nothing."""
+        """Send a chunk of the vector. Sending it again changes nothing."""
         expected = digests.stated(",".join(request.headers.getlist("content-digest")))
         if expected is None:
             raise Problem(Kind.MALFORMED, "send the chunk with the header Content-Digest: sha-256=:...:")

@@ -28,7 +28,7 @@ from services.mpc_server.intake.studies import Sealed, Studies
 from services.mpc_server.runs.live import LiveRun
 from services.mpc_server.runs.material import Material, counts_name
 from services.mpc_server.runs.pairs import Pairs
-from services.mpc_server.runs.record import Record
+from services.mpc_server.runs.record import Record, RunAborted
 from services.mpc_server.runs.session import Seat
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.storage import states
@@ -114,12 +114,14 @@ class AliveRuns:
         with self._lock:
             return dict(self._alive)
 
-    def let_go(self, run: str, study: str) -> None:
+    def let_go(self, run: str, study: str, *, aborted: bool = False) -> None:
         """End the session of a run that is over, and forget its counts."""
         with self._lock:  # a run being brought to life may have been read as still going
             found = self._alive.get(run)
-        if found is not None and found.task is not None:
-            found.task.cancel()
+        if found is not None:
+            found.record.aborted = found.record.aborted or aborted
+            if found.task is not None:
+                found.task.cancel()
         self._store.erase(counts_name(study, run))
 
     def is_foreign(self, row: Row[Any]) -> bool:
@@ -180,6 +182,8 @@ class AliveRuns:
             while True:
                 try:
                     await live.live()
+                except RunAborted as error:
+                    return logs.say(log, "aborted", level=logging.ERROR, run=run, reason=str(error))
                 except LocalError as error:
                     return self._fail(run, str(error))
                 except Exception as error:  # noqa: BLE001

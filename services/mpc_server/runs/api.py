@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from caps.dp.oracle import StepRequest
 from caps.service.identity import Allow, Caller
 from caps.service.tokens import Scope
-from caps.wire import Answer, Attestation, Computing, RunRequest, RunStatus, Signed, media
+from caps.wire import Answer, Attestation, Computing, EvidenceRequest, RunRequest, RunStatus, Signed, media
 from services.mpc_server.runs.runs import Runs
 from services.mpc_server.storage.ledger import Ledger
 
@@ -64,6 +64,11 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
     def answer(run: RunPath, step: StepPath, caller: Checker) -> Signed[Answer]:
         """The recorded answer of a step."""
         return runs.recorded_answer(run, step)
+
+    @routes.put("/runs/{run}/evidence")
+    def evidence(run: RunPath, given: EvidenceRequest, caller: Coordinator) -> RunStatus:
+        """Keep other servers' signed evidence that a server deviates, which ends the run; returns all evidence."""
+        return runs.take_evidence(run, given, caller)
 
     @routes.put("/runs/{run}/attestation")
     def attest(run: RunPath, caller: Coordinator) -> Signed[Attestation]:

@@ -19,7 +19,7 @@ from caps.errors import (
 from caps.service import logs
 from caps.service.metrics import Metrics
 from services.mpc_server.runs.material import Material
-from services.mpc_server.runs.record import Record, Recorded
+from services.mpc_server.runs.record import Record, Recorded, RunAborted
 from services.mpc_server.runs.session import RequestsDiffer, RunSession, Seat, open_channel
 from services.mpc_server.transport.keeper import MeshKeeper
 
@@ -70,6 +70,7 @@ class LiveRun:
         """Keep a session open until cancelled, which happens when this server attests the run.
 
         Its own last answer is too early: a peer that crashed just before recording that answer needs all the others.
+        Raises RunAborted once there is evidence that a server deviates: there is no further session then.
         """
         retries, said = _REOPEN.begin(), ""
         while True:
@@ -78,12 +79,15 @@ class LiveRun:
                 retries.reset()
             except PeerError as error:
                 self._trouble = _to_blame(error, self._seat.party)
+                if self.record.aborted:
+                    raise RunAborted(str(error)) from None
                 self._metrics.count("caps_retries", party=party_name(self._trouble.party))
                 if str(self._trouble) != said or self._heard:
                     said, self._heard = str(self._trouble), False
                     logs.say(log, "waiting", party=party_name(self._trouble.party), reason=said)
             except SessionClosed:
-                pass
+                if self.record.aborted:
+                    raise RunAborted(str(self._trouble)) from None
             await asyncio.sleep(retries.pause())
 
     async def ask(self, number: int, request: StepRequest, digest: str) -> Recorded:
@@ -91,6 +95,8 @@ class LiveRun:
         recorded = self.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
             return recorded
+        if self.record.aborted:
+            raise RunAborted(str(self._trouble))
         if number in self._asked:
             other, task = self._asked[number]
             if other != digest:
@@ -157,7 +163,7 @@ class LiveRun:
 
 
 def _to_blame(error: PeerError, party: int) -> PeerError:
-    """The error, naming the party that the run waits for: if a peer gave up because of the third, that third one."""
+    """The error, naming the party that the run waits for: if a peer gave up because of another, that other one."""
     if isinstance(error, PeerAborted) and error.blames not in (None, error.party, party):
         return PeerUnreachable(error.blames, f"given up by {error}")
     return error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from hashlib import sha256
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,23 @@ Share: TypeAlias = tuple[Words, ...]
 """The components that a server holds, in the scheme's order."""
 Verdicts: TypeAlias = tuple[int, ...]
 """For each sealed contribution, in order: 1 if it was accepted, 0 if it was found invalid."""
+
+
+ATTEMPT_BYTES = 16
+NO_ATTEMPT = bytes(ATTEMPT_BYTES)
+
+
+def attempt_of(tokens: Sequence[bytes]) -> bytes:
+    """The name of an attempt at COMPUTE: every server draws a part of it."""
+    return sha256(b"caps/v1/attempt" + b"".join(sorted(tokens))).digest()[:ATTEMPT_BYTES]
+
+
+class Kept(NamedTuple):
+    """What COMPUTE left: the attempt, this server's share of the counts, and which contributions were accepted."""
+
+    attempt: bytes
+    share: Share
+    verdicts: Verdicts
 
 
 class Material:
@@ -48,8 +66,8 @@ class Material:
             found.append((contribution.holder, contribution.form, attributes, share))
         return found
 
-    def counts(self) -> tuple[Share, Verdicts] | None:
-        """The counts that an earlier session computed, and which contributions it accepted, if they were kept."""
+    def counts(self) -> Kept | None:
+        """The counts that an earlier session computed, if they were kept."""
         study = self._manifest.study_id
         try:
             data = self._store.get(self._name, self._studies.data_key(study))
@@ -57,13 +75,13 @@ class Material:
             return None
         cells, flags = self._manifest.layout.cells, len(self._sealed.contributions)
         words = len(self._manifest.sharing.held[self._studies.party(study)]) * cells
-        share = np.frombuffer(data, Z64.dtype, words).reshape(-1, cells)
-        start = words * Z64.dtype.itemsize
-        return tuple(share), tuple(data[start : start + flags])
+        share = np.frombuffer(data, Z64.dtype, words, ATTEMPT_BYTES).reshape(-1, cells)
+        start = ATTEMPT_BYTES + words * Z64.dtype.itemsize
+        return Kept(data[:ATTEMPT_BYTES], tuple(share), tuple(data[start : start + flags]))
 
-    def keep_counts(self, counts: Share, verdicts: Verdicts) -> None:
+    def keep_counts(self, kept: Kept) -> None:
         """Keep them for a later session."""
-        data = b"".join(part.tobytes() for part in counts) + bytes(verdicts)
+        data = kept.attempt + b"".join(part.tobytes() for part in kept.share) + bytes(kept.verdicts)
         self._store.put(self._name, self._studies.data_key(self._manifest.study_id), data)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Connection, Engine, select, update
 
 from caps.basics import canonical
 from caps.dp.oracle import Compute, StepRequest
@@ -19,11 +19,16 @@ from caps.errors import DomainError, LocalError, NotDue
 from caps.service.database import reading
 from caps.study import Manifest
 from caps.study.account import Account
-from caps.wire import Answer, Signed, request_from_json, request_to_json, transcript_digest
+from caps.wire import Answer, Evidence, Signed, request_from_json, request_to_json, transcript_digest
 from services.mpc_server.storage import states
 from services.mpc_server.storage.ledger import FREE, Ledger
 from services.mpc_server.storage.rows.runs import change as change_run
+from services.mpc_server.storage.rows.runs import steps_from
 from services.mpc_server.storage.tables import runs, steps
+
+
+class RunAborted(LocalError):
+    """A server deviates from the protocol: the run is over, and its record says which two are in question."""
 
 
 class RequestChanged(LocalError):
@@ -51,6 +56,8 @@ class Record:
         self.inputs = inputs
         self.account = Account(manifest)
         self.steps: list[Recorded] = []
+        self.aborted = False
+        """Whether this process has recorded evidence that ends the run."""
         with reading(database) as connection:
             for row in connection.execute(select(steps).where(steps.c.run == run).order_by(steps.c.step)):
                 request = Compute() if row.request == FREE else request_from_json(json.loads(row.request))
@@ -134,11 +141,38 @@ class Record:
         self.account.answered(answer.document.value)
         return self.steps[number]
 
+    def abort(self, evidence: Signed[Evidence], at: str) -> None:
+        """End the run for good, because of evidence."""
+        with self._database.begin() as transaction:
+            self.aborted = abort(transaction, self._ledger, self.manifest, evidence, at)
+
     def end(self, attestation: str, at: str) -> None:
         """Close the run."""
         with self._database.begin() as transaction:
             self._ledger.close(transaction, self.run, self.manifest.study_id, self.account.filter.spent, at)
             change_run(transaction, self.run, states.RunEvent.END, attestation=attestation)
+
+
+def abort(within: Connection, ledger: Ledger, manifest: Manifest, evidence: Signed[Evidence], at: str) -> bool:
+    """Within a transaction: keep a server's evidence and end its run for good. Returns whether the run is aborted.
+
+    What was charged stays charged; what was only reserved is given back if nothing was charged. A run that is over for
+    another reason stays as it is, with the evidence beside it.
+    """
+    run = evidence.document.run
+    ledger.abort(within, evidence, at)
+    state = within.execute(select(runs.c.state).where(runs.c.run == run)).scalar_one()
+    if state == states.Run.GOING:
+        if not charged(within, run, manifest):
+            ledger.release(within, run, manifest, at)
+        change_run(within, run, states.RunEvent.ABORT, reason=evidence.document.words)
+        return True
+    return bool(state == states.Run.ABORTED)
+
+
+def charged(within: Connection, run: str, manifest: Manifest) -> int:
+    """How many steps of a run were charged, including COMPUTE ANSWERS if it shows servers something of a join."""
+    return steps_from(within, run, 1 if manifest.overlaps is None else 0)
 
 
 def value_of(opened: int | np.ndarray) -> int | tuple[int, ...]:

@@ -7,21 +7,22 @@ from collections.abc import Iterator
 from concurrent.futures import TimeoutError as StillWorking
 from threading import Lock
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from caps import __version__
 from caps.dp.oracle import Compute, StepRequest, request_digest
-from caps.errors import party_name
+from caps.errors import CheatingDetected, party_name
 from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.metrics import Reading
 from caps.service.problems import Problem
 from caps.service.site import Site, confirm
-from caps.study import Manifest, Policy
-from caps.wire import Answer, Attestation, RunRequest, RunStatus, Signed
+from caps.study import Policy
+from caps.wire import Answer, Attestation, EvidenceRequest, RunRequest, RunStatus, Signed
 from caps.wire.problems import Kind
 from services.mpc_server.intake.studies import Studies
 from services.mpc_server.runs.alive import AliveRuns
+from services.mpc_server.runs.record import RunAborted, abort, charged
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.storage import states
 from services.mpc_server.storage.ledger import Ledger
@@ -92,7 +93,9 @@ class Runs:
             if row is None:
                 self._studies.require_sealed(transaction, asked.study, asked.inputs)
                 for earlier in rows.of_study(transaction, asked.study):
-                    if _charged(transaction, earlier.run, manifest) or earlier.state != states.Run.FAILED:
+                    if earlier.state == states.Run.ABORTED:
+                        raise self._aborted(earlier.run)
+                    if charged(transaction, earlier.run, manifest) or earlier.state != states.Run.FAILED:
                         raise Problem(Kind.BUDGET_EXCEEDED, f"run {earlier.run} already has this study's budget")
                 limit = self._policy.population_budget(manifest.privacy.population)
                 assert limit is not None  # or the policy would have objected
@@ -130,6 +133,7 @@ class Runs:
             due=due,
             rounds=traffic[0],
             bytes_sent=traffic[1],
+            evidence=tuple(self._ledger.evidence(run)),
         )
 
     def answer_to(self, run: str, number: int, request: StepRequest, caller: Caller) -> Signed[Answer] | None:
@@ -144,12 +148,43 @@ class Runs:
         recorded = found.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
             return recorded.answer
-        if not found.keeps_a_session and self._alive.row(run).state != states.Run.GOING:
+        state = self._alive.row(run).state
+        if state == states.Run.ABORTED:
+            raise self._aborted(run)
+        if not found.keeps_a_session and state != states.Run.GOING:
             raise Problem(Kind.CONFLICT, "the run has ended")
         try:
             return self._engine.submit(found.live.ask(number, request, digest)).result(WAIT).answer
         except StillWorking:
             return None
+        except (CheatingDetected, RunAborted):
+            raise self._aborted(run) from None
+
+    def take_evidence(self, run: str, given: EvidenceRequest, caller: Caller) -> RunStatus:
+        """Keep what other servers signed about a run, which is over with it; the status shows all evidence kept here.
+
+        Only evidence is passed on: a run ends on a server's signed word, but no contribution is refused on it.
+        """
+        row = self._alive.row(run)
+        manifest = self._studies.manifest(row.study)
+        confirm(caller, manifest.coordinator)
+        for evidence in given.evidence:
+            document = evidence.verify(manifest.server(evidence.signer))
+            if document.server != evidence.signer:
+                raise Problem(Kind.INVALID, "a server gives evidence in its own name only")
+            document.matches(manifest, run)
+        with self._ending:
+            with self._database.begin() as transaction:
+                over = [abort(transaction, self._ledger, manifest, one, self._site.instant()) for one in given.evidence]
+            if any(over):
+                self._alive.let_go(run, manifest.study_id, aborted=True)
+        return self.status(run)
+
+    def _aborted(self, run: str) -> Problem:
+        """The problem that answers every request to go on with an aborted run."""
+        evidence = self._ledger.evidence(run)
+        detail = "; ".join(one.document.words for one in evidence)
+        return Problem(Kind.ABORTED, f"run {run} was aborted: {detail}", evidence=[one.to_json() for one in evidence])
 
     def recorded_answer(self, run: str, number: int) -> Signed[Answer]:
         """The recorded answer to a step."""
@@ -172,7 +207,9 @@ class Runs:
         with self._ending:
             if (attested := self._attestation(run)) is not None:
                 return attested
-            if (row := self._alive.row(run)).state == states.Run.FAILED:
+            if (row := self._alive.row(run)).state == states.Run.ABORTED:
+                raise self._aborted(run)
+            if row.state == states.Run.FAILED:
                 raise Problem(Kind.CONFLICT, f"the run has failed: {row.reason}")
             if not record.account.ended:
                 raise Problem(Kind.NOT_READY, f"the run has not ended yet; due: {record.account.due}")
@@ -203,7 +240,7 @@ class Runs:
         with self._ending:
             if self._alive.row(run).state == states.Run.GOING:
                 with self._database.begin() as transaction:
-                    if not _charged(transaction, run, manifest):
+                    if not charged(transaction, run, manifest):
                         self._ledger.release(transaction, run, manifest, self._site.instant())
                     rows.change(transaction, run, states.RunEvent.FAIL, reason="abandoned by the coordinator")
                 self._alive.let_go(run, manifest.study_id)
@@ -212,8 +249,3 @@ class Runs:
     def _attestation(self, run: str) -> Signed[Attestation] | None:
         given = self._alive.row(run).attestation
         return None if given is None else Signed[Attestation].model_validate_json(given)
-
-
-def _charged(transaction: Connection, run: str, manifest: Manifest) -> int:
-    """How many steps of a run were charged, including COMPUTE ANSWERS if it shows servers something of a join."""
-    return rows.steps_from(transaction, run, 1 if manifest.overlaps is None else 0)

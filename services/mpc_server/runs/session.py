@@ -4,40 +4,52 @@ A step, on every server: compare the digest of the request with the peers' (noth
 it and charge; exchange signed acknowledgements of the charge; compute; record them and the answer.
 
 A session begins by agreeing on the secrets of the pairs (`pairs`) and by comparing records. Servers may have stopped
-one step apart: what all have charged and not all have answered is computed again there and then. Randomness follows
-from these secrets, the run, the build and the request, so the second computation repeats the first, message by message,
-and opens the same value.
+one step apart: what all have charged and not all have answered is computed again there and then. Noise follows from
+these secrets, the run, the build and the request, so the second computation opens the same value; masks are fresh in
+every session, so that a server that behaves differently the second time has nothing to compare.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from secrets import token_bytes
 from struct import Struct
-from typing import TypeAlias
+from typing import Literal, NamedTuple
 
 from caps.basics import canonical
 from caps.dp.oracle import Compute, StepRequest
-from caps.errors import LocalError, PeerDisagrees, PeerError, PeerRefused, SessionClosed, party_name
+from caps.errors import CheatingDetected, LocalError, PeerDisagrees, PeerError, PeerRefused, SessionClosed, party_name
 from caps.trust import signing
-from caps.wire import Answer, Signed
+from caps.wire import Answer, Evidence, Signed
 from services.mpc_server.channel import swap
-from services.mpc_server.components import component_secrets
-from services.mpc_server.engine.context import Runtime
-from services.mpc_server.runs.material import Material
+from services.mpc_server.engine.runtime import Runtime
+from services.mpc_server.runs.material import ATTEMPT_BYTES, NO_ATTEMPT, Material, attempt_of
 from services.mpc_server.runs.pairs import Pairs, agree, scope_of
 from services.mpc_server.runs.record import Record, Recorded
 from services.mpc_server.runs.steps import Computation
-from services.mpc_server.transport.hello import Agreement
+from services.mpc_server.transport.components import component_secrets, session_pairs
+from services.mpc_server.transport.hello import Agreement, scheme_field
 from services.mpc_server.transport.session import Session
 from services.mpc_server.transport.tls import Mesh
 
-_SYNC = Struct("<BII32s32s")
+_SYNC = Struct("<16s16sII32s32s")
 
-View: TypeAlias = tuple[int, int, int, bytes, bytes]
-"""A record in brief: whether counts are kept, steps charged, steps answered, the record's head and the one before."""
+
+class View(NamedTuple):
+    """A record in brief."""
+
+    kept: bytes
+    """The attempt at COMPUTE whose counts are kept; zeros if none are."""
+    token: bytes
+    """This server's part of the next attempt's name."""
+    charged: int
+    answered: int
+    head: bytes
+    before: bytes
+    """The record's head before the last step that was charged."""
 
 
 class RequestsDiffer(LocalError):
@@ -58,7 +70,7 @@ class Seat:
 
 
 async def open_channel(mesh: Mesh, record: Record, seat: Seat) -> Session:
-    """A channel for a run with the study's servers, who must agree on study, inputs, build and budget."""
+    """A channel for a run with the study's servers, who must agree on study, inputs, build, budget and scheme."""
     manifest = record.manifest
     for peer in manifest.sharing.peers_of(seat.party):
         if mesh.pin(peer).hex() != manifest.servers[peer].pin:
@@ -68,15 +80,22 @@ async def open_channel(mesh: Mesh, record: Record, seat: Seat) -> Session:
         bytes.fromhex(record.inputs),
         seat.build,
         canonical.digest("budget", {"privacy": manifest.privacy.to_json()}),
+        scheme_field(manifest.scheme),
     )
-    return await mesh.open(f"run/{record.run}", agreement)
+    return await mesh.open(f"run/{record.run}", agreement, manifest.sharing.peers_of(seat.party))
 
 
 class RunSession:
     """What is done on one channel, one thing at a time: peers do the same things in the same order."""
 
     def __init__(
-        self, channel: Session, record: Record, seat: Seat, material: Material, secrets: Mapping[int, bytes]
+        self,
+        channel: Session,
+        record: Record,
+        seat: Seat,
+        material: Material,
+        secrets: Mapping[int, bytes],
+        session: Mapping[int, bytes],
     ) -> None:
         self.channel = channel
         self._record = record
@@ -90,6 +109,7 @@ class RunSession:
             scheme=manifest.sharing,
             scope=scope,
             secrets=secrets,
+            session=session,
         )
         self._computation = Computation(runtime, manifest, record.account, material)
         self._turn = asyncio.Lock()
@@ -101,8 +121,10 @@ class RunSession:
         """Agree with the peers on secrets and on what is recorded."""
         scope = scope_of(record.manifest.study_id, record.inputs, record.run, seat.build.hex())
         pairs = await agree(channel, seat.pairs, scope)
-        secrets = await component_secrets(channel, record.manifest.sharing, pairs)
-        session = cls(channel, record, seat, material, secrets)
+        with noticing(record, seat, None, "keys"):
+            secrets = await component_secrets(channel, record.manifest.sharing, pairs)
+            fresh = await component_secrets(channel, record.manifest.sharing, session_pairs(channel, pairs))
+        session = cls(channel, record, seat, material, secrets, fresh)
         await session.compare_records()
         return session
 
@@ -111,30 +133,35 @@ class RunSession:
         async with self._turn:
             charged, counts = len(self._record.steps), self._material.counts()
             heads = self._record.head(charged), self._record.head(max(charged - 1, 0))
-            mine: View = (int(counts is not None), charged, self._record.answered, *heads)
+            kept = counts.attempt if counts is not None else NO_ATTEMPT
+            mine = View(kept, token_bytes(ATTEMPT_BYTES), charged, self._record.answered, *heads)
             got = await swap(self.channel, "sync", _SYNC.pack(*mine))
-            theirs: dict[int, View] = {peer: _SYNC.unpack(payload) for peer, payload in got.items()}
+            theirs = {peer: View(*_SYNC.unpack(payload)) for peer, payload in got.items()}
             for peer, their in theirs.items():
                 _compare(peer, mine, their)
             everybody = [mine, *theirs.values()]
-            common = min(view[1] for view in everybody)
+            self._computation.attempt = attempt_of([view.token for view in everybody])
+            common = min(view.charged for view in everybody)
             if not common:
                 return
-            if counts is not None and all(view[0] for view in everybody):
-                await self._computation.resume(*counts)
-            else:
-                await self._computation.compute()
-            if min(view[2] for view in everybody) < common:
-                await self._answer_charged(self._record.steps[common - 1])
-            self._idle = all(view[1] == common for view in everybody)
+            with noticing(self._record, self._seat, common - 1):
+                # Counts of different attempts are shared with different masks, and do not fit together.
+                if counts is not None and all(view.kept == kept for view in everybody):
+                    await self._computation.resume(counts.share, counts.verdicts)
+                else:
+                    await self._computation.compute()
+                if min(view.answered for view in everybody) < common:
+                    await self._answer_charged(self._record.steps[common - 1])
+            self._idle = all(view.charged == common for view in everybody)
         self._draw_soon()
 
     async def perform(self, number: int, request: StepRequest, digest: str) -> Recorded:
         """Do a step that has no recorded answer, when its turn comes; then draw noise for the next one."""
         try:
             async with self._turn:
-                await self._draw_ahead()
-                done = await self._agree_and_charge(number, request, digest)
+                with noticing(self._record, self._seat, number):
+                    await self._draw_ahead()
+                    done = await self._agree_and_charge(number, request, digest)
         except (PeerError, RequestsDiffer, SessionClosed):
             raise
         except BaseException as error:
@@ -201,7 +228,8 @@ class RunSession:
     async def _draw_in_turn(self) -> None:
         with suppress(PeerError, SessionClosed):  # whoever is waiting for the session learns of it from the channel
             async with self._turn:
-                await self._draw_ahead()
+                with noticing(self._record, self._seat, len(self._record.steps)):
+                    await self._draw_ahead()
 
     async def _draw_ahead(self) -> None:
         """Draw noise while the coordinator fits its model.
@@ -213,9 +241,33 @@ class RunSession:
             await self._computation.draw_ahead()
 
 
+@contextmanager
+def noticing(
+    record: Record, seat: Seat, step: int | None, check: Literal["keys", "messages"] = "messages"
+) -> Iterator[None]:
+    """If a check on shares fails in here, sign evidence of it and end the run durably, before anything else is done."""
+    try:
+        yield
+    except CheatingDetected as error:
+        manifest = record.manifest
+        first, second = (manifest.servers[party].name for party in error.pair)
+        evidence = Evidence(
+            study=manifest.study_id,
+            run=record.run,
+            step=step,
+            scheme=manifest.scheme,
+            pair=(first, second),
+            check=check,
+            server=seat.name,
+            at=seat.instant(),
+        )
+        record.abort(Signed[Evidence].by(evidence, seat.name, seat.key), seat.instant())
+        raise
+
+
 def _compare(peer: int, mine: View, theirs: View) -> None:
     """Refuse a peer whose record differs from ours, as far as both go: they may be one step apart."""
-    heads = [{charged: head, max(charged - 1, 0): before} for _, charged, _, head, before in (mine, theirs)]
-    common = min(mine[1], theirs[1])
+    heads = [{view.charged: view.head, max(view.charged - 1, 0): view.before} for view in (mine, theirs)]
+    common = min(mine.charged, theirs.charged)
     if any(common not in one for one in heads) or heads[0][common] != heads[1][common]:
-        raise PeerDisagrees(peer, "ledger", f"{mine[1]} steps", f"{theirs[1]} different steps")
+        raise PeerDisagrees(peer, "ledger", f"{mine.charged} steps", f"{theirs.charged} different steps")

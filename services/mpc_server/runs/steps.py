@@ -14,13 +14,13 @@ from caps.study import Manifest
 from caps.study.account import Account
 from services.mpc_server.engine.alignment import Dummies, sets_of
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
-from services.mpc_server.engine.context import Runtime
 from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
 from services.mpc_server.engine.paper import VARIANTS
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import Steps, Wanted, draw_noise, noise_context, request_context
 from services.mpc_server.runs import pool
-from services.mpc_server.runs.material import Material, Share, Verdicts
+from services.mpc_server.runs.material import NO_ATTEMPT, Kept, Material, Share, Verdicts
 from services.mpc_server.runs.record import value_of
 
 _FRAC = 16
@@ -36,6 +36,8 @@ class Computation:
         self._material = material
         self._steps: Steps | None = None
         self.verdicts: Verdicts = ()
+        self.attempt = NO_ATTEMPT
+        """The name under which this session keeps counts."""
 
     async def compute(self) -> None:
         """COMPUTE ANSWERS: count the inputs, decide which are valid, and keep both for a later session."""
@@ -81,7 +83,7 @@ class Computation:
         first, others = iter(flags[: len(counted)]), iter(flags[len(counted) :])
         verdicts = tuple(next(first if form == "marginals" else others) for form in order)
         counts = answers.marginals.components
-        self._material.keep_counts(counts, verdicts)
+        self._material.keep_counts(Kept(self.attempt, counts, verdicts))
         await self.resume(counts, verdicts)
 
     async def _dummies(self, tables: int) -> Dummies | None:

@@ -23,7 +23,7 @@ from caps.dp.privacy.rational import encode_ratio
 from caps.errors import DomainError, LocalError
 from caps.service.database import reading
 from caps.study import Manifest
-from caps.wire import LedgerRange
+from caps.wire import Evidence, LedgerRange, Signed
 from services.mpc_server.storage.tables import ledger, steps
 
 GENESIS = "0" * 64
@@ -34,12 +34,16 @@ _COLUMNS = ("kind", "run", "population")
 
 
 class RecordKind(StrEnum):
-    """What a record says happened. The budget of a run is reserved, charged step by step, and closed or released."""
+    """What a record says happened. The budget of a run is reserved, charged step by step, and closed or released.
+
+    A run that is aborted has a record of the evidence of each server that gave some; what it charged stays charged.
+    """
 
     RESERVE = "reserve"
     CHARGE = "charge"
     CLOSE = "close"
     RELEASE = "release"
+    ABORT = "abort"
 
 
 class LedgerBroken(LocalError):
@@ -125,6 +129,17 @@ class Ledger:
         """Give back what a run reserved, because it failed before it charged anything."""
         self._append(within, RecordKind.RELEASE, manifest.study_id, run, at, population=manifest.privacy.population)
 
+    def abort(self, within: Connection, evidence: Signed[Evidence], at: str) -> None:
+        """Record a server's evidence against a run. The same server's evidence is recorded once."""
+        document = evidence.document
+        if all(known.signer != evidence.signer for known in _evidence(within, document.run)):
+            self._append(within, RecordKind.ABORT, document.study, document.run, at, evidence=evidence.to_json())
+
+    def evidence(self, run: str) -> list[Signed[Evidence]]:
+        """The recorded evidence against a run, in the order in which it came."""
+        with reading(self._database) as connection:
+            return _evidence(connection, run)
+
     def range_of(self, run: str) -> LedgerRange:
         """Where a run stands in the record."""
         with reading(self._database) as connection:
@@ -159,6 +174,14 @@ def _taken(within: Connection, *conditions: ColumnElement[bool]) -> dict[str, li
         else:
             del runs[row.run]
     return {population: list(runs.values()) for population, runs in taken.items()}
+
+
+def _evidence(within: Connection, run: str) -> list[Signed[Evidence]]:
+    found = select(ledger).where(ledger.c.run == run, ledger.c.kind == RecordKind.ABORT).order_by(ledger.c.number)
+    return [
+        Signed[Evidence].model_validate_json(canonical.dump(_content(row, row.number)["evidence"]))
+        for row in within.execute(found)
+    ]
 
 
 def _content(row: Row[Any], number: int) -> dict[str, Any]:

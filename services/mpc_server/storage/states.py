@@ -17,10 +17,12 @@ keys are gone, and nothing more can happen to it:
     offered, complete --erase--> erased
 
 A run is going from the moment its budget is reserved. It ends with this server's attestation. It fails when the
-coordinator gives it up, or when this server finds that it can never go on. Neither is ever taken back:
+coordinator gives it up, or when this server finds that it can never go on. It is aborted when a check on shares fails,
+here or at a peer that signs evidence of it. Nothing of this is ever taken back:
 
     going --end--> ended
     going --fail--> failed
+    going --abort--> aborted
 
 Waiting for a peer, or for another build of the software, is not a state: it follows from the present circumstances, and
 ends with the process.
@@ -78,6 +80,7 @@ class Run(StrEnum):
     GOING = "going"
     ENDED = "ended"
     FAILED = "failed"
+    ABORTED = "aborted"
 
 
 class RunEvent(StrEnum):
@@ -85,6 +88,7 @@ class RunEvent(StrEnum):
 
     END = "end"
     FAIL = "fail"
+    ABORT = "abort"
 
 
 State = TypeVar("State", bound=StrEnum)
@@ -143,5 +147,6 @@ RUN = Machine(
     {
         (Run.GOING, RunEvent.END): Run.ENDED,
         (Run.GOING, RunEvent.FAIL): Run.FAILED,
+        (Run.GOING, RunEvent.ABORT): Run.ABORTED,
     },
 )

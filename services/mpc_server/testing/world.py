@@ -39,7 +39,8 @@ from caps.shares.prss import expand
 from caps.shares.ring import Words, planes_to_words
 from caps.shares.sharing import Algebra, deal, reconstruct
 from services.mpc_server.channel import Channel
-from services.mpc_server.engine.context import Context, Runtime
+from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare, BShare, component_bits
 from services.mpc_server.transport.memory import Interceptor, Message, memory_channels
 
@@ -52,6 +53,13 @@ class Bits:
 
     words: Words
     width: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A secret input of rows of bytes; each party is given its components."""
+
+    octets: Words
 
 
 class PerParty:
@@ -100,7 +108,7 @@ class World:
         interceptor: Interceptor | None = None,
         stall: float = 5.0,
     ) -> None:
-        """`keys` gives the parties other keys than the seed's: the same shares, masked afresh."""
+        """`keys` gives the parties another session than the seed's: the same shares and noise, masked afresh."""
         self.seed = seed
         self.scheme = scheme
         self._keys = seed if keys is None else keys
@@ -109,12 +117,24 @@ class World:
         self._dealt = 0
 
     def secrets(self, party: int) -> dict[int, bytes]:
-        """What a party shares with the other holders of each of its components."""
-        return {component: _digest(f"{self._keys}/component/{component}") for component in self.scheme.held[party]}
+        """What a party shares in the study with the other holders of each of its components: noise follows from it."""
+        return {component: _digest(f"{self.seed}/component/{component}") for component in self.scheme.held[party]}
+
+    def session(self, party: int) -> dict[int, bytes]:
+        """What it shares in a session: masks follow from it."""
+        return {component: _digest(f"{self._keys}/session/{component}") for component in self.scheme.held[party]}
 
     def runtime(self, channel: Channel) -> Runtime:
         """A party of this world, on its end of a channel."""
-        return Runtime(channel, study=STUDY, scheme=self.scheme, scope=b"world", secrets=self.secrets(channel.party))
+        party = channel.party
+        return Runtime(
+            channel,
+            study=STUDY,
+            scheme=self.scheme,
+            scope=b"world",
+            secrets=self.secrets(party),
+            session=self.session(party),
+        )
 
     def _entropy(self, size: int) -> bytes:
         self._dealt += 1
@@ -132,6 +152,10 @@ class World:
                     component_bits(words, width), entropy=self._entropy, algebra=Algebra.XOR, scheme=self.scheme
                 )
                 return [c.bits(words.shape, *d.components()) for c, d in zip(contexts, dealt, strict=True)]
+            case Rows(octets=octets):
+                rows = np.ascontiguousarray(octets)
+                dealt = deal(rows, entropy=self._entropy, algebra=Algebra.XOR, scheme=self.scheme)
+                return [d.components() for d in dealt]
             case np.ndarray() | np.generic() if argument.dtype.kind == "u":
                 dealt = deal(np.asarray(argument), entropy=self._entropy, scheme=self.scheme)
                 return [c.share(*d.components()) for c, d in zip(contexts, dealt, strict=True)]

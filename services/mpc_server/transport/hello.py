@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from caps.errors import DomainError, PeerDisagrees, PeerViolation, party_name
 from services.mpc_server.transport.framing import MAX_HELLO, FrameError, decode_text
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 """Version of everything above the frame: Hello, the order of rounds, the meaning of payloads."""
 
 DIGEST_BYTES = 32
@@ -21,7 +21,7 @@ SECRET_BYTES = 32
 
 _VERSION = Struct("<H")
 _GREETING = Struct("<HBB")
-_HELLO = Struct("<HBB32s32s32s32s32sH")
+_HELLO = Struct("<HBB32s32s32s32s32s32sH")
 _MAX_NAME = MAX_HELLO - _HELLO.size
 _SECRET_LABEL = b"caps/v1/pair-secret\0"
 _SESSION_LABEL = b"caps/v1/session-id\0"
@@ -29,12 +29,14 @@ _SESSION_LABEL = b"caps/v1/session-id\0"
 
 @dataclass(frozen=True)
 class Agreement:
-    """Public digests that must be the same at every party of a session."""
+    """Public digests, and the scheme, that must be the same at every party of a session."""
 
     study: bytes
     inputs: bytes
     build: bytes
     ledger: bytes
+    scheme: bytes
+    """The name of the scheme, as `scheme_field` spells it."""
 
     def __post_init__(self) -> None:
         for name, digest in self.items():
@@ -42,19 +44,29 @@ class Agreement:
                 raise DomainError(f"{name}: a digest must have {DIGEST_BYTES} bytes, not {len(digest)}")
 
     def items(self) -> list[tuple[str, bytes]]:
-        """The digests with their names, in the order of the wire."""
+        """The members with their names, in the order of the wire."""
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
     def encode(self) -> bytes:
-        """The digests, one after the other."""
+        """The members, one after the other."""
         return b"".join(digest for _, digest in self.items())
+
+
+def scheme_field(name: str) -> bytes:
+    """The name of a scheme as an agreement has it: ASCII, filled up with zeros."""
+    return name.encode("ascii").ljust(DIGEST_BYTES, b"\0")
+
+
+def _shown(name: str, value: bytes) -> str:
+    """A member of an agreement, for messages. Whatever a peer sent as its scheme is shown in printable characters."""
+    return ascii(value.rstrip(b"\0").decode("latin-1")) if name == "scheme" else value.hex()[:12]
 
 
 @dataclass(frozen=True)
 class Hello:
     """The first frame of a session from `party` to `peer`.
 
-    `contribution` is half of the pair's secret, so it must be fresh for each peer: the third party sees neither half.
+    `contribution` is half of the pair's secret, so it must be fresh for each peer: no other party sees either half.
     """
 
     party: int
@@ -87,11 +99,11 @@ class Hello:
             raise FrameError(f"Hello of version {version}")
         if len(payload) < _HELLO.size:
             raise FrameError("Hello cut short")
-        _, party, peer, study, inputs, build, ledger, contribution, length = _HELLO.unpack_from(payload)
+        _, party, peer, *agreed, contribution, length = _HELLO.unpack_from(payload)
         if not 0 < length <= _MAX_NAME:
             raise FrameError("Hello without a session name")
         name = decode_text(payload, _HELLO.size, length)
-        return cls(party, peer, name, Agreement(study, inputs, build, ledger), contribution)
+        return cls(party, peer, name, Agreement(*agreed), contribution)
 
 
 def peek_version(payload: bytes | bytearray) -> int:
@@ -122,7 +134,7 @@ def meet(ours: Hello, payload: bytes | bytearray) -> bytes:
         raise PeerDisagrees(ours.peer, "session", repr(ours.session), repr(theirs.session))
     for (name, mine), (_, other) in zip(ours.agreement.items(), theirs.agreement.items(), strict=True):
         if mine != other:
-            raise PeerDisagrees(ours.peer, name, mine.hex()[:12], other.hex()[:12])
+            raise PeerDisagrees(ours.peer, name, _shown(name, mine), _shown(name, other))
     return pair_secret(ours, theirs)
 
 

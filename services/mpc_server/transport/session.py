@@ -5,15 +5,15 @@ it is sent exactly one ABORT or CLOSE, so that both sides know when the session'
 
 Who is to blame is not always known at once. In a ring that waits for a stopped party, everybody times out at about the
 same moment, each suspecting its neighbour. So a suspicion is told to the peers at once and judged after a grace period.
-If the suspect says in that time that it is itself waiting for the third party, the blame moves there. Likewise, an
-ABORT that blames a third party gives way to first-hand evidence of the same.
+If the suspect says in that time that it is itself waiting for another party, the blame moves there. Likewise, an ABORT
+that blames another party than its sender gives way to first-hand evidence of the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from typing import Protocol
 
 from caps.errors import (
@@ -126,6 +126,11 @@ class Session:
         return self._party
 
     @property
+    def peers(self) -> Collection[int]:
+        """The other parties of the session."""
+        return self._lanes.keys()
+
+    @property
     def traffic(self) -> Traffic:
         """Payload bytes sent and rounds run."""
         return self._traffic
@@ -135,8 +140,8 @@ class Session:
         return self._secrets[peer]
 
     def ended_by(self, peer: int) -> bool:
-        """Whether `peer` has sent its last frame of this session."""
-        return self._lanes[peer].ended
+        """Whether `peer` has sent its last frame of this session, or takes no part in it."""
+        return peer not in self._lanes or self._lanes[peer].ended
 
     def hail(self, hellos: Mapping[int, Hello]) -> None:
         """Send each peer its Hello. Pre-conditions: called once, before anything else."""
@@ -256,7 +261,7 @@ class Session:
             raise PeerLost(source, _EARLY)
 
     def _answer(self, accuser: int) -> None:
-        """Answer an accusation of stalling: if we have ourselves waited long for the third party, say so now."""
+        """Answer an accusation of stalling: if we have ourselves waited long for another party, say so now."""
         suspect = self._missing()
         if self._waiter is None or suspect is None or suspect == accuser:
             return
@@ -265,9 +270,9 @@ class Session:
             raise PeerStalled(suspect, f"nothing arrived for {waited:.3g} s")
 
     def lose(self, peer: int, error: PeerError) -> None:
-        """The connection to `peer` is gone; that is a failure unless it had ended the session."""
-        lane = self._lanes[peer]
-        if not lane.ended:
+        """The connection to `peer` is gone; that is a failure if it took part in the session and had not ended it."""
+        lane = self._lanes.get(peer)
+        if lane is not None and not lane.ended:
             lane.ended = lane.told = True
             self._fail(error)
 

@@ -13,11 +13,22 @@ import pytest
 
 from caps.audit.verification import Check, accepted, verify
 from caps.basics import canonical
+from caps.basics.schemes import SCHEMES
 from caps.dp.privacy import BOUNDED, PrivacyStatement, Releases
 from caps.errors import DomainError
 from caps.study.manifest import Manifest
 from caps.wire.documents import Approval, Attestation, Certificate, LedgerRange, ReleaseBody, Signed, inputs_digest
-from tests.kit.study import COLUMNS, DATA, MIXED, NOW, Keys, example_manifest, example_release, honest_walk
+from tests.kit.study import (
+    COLUMNS,
+    DATA,
+    MIXED,
+    NOW,
+    Keys,
+    example_manifest,
+    example_release,
+    honest_walk,
+    transcript_of,
+)
 
 PAPER = {"name": "aim", "noise": "paper:irwin-hall"}
 
@@ -82,6 +93,40 @@ def test_a_good_certificate_passes(tmp_path: Path, holders: Any, algorithm: str)
     assert accepted(verify(again, now=NOW))
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_certificate_of_every_scheme_passes_and_says_which(tmp_path: Path, scheme: str) -> None:
+    manifest, keys = example_manifest(scheme=scheme)
+    release = example_release(manifest, keys)
+    paths = release.write(tmp_path)
+    checks = {check.name: check for check in verify(release.certificate, now=NOW, **paths)}
+    assert {check.name for check in checks.values() if check.passed is not True} == set()
+    assert checks["scheme"].explanation.startswith(f"{scheme}: {len(manifest.servers)} servers")
+    assert ("does anything" in checks["scheme"].explanation) == manifest.sharing.active
+    assert manifest.sharing.servers_listed in checks["answers"].explanation
+    fewer = altered(release.certificate, attestations=release.certificate.attestations[:-1])
+    assert failed(fewer) >= {"scheme", "attestations"}
+
+
+def test_an_answer_with_the_signatures_of_another_scheme_is_found(tmp_path: Path) -> None:
+    manifest, keys = example_manifest(scheme="rep4")
+    _, steps = honest_walk(manifest)
+    lines = transcript_of(manifest, keys, steps)
+    short = lines[1].model_copy(update={"signatures": lines[1].signatures[:3]})
+    release = example_release(manifest, keys, transcript=[lines[0], short, *lines[2:]])
+    paths = release.write(tmp_path)
+    checks = {check.name: check for check in verify(release.certificate, now=NOW, **paths)}
+    assert checks["answers"].passed is False
+    assert checks["answers"].explanation == "step 1: the answer has 3 signatures, not 4"
+
+
+def test_a_statement_for_another_scheme_is_found() -> None:
+    manifest, keys = example_manifest(scheme="rep3")
+    active = Manifest.from_json(manifest.to_json() | {"scheme": "rep3-active"})
+    account, _ = honest_walk(active)
+    release = example_release(manifest, keys, statement=account.statement())
+    assert failed(release.certificate) == {"assumptions"}
+
+
 def test_pure_accounting_passes(tmp_path: Path) -> None:
     privacy = {"epsilon": "1", "delta": "1e-6", "accounting": "pure", "population": "patients"}
     manifest, keys = example_manifest(algorithm="mwem", privacy=privacy)
@@ -109,10 +154,14 @@ ALTERATIONS: list[tuple[str, set[str], Callable[[Certificate, Keys], Certificate
         lambda c, k: attested(c, k, study="00" * 32),
     ),
     ("release of another study", {"study"}, lambda c, k: released(c, k, study="00" * 32)),
-    ("a server's approval is missing", {"server approvals"}, lambda c, _: altered(c, approvals=c.approvals[1:])),
+    (
+        "a server's approval is missing",
+        {"scheme", "server approvals"},
+        lambda c, _: altered(c, approvals=c.approvals[1:]),
+    ),
     (
         "a server approves twice",
-        {"server approvals"},
+        {"scheme", "server approvals"},
         lambda c, _: altered(c, approvals=(c.approvals[0], *c.approvals)),
     ),
     ("a server's approval by another key", {"server approvals"}, lambda c, k: approved(c, k, 0, "S2")),
@@ -123,7 +172,7 @@ ALTERATIONS: list[tuple[str, set[str], Callable[[Certificate, Keys], Certificate
     ),
     (
         "a server approves as a holder",
-        {"server approvals", "holder approvals"},
+        {"scheme", "server approvals", "holder approvals"},
         lambda c, k: approved(c, k, 1, role="holder"),
     ),
     ("a holder's approval is missing", {"holder approvals"}, lambda c, _: altered(c, approvals=c.approvals[:-1])),
@@ -143,7 +192,7 @@ ALTERATIONS: list[tuple[str, set[str], Callable[[Certificate, Keys], Certificate
         {"attestations"},
         lambda c, _: altered(c, attestations=c.attestations[::-1]),
     ),
-    ("an attestation is missing", {"attestations"}, lambda c, _: altered(c, attestations=c.attestations[:2])),
+    ("an attestation is missing", {"scheme", "attestations"}, lambda c, _: altered(c, attestations=c.attestations[:2])),
     (
         "one server attests twice",
         {"attestations"},

@@ -15,11 +15,13 @@ from caps.basics import canonical
 from caps.cli import Exit, _unforeseen, app, reference
 from caps.cli.connection import Given
 from caps.cli.exits import MEANINGS, failure_of
-from caps.client import ProblemError
+from caps.client import Client, ProblemError
 from caps.errors import DomainError
 from caps.service.problems import Problem
+from caps.wire import Evidence, RunStatus, Signed
 from caps.wire.problems import Kind
-from tests.kit.client import ROWS, RUN, STUDY, make_home
+from caps.wire.server import LedgerRecord
+from tests.kit.client import AT, ROWS, RUN, STUDY, make_home, run_view
 
 pytestmark = pytest.mark.integration
 
@@ -285,6 +287,48 @@ def test_the_ledger_is_shown_with_what_was_charged(service):
     words = caps("ledger", *service.options).stdout
     assert "0.25" in words
     assert "geometric" in words
+
+
+def test_a_run_that_was_aborted_is_shown_with_its_evidence(service, monkeypatch):
+    manifest, keys = study_kit.example_manifest(scheme="rep4")
+    members = {"study": manifest.study_id, "run": RUN, "step": 2, "scheme": "rep4", "check": "messages", "at": AT}
+    given = [
+        Signed[Evidence].by(Evidence(**members, pair=("S1", "S2"), server="S3"), "S3", keys["S3"].signing),
+        Signed[Evidence].by(Evidence(**members, pair=("S1", "S3"), server="S4"), "S4", keys["S1"].signing),
+    ]
+    view = run_view(RUN, "failed").model_copy(update={"evidence": given, "study": manifest.study_id})
+    monkeypatch.setattr(Client, "run", lambda *_: view)
+    monkeypatch.setattr(Client, "manifest", lambda *_: manifest)
+    found = as_json("run", "show", RUN, *service.options)["evidence"]
+    assert [one["signature"] == "valid" for one in found] == [True, False]
+    assert [Signed[Evidence].model_validate(one["signed"]) for one in found] == given
+    words = caps("run", "show", RUN, *service.options).stdout
+    assert "S1, S2" in words
+    assert "valid" in words
+    status = RunStatus(
+        run=RUN,
+        study=manifest.study_id,
+        inputs=STUDY,
+        state="aborted",
+        position=2,
+        due="",
+        rounds=0,
+        bytes_sent=0,
+        evidence=tuple(given[:1]),
+    )
+    record = {"number": 0, "previous": "0" * 64, "at": AT, "kind": "abort", "study": manifest.study_id, "run": RUN}
+    whole = {**record, "hash": canonical.digest("ledger-record", {"record": record}).hex()}
+    monkeypatch.setattr(Client, "run_here", lambda *_: status)
+    monkeypatch.setattr(Client, "ledger", lambda *_: iter([LedgerRecord(**whole)]))
+    audited = as_json("audit", RUN, *service.options)
+    assert (audited["state"], audited["ledger"], len(audited["records"])) == ("aborted", True, 1)
+    assert [one["signature"] for one in audited["evidence"]] == ["valid"]
+    assert "The ledger's chain holds." in caps("audit", RUN, *service.options).stdout
+    monkeypatch.setattr(Client, "ledger", lambda *_: iter([LedgerRecord(**whole | {"run": STUDY[:32]})]))
+    assert "THE LEDGER'S CHAIN IS BROKEN." in caps("audit", RUN, *service.options, expect=Exit.NOT_VERIFIED).stdout
+    monkeypatch.setattr(Client, "ledger", lambda *_: iter([LedgerRecord(**whole)]))
+    monkeypatch.setattr(Client, "run_here", lambda *_: status.model_copy(update={"evidence": tuple(given)}))
+    caps("audit", RUN, *service.options, expect=Exit.NOT_VERIFIED)
 
 
 def test_ready_says_so(service):

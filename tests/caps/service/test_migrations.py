@@ -16,7 +16,7 @@ from tests.kit.migrations import FAILS, Package, differences, metadata, old, pac
 from tests.kit.postgres import SERVICES
 
 ROOT = Path(__file__).parents[3]
-HEADS = {"mpc_server": "mpc_server_0004", "coordinator": "coordinator_0001", "holder": "holder_0001"}
+HEADS = {"mpc_server": "mpc_server_0004", "coordinator": "coordinator_0002", "holder": "holder_0001"}
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_database_of_another_service_is_refused(url: str) -> None:
     package, tables = SERVICES["coordinator"]
     open_database(url, tables, migrations=package).dispose()
     package, tables = SERVICES["mpc_server"]
-    with pytest.raises(DatabaseRefused, match="coordinator_0001"):
+    with pytest.raises(DatabaseRefused, match=HEADS["coordinator"]):
         open_database(url, tables, migrations=package)
 
 

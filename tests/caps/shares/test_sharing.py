@@ -100,12 +100,9 @@ def test_an_explicit_component_must_be_what_was_announced() -> None:
 
 
 def parties() -> list[Prss]:
-    secret = {frozenset(pair): bytes([sum(pair)]) * 32 for pair in ((0, 1), (1, 2), (0, 2))}
     return [
-        randomness(
-            Owner(p, bytes(32), REP3), {peer: secret[frozenset((p, peer))] for peer in REP3.peers_of(p)}, b"run 1"
-        )
-        for p in range(3)
+        randomness(Owner(p, bytes(32), REP3), {component: bytes([1 + component]) * 32 for component in held}, b"run 1")
+        for p, held in enumerate(REP3.held)
     ]
 
 

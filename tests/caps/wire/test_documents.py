@@ -169,18 +169,35 @@ def test_contributions_have_a_form(changes: dict[str, Any]) -> None:
         contribution_of(manifest, manifest.holders[0], **changes)
 
 
-def test_offers_have_two_openings() -> None:
-    manifest, keys = example_manifest()
+@pytest.mark.parametrize(("scheme", "held"), [("rep3", 2), ("rep3-active", 2), ("rep4", 3)])
+def test_offers_have_as_many_openings_as_the_scheme_gives_a_server(scheme: str, held: int) -> None:
+    manifest, keys = example_manifest(scheme=scheme)
     signed = Signed[Contribution].by(
         contribution_of(manifest, manifest.holders[0]), "clinic-a", keys["clinic-a"].signing
     )
-    opening = Opening(component=0, nonce=REQUEST, seed=REQUEST)
-    offer = Offer(contribution=signed, openings=(opening, Opening(component=1, nonce=REQUEST)))
+    openings = [Opening(component=i, nonce=REQUEST, seed=REQUEST) for i in range(4)]
+    offer = Offer(contribution=signed, openings=tuple(openings[:held]))
     assert Offer.model_validate_json(canonical.dump(offer.to_json())) == offer
+    for others in (openings[:1], openings[: held - 1], openings[: held + 1], openings):
+        with pytest.raises(ValidationError):
+            Offer(contribution=signed, openings=tuple(others))
+    absent = Opening(component=3, nonce=REQUEST)
+    if held == 2:
+        with pytest.raises(ValidationError, match="2 of 3 components"):
+            Offer(contribution=signed, openings=(openings[0], absent))
     with pytest.raises(ValidationError):
-        Offer(contribution=signed, openings=(opening,))
-    with pytest.raises(ValidationError):
-        Opening(component=3, nonce=REQUEST)
+        Opening(component=4, nonce=REQUEST)
+
+
+@pytest.mark.parametrize(("mine", "demanded"), [("rep3", "rep4"), ("rep4", "rep3")])
+def test_a_contribution_shared_for_another_scheme_is_refused(mine: str, demanded: str) -> None:
+    """As an older holder would send it: it knows the study but not how its values are shared."""
+    manifest, _ = example_manifest(scheme=demanded)
+    other, _ = example_manifest(scheme=mine)
+    commitments = contribution_of(other, other.holders[0]).commitments
+    contribution = contribution_of(manifest, manifest.holders[0], commitments=commitments)
+    with pytest.raises(DomainError, match=f"in {demanded} has {manifest.sharing.components} commitments"):
+        contribution.check(manifest)
 
 
 def test_the_order_of_contributions_plays_no_part() -> None:

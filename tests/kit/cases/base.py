@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from caps.dp.bounds import ONE_HOT_COMBINATIONS
 from caps.shares.ring import RINGS, Z8, Z16, Z22, Z24, Z32, Z64, Ring, Words, ring_of
 from services.mpc_server.engine import boolean, comparison, conversion, size, verbs
 from services.mpc_server.engine.context import Context
@@ -32,8 +33,8 @@ class Call:
     """The exact result, or None where `check` judges it."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     check: Callable[[Any], None] | None = None
-    in_world: Callable[[Any], None] | None = None
-    """A further check that holds under the keys of World(1) only."""
+    in_world: Callable[..., None] | None = None
+    """A further check that holds under the keys of World(1) only; it may be given the world's scheme."""
 
 
 @dataclass
@@ -239,7 +240,7 @@ def _(s: Source) -> Call:
 
 @case(verbs.bit_deviations)
 def _(s: Source) -> Call:
-    ring, rows, columns, coins = (Z16, Z32)[s.count(0, 1)], s.count(1, 40), s.count(1, 5), 8 * s.count(1, 6)
+    ring, rows, columns, coins = (Z16, Z32)[s.count(0, 1)], s.count(1, 40), s.count(1, 5), ONE_HOT_COMBINATIONS
     shared = {Z16: Z16, Z32: Z24}[ring]
     x = s.words(ring, (rows, columns))
     of_rows = s.words(Z8, (rows, coins)) & 1
@@ -322,7 +323,7 @@ def _(s: Source) -> Call:
     width, shape = s.count(1, 64), (*s.shape(), s.count(1, 12))
     values, flags = s.bits(width, shape), s.bits(1, shape)
     expect = np.asarray(np.bitwise_xor.reduce(np.where(flags.words != 0, values.words, np.uint64(0)), axis=-1))
-    return Call((flags, values), {size.elements: expect.size, size.width: width}, expect)
+    return Call((flags, values), {size.elements: expect.size, size.columns: shape[-1], size.width: width}, expect)
 
 
 @case(boolean.tournament)

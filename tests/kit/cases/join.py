@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from caps.data.domain import MISSING, Domain, Layout
 from caps.data.linkage import ID_BYTES, RowFormat
 from caps.shares.ring import Z32, Z64
-from caps.shares.sharing import Algebra, deal
 from services.mpc_server.engine import aes, alignment, join, size, verbs
 from services.mpc_server.engine.alignment import Matching
 from services.mpc_server.engine.boolean import one_hot_ands
@@ -23,16 +22,14 @@ from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import plane
 from services.mpc_server.engine.join import JoinInput, Mode
 from services.mpc_server.engine.shares import BShare, RowShare, stack_planes
-from services.mpc_server.testing.world import Bits, PerParty
+from services.mpc_server.testing.world import Bits, Rows
 from tests.kit.cases.base import Call, Source, case
 from tests.kit.cases.compute import case, drawn_codes, drawn_layout
 
 
-def dealt(rows: np.ndarray) -> PerParty:
-    """Rows of bytes as a holder deals them: each party's two components."""
-    seeds = iter(hashlib.sha256(b"%d" % i + rows.tobytes()).digest() for i in range(2))
-    shares = deal(np.ascontiguousarray(rows), entropy=lambda _: next(seeds), algebra=Algebra.XOR)
-    return PerParty(*(share.components() for share in shares))
+def dealt(rows: np.ndarray) -> Rows:
+    """Rows of bytes as a holder deals them: each party's components."""
+    return Rows(rows)
 
 
 def received(ctx: Context, components: Any) -> RowShare:
@@ -144,7 +141,8 @@ def _(s: Source) -> Call:
     def check(words: Any) -> None:
         assert sorted_rows(in_bytes(words, width)) == sorted_rows(rows)
 
-    return Call((dealt(rows),), {size.rows: count, size.row_bytes: width}, check=check)
+    sizes = {size.rows: count, size.row_bytes: width, size.table_bytes: rows.size, size.tables: 1}
+    return Call((dealt(rows),), sizes, check=check)
 
 
 async def tagged(ctx: Context, *tables: Any) -> Any:
@@ -175,7 +173,12 @@ def _(s: Source) -> Call:
                 assert name_of.setdefault(bytes(row[:ID_BYTES]), tag.tobytes()) == tag.tobytes()
         assert len(set(name_of.values())) == len(name_of)
 
-    sizes = {size.table_rows: sum(map(len, tables)), size.table_bytes: sum(rows.size for rows in tables)}
+    sizes = {
+        size.table_rows: sum(map(len, tables)),
+        size.table_bytes: sum(rows.size for rows in tables),
+        size.table_widths: sum(rows.shape[1] for rows in tables),
+        size.accepted_tables: len(tables),
+    }
     return Call(tuple(map(dealt, tables)), sizes, check=check)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from caps.basics.schemes import REP3, Scheme
 from caps.dp.noise import clear
 from caps.dp.noise.plans import (
     GeometricPlan,
@@ -39,7 +40,7 @@ class WorldBits:
     def __init__(self, world: World) -> None:
         keys = {}
         for channel in world.channels():
-            keys |= world.runtime(channel).context.prss.keys
+            keys |= world.runtime(channel).context.drawn.keys
         self._keys = list(keys.values())
 
     def bits(self, label: bytes, width: int, shape: tuple[int, ...]) -> Words:
@@ -81,9 +82,9 @@ def drawn(
     def shape_only(value: Words) -> None:
         assert value.shape == shape
 
-    def like_the_twin(value: Words) -> None:
+    def like_the_twin(value: Words, scheme: Scheme = REP3) -> None:
         twin = getattr(clear, protocol.__name__)
-        expect = twin(WorldBits(World(1)), LABEL, kwargs.get("plan") or kwargs["table"], shape)
+        expect = twin(WorldBits(World(1, scheme=scheme)), LABEL, kwargs.get("plan") or kwargs["table"], shape)
         assert np.array_equal(value.astype(np.uint64), expect.astype(np.uint64) & np.uint64((1 << bits) - 1))
 
     return Call((), sizes | {size.elements: prod(shape)}, None, kwargs | {"shape": shape}, shape_only, like_the_twin)

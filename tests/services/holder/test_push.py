@@ -13,6 +13,7 @@ import pytest
 
 from caps.basics import files
 from caps.basics.retry import Backoff
+from caps.basics.schemes import SCHEMES
 from caps.service.problems import Problem
 from caps.wire import Receipt, Signed
 from caps.wire.holder import Delivery, Goal, State
@@ -76,6 +77,24 @@ def counts(world: HolderBench) -> Any:
     codes = CODES.copy()
     codes[1, 2] = 1
     return world.manifest.layout.marginals(codes)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_servers_of_every_scheme_together_hold_the_counts(tmp_path: Path, scheme: str) -> None:
+    world = HolderBench(tmp_path, "clinic-a", holders=ROWS, scheme=scheme)
+    with world.others(), world.running() as holder:
+        begin(holder, world)
+        preview = holder.preview(world.study)
+        holder.contribute(world.study)
+        until(lambda: goal(holder, world) is Goal.COMPLETE)
+        record = holder.contribution(world.study)
+    assert np.array_equal(world.reconstructed(), world.manifest.layout.marginals(CODES))
+    assert len(record.deliveries) == len(preview.servers) == world.scheme.parties
+    for server, held in zip(preview.servers, world.scheme.held, strict=True):
+        assert [one.component for one in server.components] == list(held)
+        assert (server.vector_bytes > 0) == (world.scheme.vector in held)
+    words = {"rep3": "two of three", "rep3-active": "two of three", "rep4": "three of four"}[scheme]
+    assert f"Each server receives {words} components" in preview.statement
 
 
 def test_three_servers_together_hold_the_counts_and_nothing_is_left_behind(world: HolderBench) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from caps.basics import canonical
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.study import Manifest
@@ -101,6 +102,20 @@ def test_from_invitation_to_withdrawal(world: HolderBench) -> None:
         assert [one["withdrawal"]["document"]["event"] for one in gone.json()["servers"]] == ["withdrawn"] * 3
         assert client.get(path).json()["state"] == "withdrawn"
         assert [one["study"] for one in client.get("/v1/studies").json()] == [world.study]
+
+
+def test_a_study_in_a_scheme_that_the_holder_does_not_know_is_refused_with_the_reason(world: HolderBench) -> None:
+    """As by a holder that is older than the scheme: nothing is approved, and nothing is sent."""
+    later = world.document | {"scheme": "rep5"}
+    world.answer = canonical.dump(later)
+    study = canonical.digest("manifest", later).hex()
+    with world.client() as client:
+        said = problem(invite(world, study=study), Kind.INVALID)
+        assert "scheme is 'rep5', which this holder does not know; it knows rep3, rep3-active, rep4" in said["detail"]
+        assert "upgrade the holder" in said["detail"]
+        assert client.get("/v1/studies").json() == []
+    assert world.approvals == []
+    assert all(server.requests == [] for server in world.servers)
 
 
 def test_one_call_from_parquet_to_contribution(world: HolderBench) -> None:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from services.mpc_server.engine import size
-from services.mpc_server.engine.boolean import adder_ands, tournament, tournament_bytes, tournament_rounds
-from services.mpc_server.engine.comparison import SIGN, less_than, negative
+from services.mpc_server.engine.boolean import (
+    adder_ands,
+    carry_ands,
+    tournament,
+    tournament_ands,
+    tournament_rounds,
+    tournament_winners,
+)
+from services.mpc_server.engine.comparison import less_than, negative
 from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.conversion import to_bits
 from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.verbs import dot, from_bits, multiply
+
+SIGN = ((1 + FIRST) * size.ring_bits - 1 + carry_ands(size.ring_bits - 1)) * plane(size.elements)
+"""Bytes of `negative`."""
+LARGEST = tournament_ands(size.elements, size.ring_bits) + tournament_winners(size.elements, size.ring_bits)
+"""Bytes of `tournament`."""
 
 
 @protocol(
@@ -78,7 +90,7 @@ async def l1_norm(ctx: Context, x: AShare) -> AShare:
         rounds=4 + log2(size.ring_bits - 1) + tournament_rounds(size.elements, size.ring_bits),
         sent=(2 + FIRST * (size.ring_bits + log2(size.elements) - 2)) * size.ring_bits // 8
         + (FIRST * size.ring_bits + adder_ands(size.ring_bits)) * plane(size.elements)
-        + tournament_bytes(size.elements, size.ring_bits),
+        + LARGEST,
     ),
 )
 async def argmax(ctx: Context, x: AShare) -> tuple[AShare, AShare]:

@@ -26,14 +26,13 @@ from services.mpc_server.engine.boolean import (
     carry_ands,
     chosen,
     positions,
-    tournament_bytes,
     tournament_rounds,
 )
 from services.mpc_server.engine.comparison import negative
 from services.mpc_server.engine.context import Branch, Context, together
 from services.mpc_server.engine.conversion import to_bits
 from services.mpc_server.engine.cost import FIRST, Cost, formula, log2, plane
-from services.mpc_server.engine.paper.comparison import argmax
+from services.mpc_server.engine.paper.comparison import LARGEST, argmax
 from services.mpc_server.engine.paper.fixed import FRAC, encode_fixed
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare, Indices, concatenate, stack_planes
@@ -658,7 +657,7 @@ async def _turn(ctx: Context, x: AShare, tables: Sequence[Table], frac: int) -> 
         + 5
         + log2(60 - size.fraction_bits),
         sent=(FIRST * size.ring_bits + adder_ands(size.ring_bits)) * plane(size.elements)
-        + tournament_bytes(size.elements, size.ring_bits)
+        + LARGEST
         + words_bytes(1, size.ring_bits, FIRST)
         + words_bytes(1, log2(size.elements), FIRST)
         + exponential_bytes(size.elements, FIRST)

@@ -19,7 +19,7 @@ async def random_bit(ctx: Context, *, shape: Shape, ring: Ring) -> AShare:
     Pre-conditions: none.
     Leaks: nothing.
     """
-    return await from_bits(ctx, ctx.random_bits(1, shape), ring=ring)
+    return await from_bits(ctx, ctx.noise_bits(1, shape), ring=ring)
 
 
 @protocol(
@@ -34,4 +34,4 @@ async def random_fraction(ctx: Context, *, shape: Shape, ring: Ring, frac: int) 
     """
     if not 1 <= frac < ring.bits:
         raise DomainError(f"{frac} random fractional bits do not fit in {ring!r}")
-    return await from_bits(ctx, ctx.random_bits(frac, shape), ring=ring)
+    return await from_bits(ctx, ctx.noise_bits(frac, shape), ring=ring)

@@ -10,6 +10,6 @@ Only the modules of this package know this. They implement `engine.verbs`; the r
 
 from __future__ import annotations
 
-from services.mpc_server.engine.rep3 import arithmetic, boolean, conversion, local, shuffle, signs
+from services.mpc_server.engine.rep3 import arithmetic, boolean, conversion, local, opening, shuffle, signs
 
-__all__ = ["arithmetic", "boolean", "conversion", "local", "shuffle", "signs"]
+__all__ = ["arithmetic", "boolean", "conversion", "local", "opening", "shuffle", "signs"]

@@ -1,39 +1,31 @@
-"""Input, multiplication and its matrix forms, and opening of arithmetic shares."""
+"""Input of arithmetic shares, multiplication and its matrix forms."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
 import numpy as np
 
-from caps.errors import PeerViolation, ShareError, party_name
+from caps.errors import ShareError, party_name
 from caps.shares.ring import Ring, Words, ring_of
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
-from services.mpc_server.engine.cost import FIRST, Cost, plane
+from services.mpc_server.engine.cost import FIRST, Cost
 from services.mpc_server.engine.kernels import matmul_mod
 from services.mpc_server.engine.rep3.local import (
     NAME,
     deviations,
     following,
     gram_products,
+    masks,
     previous,
     products,
-    zeros,
+    sent_back,
 )
-from services.mpc_server.engine.shares import AShare, BShare, Indices, Shape, Summands, bits_of
+from services.mpc_server.engine.shares import AShare, Indices, Shape, Summands
 from services.mpc_server.engine.verbs import Coins
 
-DIGEST_BYTES = 16
 _OF_ELEMENTS = Cost(rounds=1, sent=size.elements * size.ring_bits // 8)
-
-
-async def send_back(ctx: Context, summand: Words) -> AShare:
-    """From one summand per party to a replicated sharing. The summand must already carry a share of zero."""
-    before, after = previous(ctx.party), following(ctx.party)
-    (theirs,) = await ctx.exchange([(before, summand)], [(after, summand.nbytes)])
-    return ctx.share(summand, np.frombuffer(theirs, summand.dtype).reshape(summand.shape))
 
 
 @verbs.reshare.of(NAME, "Araki et al. 2016, section 3.3: a sum of products costs one", _OF_ELEMENTS)
@@ -45,7 +37,8 @@ async def reshare(ctx: Context, summands: Summands) -> AShare:
 
 async def masked(ctx: Context, local: Words) -> AShare:
     """The same for this party's summand as words."""
-    return await send_back(ctx, np.asarray(local + zeros(ctx, local.shape, ring_of(local))))
+    mine, next_ = masks(ctx, local.shape, ring_of(local))
+    return ctx.share(*await sent_back(ctx, np.asarray(local + (mine - next_))))
 
 
 @verbs.gram_cells.of(NAME, "CaPS Protocol 2, as a product of one-hot columns (docs/adr/0003)", _OF_ELEMENTS)
@@ -81,10 +74,9 @@ async def bit_deviations(
 ) -> AShare:
     """Squares are sums of products, so the combinations alone are reshared."""
     ctx.own(x)
-    return await masked(
-        ctx,
-        deviations(x, spread=spread, columns=columns, row_coins=row_coins, column_coins=column_coins, modulo=modulo),
-    )
+    local = deviations(*x.components, spread=spread, columns=columns, row_coins=row_coins, column_coins=column_coins)
+    local <<= modulo.spare
+    return await masked(ctx, local)
 
 
 @verbs.share_from.of(
@@ -113,7 +105,7 @@ async def share_from(ctx: Context, values: Words | None, *, dealer: int, shape: 
 async def multiply(ctx: Context, x: AShare, y: AShare) -> AShare:
     """Each party multiplies its components, masks the result and sends it back."""
     ctx.own(x, y)
-    _same(x, y)
+    same(x, y)
     return await reshare(ctx, products(x, y))
 
 
@@ -121,7 +113,7 @@ async def multiply(ctx: Context, x: AShare, y: AShare) -> AShare:
 async def dot(ctx: Context, x: AShare, y: AShare) -> AShare:
     """Like `multiply`, but summed before it is sent."""
     ctx.own(x, y)
-    _same(x, y)
+    same(x, y)
     dtype = x.ring.dtype
 
     def inner(left: Words, right: Words) -> Words:
@@ -160,52 +152,7 @@ async def gram(ctx: Context, x: AShare) -> AShare:
     return triangle[both]
 
 
-@verbs.reveal.of(
-    NAME,
-    "CaPS section 2; opening with a check of the replicated copy",
-    Cost(rounds=1, sent=size.elements * size.ring_bits // 8 + DIGEST_BYTES),
-)
-async def reveal(ctx: Context, x: AShare) -> Words:
-    """A party gets the component it lacks from one holder and its digest from the other; the two must agree."""
-    ctx.own(x)
-    mine, next_ = x.components
-    missing = await _open(ctx, mine, next_)
-    return mine + next_ + missing
-
-
-@verbs.reveal_bits.of(
-    NAME, "as reveal, for XOR shares", Cost(rounds=1, sent=size.width * plane(size.elements) + DIGEST_BYTES)
-)
-async def reveal_bits(ctx: Context, x: BShare, *, ring: Ring) -> Words:
-    """As reveal."""
-    ctx.own(x)
-    if x.width > ring.bits:
-        raise ShareError(f"{x.width} bits do not fit in {ring!r}")
-    mine, next_ = x.components
-    missing = await _open(ctx, mine, next_)
-    return bits_of(mine ^ next_ ^ missing, x.shape, ring)
-
-
-async def _open(ctx: Context, mine: Words, next_: Words) -> Words:
-    before, after = previous(ctx.party), following(ctx.party)
-    digest = np.frombuffer(_digest(next_), np.uint8)
-    words, claimed = await ctx.exchange(
-        [(after, mine), (before, digest)], [(before, mine.nbytes), (after, DIGEST_BYTES)]
-    )
-    missing = np.frombuffer(words, mine.dtype).reshape(mine.shape)
-    if _digest(missing) != bytes(claimed):
-        raise PeerViolation(
-            before,
-            f"opened words at step {ctx.path.decode() or '/'} do not match the digest that {party_name(after)} "
-            "holds of them: a message of one of the two was altered",
-        )
-    return missing
-
-
-def _digest(words: Words) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(words).data, digest_size=DIGEST_BYTES).digest()
-
-
-def _same(x: AShare, y: AShare) -> None:
+def same(x: AShare, y: AShare) -> None:
+    """Refuse arrays that cannot be multiplied element by element."""
     if x.shape != y.shape or x.ring != y.ring:
         raise ShareError(f"{x!r} and {y!r} differ in shape or ring")

@@ -11,7 +11,7 @@ from caps.shares.ring import PLANE, Z64, Words, plane_words
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost, plane
-from services.mpc_server.engine.rep3.local import NAME, bit_products, following, previous, zero_planes
+from services.mpc_server.engine.rep3.local import NAME, bit_products, following, masks, previous, sent_back
 from services.mpc_server.engine.shares import BShare, Shape
 from services.mpc_server.engine.verbs import BitForm
 
@@ -24,10 +24,8 @@ async def bilinear_bits(ctx: Context, x: BShare, y: BShare, *, form: BitForm, sh
     """As reshare."""
     ctx.own(x, y)
     local = bit_products(x, y, form)
-    summand = local ^ zero_planes(ctx, len(local), prod(shape))
-    before, after = previous(ctx.party), following(ctx.party)
-    (theirs,) = await ctx.exchange([(before, summand)], [(after, summand.nbytes)])
-    return ctx.bits(shape, summand, np.frombuffer(theirs, PLANE).reshape(summand.shape))
+    mine, next_ = masks(ctx, local.shape, Z64)
+    return ctx.bits(shape, *await sent_back(ctx, local ^ mine ^ next_))
 
 
 @verbs.share_bits_from.of(
@@ -62,6 +60,11 @@ def bits_known_to_two(ctx: Context, component: int, planes: Words, shape: Shape)
 async def conjunction(ctx: Context, x: BShare, y: BShare) -> BShare:
     """Like `multiply`, over Z_2."""
     ctx.own(x, y)
+    same_bits(x, y)
+    return await bilinear_bits(ctx, x, y, form=_AND, shape=x.shape)
+
+
+def same_bits(x: BShare, y: BShare) -> None:
+    """Refuse bits that cannot be combined element by element."""
     if x.shape != y.shape or x.width != y.width:
         raise ShareError(f"{x!r} and {y!r} differ in shape or width")
-    return await bilinear_bits(ctx, x, y, form=_AND, shape=x.shape)

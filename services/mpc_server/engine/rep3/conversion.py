@@ -6,6 +6,8 @@ is a sum of two numbers, and one party's message makes its bits shared.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from caps.errors import DomainError
@@ -20,7 +22,7 @@ from services.mpc_server.engine.rep3.local import NAME
 from services.mpc_server.engine.shares import AShare, BShare, Shape, component_bits, stack_planes
 
 
-def _halves(ctx: Context, x: AShare) -> tuple[Words | None, Words | None]:
+def halves(ctx: Context, x: AShare) -> tuple[Words | None, Words | None]:
     """x = a + b: a = x_0 + x_1 at S1 (None elsewhere), b = x_2 at S2 and S3 (None at S1)."""
     mine, next_ = x.components
     if ctx.party == 0:
@@ -28,7 +30,7 @@ def _halves(ctx: Context, x: AShare) -> tuple[Words | None, Words | None]:
     return None, next_ if ctx.party == 1 else mine
 
 
-def _second_half(ctx: Context, b: Words) -> AShare:
+def second_half(ctx: Context, b: Words) -> AShare:
     """[[b]] of a number that S2 and S3 know, as component 2; S1 passes zeros."""
     zero = np.zeros_like(b)
     return ctx.share(b if ctx.party == 2 else zero, b if ctx.party == 1 else zero)
@@ -42,7 +44,7 @@ def _second_half(ctx: Context, b: Words) -> AShare:
 async def addends(ctx: Context, x: AShare, *, width: int) -> tuple[BShare, BShare]:
     """S1 sends the bits of a; those of b are known to the two that hold it."""
     ctx.own(x)
-    return await _bits_of_halves(ctx, x, width, opposite=False)
+    return await _bits_ofhalves(ctx, x, width, opposite=False)
 
 
 @verbs.alike.of(
@@ -53,11 +55,11 @@ async def addends(ctx: Context, x: AShare, *, width: int) -> tuple[BShare, BShar
 async def alike(ctx: Context, x: AShare) -> tuple[BShare, BShare]:
     """As addends, with the bits of -b."""
     ctx.own(x)
-    return await _bits_of_halves(ctx, x, x.ring.bits, opposite=True)
+    return await _bits_ofhalves(ctx, x, x.ring.bits, opposite=True)
 
 
-async def _bits_of_halves(ctx: Context, x: AShare, width: int, *, opposite: bool) -> tuple[BShare, BShare]:
-    a, b = _halves(ctx, x)
+async def _bits_ofhalves(ctx: Context, x: AShare, width: int, *, opposite: bool) -> tuple[BShare, BShare]:
+    a, b = halves(ctx, x)
     if b is not None and opposite:
         b = np.negative(b)
     empty = np.zeros((width, plane_words(x.size)), PLANE)
@@ -78,11 +80,34 @@ async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
 
     S1 shares c; the products with d are then local, and the weighted sum over the bits is reshared once.
     """
+    return (await inject(ctx, x, ring)).result
+
+
+class Injection(NamedTuple):
+    """What a party knows of the messages of `from_bits`, and its share of the result.
+
+    dealt: [[c]], bit by bit. masks: of the weighted sums over the bits of c_0 d, which S3 sends to S2, and of c_1 d,
+    which S2 sends to S3; as components 0 and 1. rests: what they send, each masked; S1 knows neither.
+    """
+
+    result: AShare
+    dealt: AShare
+    masks: AShare
+    rests: tuple[Words, Words] | None
+
+
+def bit_weights(width: int, ring: Ring) -> Words:
+    """What bits count, lowest first."""
+    return np.left_shift(1, np.arange(width, dtype=np.uint64), dtype=np.uint64).astype(ring.dtype)
+
+
+async def inject(ctx: Context, x: BShare, ring: Ring) -> Injection:
+    """`from_bits`, with what was sent."""
     ctx.own(x)
     x_mine, x_next = x.components
     shape, count, width = x.shape, x.size, x.width
     extents = (width, count)
-    weights = np.left_shift(1, np.arange(width, dtype=np.uint64), dtype=np.uint64).astype(ring.dtype)
+    weights = bit_weights(width, ring)
     word_bytes = count * ring.itemsize
 
     def drawn(component: int, name: bytes, drawn_shape: Shape) -> Words:
@@ -96,33 +121,36 @@ async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
         return unpack_bits(planes, count).astype(ring.dtype)
 
     second = ctx.step("second")
+    # Zeros that are never touched take no memory.
+    none, no_sum = np.zeros(extents, ring.dtype), np.zeros(count, ring.dtype)
+    rests = None
     if ctx.party == 0:
         c_0 = drawn(0, b"#c", extents)
         c_1 = values_of(x_mine ^ x_next) - c_0
-        product_0 = drawn(0, b"#product0", (count,))
-        product_1 = drawn(1, b"#product1", (count,))
+        mask_0, mask_1 = drawn(0, b"#product0", (count,)), drawn(1, b"#product1", (count,))
         await ctx.exchange([(1, c_1)], [])
         await second.exchange([], [])
-        mine, next_ = weigh(c_0) - 2 * product_0, weigh(c_1) - 2 * product_1
+        dealt, masks = ctx.share(c_0, c_1), ctx.share(mask_0, mask_1)
+        result = ctx.share(weigh(c_0) - 2 * mask_0, weigh(c_1) - 2 * mask_1)
     elif ctx.party == 1:
         d = values_of(x_next)
-        product_1 = drawn(1, b"#product1", (count,))
-        c_bytes, product_bytes = await ctx.exchange([], [(0, width * word_bytes), (2, word_bytes)])
+        mask_1 = drawn(1, b"#product1", (count,))
+        c_bytes, rest_bytes = await ctx.exchange([], [(0, width * word_bytes), (2, word_bytes)])
         c_1 = np.frombuffer(c_bytes, ring.dtype).reshape(extents)
-        rest_1 = weigh(c_1 * d) - product_1
-        await second.exchange([(2, rest_1)], [])
-        rest_0 = np.frombuffer(product_bytes, ring.dtype)
-        mine, next_ = weigh(c_1) - 2 * product_1, weigh(d) - 2 * (rest_0 + rest_1)
+        rests = np.frombuffer(rest_bytes, ring.dtype), weigh(c_1 * d) - mask_1
+        await second.exchange([(2, rests[1])], [])
+        dealt, masks = ctx.share(c_1, none), ctx.share(mask_1, no_sum)
+        result = ctx.share(weigh(c_1) - 2 * mask_1, weigh(d) - 2 * (rests[0] + rests[1]))
     else:
         d = values_of(x_mine)
-        c_0 = drawn(0, b"#c", extents)
-        product_0 = drawn(0, b"#product0", (count,))
-        rest_0 = weigh(c_0 * d) - product_0
+        c_0, mask_0 = drawn(0, b"#c", extents), drawn(0, b"#product0", (count,))
+        rest_0 = weigh(c_0 * d) - mask_0
         await ctx.exchange([(1, rest_0)], [])
-        (product_bytes,) = await second.exchange([], [(1, word_bytes)])
-        rest_1 = np.frombuffer(product_bytes, ring.dtype)
-        mine, next_ = weigh(d) - 2 * (rest_0 + rest_1), weigh(c_0) - 2 * product_0
-    return ctx.share(mine.reshape(shape), next_.reshape(shape))
+        (rest_bytes,) = await second.exchange([], [(1, word_bytes)])
+        rests = rest_0, np.frombuffer(rest_bytes, ring.dtype)
+        dealt, masks = ctx.share(none, c_0), ctx.share(no_sum, mask_0)
+        result = ctx.share(weigh(d) - 2 * (rests[0] + rests[1]), weigh(c_0) - 2 * mask_0)
+    return Injection(result.reshape(*shape), dealt, masks, rests)
 
 
 @verbs.lift.of(
@@ -135,13 +163,13 @@ async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
     ),
 )
 async def lift(ctx: Context, x: AShare, *, ring: Ring, modulo: Ring | None = None) -> AShare:
-    """Over the integers x = a + b - 2^k (carry out of a + b), with a and b of `_halves` read as they stand."""
+    """Over the integers x = a + b - 2^k (carry out of a + b), with a and b of `halves` read as they stand."""
     ctx.own(x)
     source = x.ring if modulo is None else modulo
     k = source.bits
     if k >= ring.bits or source.dtype != x.ring.dtype:
         raise DomainError(f"{source!r} in words of {x.ring!r} cannot be lifted to {ring!r}")
-    a, b = _halves(ctx, x)
+    a, b = halves(ctx, x)
     wide_a = None if a is None else source.reduce(a).astype(ring.dtype)
     (low_a, low_b), shared_a = await together(
         addends(ctx.step("halves"), x, width=k),
@@ -151,7 +179,7 @@ async def lift(ctx: Context, x: AShare, *, ring: Ring, modulo: Ring | None = Non
     overflow = await carry(ctx.step("carry"), generate, low_a ^ low_b)
     counted = await from_bits(ctx.step("ring"), overflow, ring=ring)
     zero = np.zeros(x.shape, ring.dtype)
-    shared_b = _second_half(ctx, zero if b is None else source.reduce(b).astype(ring.dtype))
+    shared_b = second_half(ctx, zero if b is None else source.reduce(b).astype(ring.dtype))
     total: AShare = shared_a + shared_b - counted * (1 << k)
     return total
 
@@ -176,7 +204,7 @@ async def truncate(ctx: Context, x: AShare, *, bits: int) -> AShare:
     if not 1 <= bits <= k - 2:
         raise DomainError(f"a number of {k} bits cannot be truncated by {bits}")
     offset = x + (1 << (k - 2))
-    a, b = _halves(ctx, offset)
+    a, b = halves(ctx, offset)
 
     def dropped_and_top(half: Words | None) -> Words | None:
         if half is None:
@@ -202,6 +230,6 @@ async def truncate(ctx: Context, x: AShare, *, bits: int) -> AShare:
         from_bits(ctx.step("carried"), carries.planes(slice(0, 1)), ring=ring),
         from_bits(ctx.step("overflowed"), carries.planes(slice(1, 2)), ring=ring),
     )
-    quotient_b = _second_half(ctx, np.zeros(x.shape, ring.dtype) if b is None else np.asarray(b >> shift))
+    quotient_b = second_half(ctx, np.zeros(x.shape, ring.dtype) if b is None else np.asarray(b >> shift))
     total: AShare = quotient_a + quotient_b + carried_in_ring - overflowed_in_ring * (1 << (k - bits))
     return total - (1 << (k - 2 - bits))

@@ -1,4 +1,4 @@
-"""What a party does by itself: who its peers are, its keys, masks that add up to zero, and its part of products."""
+"""What a party does by itself, above all its part of products; and how products become shares."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from caps.basics.schemes import REP3
-from caps.shares.ring import Z64, Ring, Words, plane_words
-from services.mpc_server.engine import keys, verbs
+from caps.shares.ring import Ring, Words
+from services.mpc_server.engine import guard as guards
+from services.mpc_server.engine import verbs
 from services.mpc_server.engine.context import Context
+from services.mpc_server.engine.cost import Price
 from services.mpc_server.engine.guard import Guard, Unguarded
 from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_of_parts, matmul_mod, subset_sums
+from services.mpc_server.engine.registry import price
 from services.mpc_server.engine.shares import AShare, BShare, Summands
 from services.mpc_server.engine.verbs import Bilinear, BitForm, Coins
 
 NAME = REP3.name
+DIGEST_BYTES = 16
+"""Bytes of the digest that an opening is checked with."""
+price(NAME, Price(product=1, sums=True, opened=1, digest=DIGEST_BYTES))
 PARTIES = REP3.parties
 
 
@@ -29,22 +35,28 @@ def previous(party: int) -> int:
     return (party - 1) % PARTIES
 
 
-@keys.guard.of(NAME)
+@guards.guard.of(NAME)
 def guard(ctx: Context) -> Guard:
     """Nothing is checked: servers are trusted to follow the protocol."""
     return Unguarded(ctx)
 
 
-def zeros(ctx: Context, shape: tuple[int, ...], ring: Ring) -> Words:
-    """This party's summand of a fresh additive sharing of zero: what masks a local product before it is sent."""
+def masks(ctx: Context, shape: tuple[int, ...], ring: Ring) -> tuple[Words, Words]:
+    """Two random arrays, each known to one of the peers too. Over all parties, first minus second adds up to zero.
+
+    That difference, for planes of bits the XOR, is what masks a local product before it is sent.
+    """
     mine, next_ = ctx.prss.replicated(ctx.path + b"#zero", shape, ring)
-    return mine - next_
+    return mine, next_
 
 
-def zero_planes(ctx: Context, width: int, size: int) -> Words:
-    """The same for XOR shares."""
-    mine, next_ = ctx.prss.replicated(ctx.path + b"#zero", (width, plane_words(size)), Z64)
-    return mine ^ next_
+async def sent_back(ctx: Context, summand: Words) -> tuple[Words, Words]:
+    """From one summand per party, already masked, to a replicated sharing: this party's and that of the next.
+
+    The previous party receives this one's.
+    """
+    (theirs,) = await ctx.exchange([(previous(ctx.party), summand)], [(following(ctx.party), summand.nbytes)])
+    return summand, np.frombuffer(theirs, summand.dtype).reshape(summand.shape)
 
 
 @verbs.products.of(NAME)
@@ -73,31 +85,32 @@ def gram_products(parts: Sequence[AShare], modulo: Ring) -> Words:
 
 
 def deviations(
-    x: AShare,
+    mine: Words,
+    next_: Words | None = None,
     *,
     spread: Callable[[Words, Words], Words],
     columns: int,
     row_coins: Callable[[int, int], Coins],
     column_coins: Coins,
-    modulo: Ring,
 ) -> Words:
-    """R (x_i (x_i + 2 x_{i+1} - 1)) C: a summand of R (x^2 - x) C.
+    """R (x_i (x_i + 2 x_{i+1} - 1)) C: a summand of R (x^2 - x) C. Without the next component, its part of x_i alone.
 
     Rows are combined first, in blocks: their number is what costs time.
     """
-    x_mine, x_next = x.components
-    buffers = np.empty((2, columns, min(len(x), BLOCK_ROWS)), x.ring.dtype)
+    buffers = np.empty((2, columns, min(len(mine), BLOCK_ROWS)), mine.dtype)
     total: Words | None = None
-    for start in range(0, len(x), BLOCK_ROWS):
+    for start in range(0, len(mine), BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
-        mine, excess = spread(x_mine[block], buffers[0]), spread(x_next[block], buffers[1])
-        excess <<= 1
-        excess += mine
-        excess -= 1
-        excess *= mine
+        factor = spread(mine[block], buffers[0])
+        if next_ is None:
+            excess = factor - 1
+        else:
+            excess = spread(next_[block], buffers[1])
+            excess <<= 1
+            excess += factor
+            excess -= 1
+        excess *= factor
         part = subset_sums(excess, row_coins(start, excess.shape[1]))
         total = part if total is None else total + part
     assert total is not None
-    product = matmul_mod(total.T, column_coins.astype(x.ring.dtype))
-    product <<= modulo.spare
-    return product
+    return matmul_mod(total.T, column_coins.astype(mine.dtype))

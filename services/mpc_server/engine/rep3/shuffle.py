@@ -53,7 +53,7 @@ class _Pair:
 @verbs.shuffle.of(
     NAME,
     "Araki et al. 2021, three-party shuffle, over Z_2",
-    Cost(rounds=2, sent=(1 + FIRST) * size.rows * size.row_bytes),
+    Cost(rounds=2, sent=(1 + FIRST) * size.table_bytes),
 )
 async def shuffle(ctx: Context, rows: RowShare) -> RowShare:
     """S3 knows the XOR of components 2 and 0, S1 and S2 know component 1.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import NamedTuple
+
 import numpy as np
 
 from caps.errors import DomainError, ShareError
@@ -25,17 +28,34 @@ async def signed_sums(ctx: Context, sign: BShare, y: AShare, *, starts: Indices)
     These two multiply their components of y by 1 - 2d themselves and reshare; S1 shares 1 - 2c in the same round; then
     one inner product per segment.
     """
+    factors = await signed_factors(ctx, sign, y, starts)
+    return await reshare(ctx, products(factors.turned, factors.factor).map(partial(summed, starts=starts)))
+
+
+def summed(words: Words, starts: Indices) -> Words:
+    """The sums over segments."""
+    return np.asarray(np.add.reduceat(words, starts, dtype=words.dtype))
+
+
+class Factors(NamedTuple):
+    """[[(1 - 2d) y]] and [[1 - 2c]]; and what S3 and S2 sent to each other for the first, which S1 does not know."""
+
+    turned: AShare
+    factor: AShare
+    rests: tuple[Words, Words] | None
+
+
+async def signed_factors(ctx: Context, sign: BShare, y: AShare, starts: Indices) -> Factors:
+    """What is multiplied by `signed_sums`. One round."""
     ctx.own(sign, y)
     if len(y.shape) != 1 or sign.shape != y.shape or sign.width != 1:
         raise ShareError(f"{sign!r} must have one sign for each element of {y!r}")
     if not len(starts) or starts[0] != 0 or np.any(np.diff(starts) < 1) or starts[-1] >= y.size:
         raise DomainError("segments must start at 0, be in order and not be empty")
-    turned, factor = await together(_turned(ctx.step("turned"), sign, y), _first_factor(ctx.step("factor"), sign, y))
-
-    def summed(words: Words) -> Words:
-        return np.add.reduceat(words, starts, dtype=words.dtype)
-
-    return await reshare(ctx, products(turned, factor).map(summed))
+    (turned, rests), factor = await together(
+        _turned(ctx.step("turned"), sign, y), _first_factor(ctx.step("factor"), sign, y)
+    )
+    return Factors(turned, factor, rests)
 
 
 async def _first_factor(ctx: Context, sign: BShare, y: AShare) -> AShare:
@@ -47,23 +67,28 @@ async def _first_factor(ctx: Context, sign: BShare, y: AShare) -> AShare:
     return await share_from(ctx, known, dealer=0, shape=y.shape, ring=y.ring)
 
 
-async def _turned(ctx: Context, sign: BShare, y: AShare) -> AShare:
-    """[[(1 - 2d) y]]: S2 turns component 1, S3 component 0, and both component 2. They reshare with masks S1 knows."""
+async def _turned(ctx: Context, sign: BShare, y: AShare) -> tuple[AShare, tuple[Words, Words] | None]:
+    """[[(1 - 2d) y]]: S2 turns component 1, S3 component 0, and both component 2. They reshare with masks S1 knows.
+
+    Masks are components 0 and 1 of the result. Returned too: what S3 sends, and S2.
+    """
     (s_mine, s_next), (y_mine, y_next) = sign.components, y.components
     ring, count, word_bytes = y.ring, y.size, y_mine.nbytes
     if ctx.party == 0:
         mask_0 = ctx.prss.component(0, ctx.path + b"#mask0", (count,), ring)
         mask_1 = ctx.prss.component(1, ctx.path + b"#mask1", (count,), ring)
         await ctx.exchange([], [])
-        return ctx.share(mask_0, mask_1)
+        return ctx.share(mask_0, mask_1), None
     d = unpack_bits((s_next if ctx.party == 1 else s_mine)[0], count).astype(ring.dtype)
     factor = 1 - 2 * d
     if ctx.party == 1:
         mask = ctx.prss.component(1, ctx.path + b"#mask1", (count,), ring)
         rest = y_mine * factor - mask
         (theirs,) = await ctx.exchange([(2, rest)], [(2, word_bytes)])
-        return ctx.share(mask, y_next * factor + rest + np.frombuffer(theirs, ring.dtype))
+        other = np.frombuffer(theirs, ring.dtype)
+        return ctx.share(mask, y_next * factor + rest + other), (other, rest)
     mask = ctx.prss.component(0, ctx.path + b"#mask0", (count,), ring)
     rest = y_next * factor - mask
     (theirs,) = await ctx.exchange([(1, rest)], [(1, word_bytes)])
-    return ctx.share(y_mine * factor + rest + np.frombuffer(theirs, ring.dtype), mask)
+    other = np.frombuffer(theirs, ring.dtype)
+    return ctx.share(y_mine * factor + rest + other, mask), (rest, other)

@@ -1,9 +1,9 @@
-"""All of one party's streams as one: sessions are opened with every peer at once, and end when one stream is lost."""
+"""All of one party's streams as one: a session is opened with all its peers at once; all end when a stream is lost."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from cryptography import x509
 
@@ -69,21 +69,20 @@ class Mesh:
         """Wait until a stream is lost; return the error naming the party. Raises SessionClosed if closed here first."""
         return await asyncio.shield(self._lost)
 
-    async def open(self, session: str, agreement: Agreement) -> Session:
-        """Open a session with all peers, who must open it too, within the limit for Hello.
+    async def open(self, session: str, agreement: Agreement, peers: Collection[int] | None = None) -> Session:
+        """Open a session with these peers, or with all, who must open it too, within the limit for Hello.
 
         Sessions share the streams; a name may be used again once all parties have ended its session.
         Raises PeerDisagrees naming the first field in which a peer's view differs.
         """
+        links = {peer: self._links[peer] for peer in (self._links if peers is None else peers)}
         number = session_id(session)
         if number in self._sessions:
             raise DomainError(f"session {session!r} has the number of one that is open")
-        hellos = {
-            peer: Hello(self._party, peer, session, agreement, self._entropy(SECRET_BYTES)) for peer in self._links
-        }
+        hellos = {peer: Hello(self._party, peer, session, agreement, self._entropy(SECRET_BYTES)) for peer in links}
         channel = Session(
             self._party,
-            {peer: Port(link, number) for peer, link in self._links.items()},
+            {peer: Port(link, number) for peer, link in links.items()},
             {},
             stall=self._limits.stall,
             max_message=self._limits.max_frame,
@@ -92,9 +91,9 @@ class Mesh:
         )
         self._sessions[number] = channel
         channel.hail(hellos)
-        for link in self._links.values():
+        for link in links.values():
             link.replay(number)
-        for peer, link in self._links.items():
+        for peer, link in links.items():
             if link.lost is not None:
                 channel.lose(peer, PeerLost(peer, link.lost.what))
         await channel.opened(self._limits.hello)
@@ -116,6 +115,6 @@ class Mesh:
 
     def _forget(self, number: int) -> None:
         session = self._sessions.pop(number)
-        for peer, link in self._links.items():
+        for peer in session.peers:
             if not session.ended_by(peer):
-                link.draining.add(number)
+                self._links[peer].draining.add(number)

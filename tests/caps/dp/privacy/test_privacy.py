@@ -396,12 +396,11 @@ PARAGRAPH = (
     "The noise as drawn may differ from the ideal by a statistical distance of 2.048e-22. delta is the sum of 1e-9 "
     "from rho, 7.277e-18 for using pseudorandom in place of random functions and 7.277e-18 for the distance of the "
     "noise as drawn from the ideal. "
-    "The assumptions are: (1) at most one of the three servers is corrupted or shares what it sees with others, and it "
-    "follows the protocol; the coordinator and any holders may be corrupted with it, and send anything; (2) AES-128 "
+    "The assumptions are: (1) AES-128 "
     "and keyed BLAKE2b are indistinguishable from random functions apart from the term of delta for this; "
-    "HKDF-SHA256, Ed25519, and X25519 or ML-KEM-768 are secure, and TLS 1.3 protects the connections; (3) honest "
-    "servers and holders draw random numbers from generators that nobody else can predict; (4) whether the "
-    "study accepts an honest holder's table does not depend on any one person, because a refusal is seen; (5) nothing "
+    "HKDF-SHA256, Ed25519, and X25519 or ML-KEM-768 are secure, and TLS 1.3 protects the connections; (2) honest "
+    "servers and holders draw random numbers from generators that nobody else can predict; (3) whether the "
+    "study accepts an honest holder's table does not depend on any one person, because a refusal is seen; (4) nothing "
     "else computed from these persons' data is released; anything that is adds to the privacy loss stated here."
 )
 

@@ -484,8 +484,8 @@ def test_coins_are_not_known_before_they_are_tossed() -> None:
     assert len(tossed) == 5
     for component in range(REP3.components):
         world = World(1)
-        usual = world.secrets
-        world.secrets = lambda party, component=component, usual=usual: {  # type: ignore[method-assign]
+        usual = world.session
+        world.session = lambda party, component=component, usual=usual: {  # type: ignore[method-assign]
             one: bytes(32) if one == component else secret for one, secret in usual(party).items()
         }
         tossed.add(world.run(validity.toss).value.tobytes())
@@ -568,7 +568,7 @@ def test_the_check_works_in_blocks_of_bounded_memory() -> None:
     owner = Owner(0, STUDY, REP3)
     share = AShare(owner, uniform_words(1, (rows, width), Z16), uniform_words(2, (rows, width), Z16))
     keys = {component: bytes([component]) * 32 for component in REP3.held[0]}
-    protocol = validity._deviations(Context(owner, Prss(keys)), share, (10,) * 10, bytes(32), b"/0")
+    protocol = validity._deviations(Context(owner, Prss(keys), Prss(keys)), share, (10,) * 10, bytes(32), b"/0")
     tracemalloc.start()
     protocol.send(None)  # up to its message: all of its local work
     _, peak = tracemalloc.get_traced_memory()

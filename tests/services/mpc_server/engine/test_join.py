@@ -293,11 +293,11 @@ class OneSecretVaried(World):
 
     def __init__(self, party: int, number: int) -> None:
         super().__init__(5)
-        self._known = super().secrets(party)
+        self._known = super().session(party)
         self._other = World(5, keys=10_000 + number)
 
-    def secrets(self, party: int) -> dict[int, bytes]:
-        return self._other.secrets(party) | {
+    def session(self, party: int) -> dict[int, bytes]:
+        return self._other.session(party) | {
             component: secret for component, secret in self._known.items() if component in self.scheme.held[party]
         }
 
@@ -314,7 +314,7 @@ def test_to_each_party_alone_the_order_is_uniform(party: int) -> None:
 
 def pair_of(label: int, rows: int) -> _Pair:
     prss = Prss({0: bytes(32), 1: bytes([1]) * 32})
-    return _Pair(Context(Owner(0, STUDY, REP3), prss, b"/%d" % label), 0, (rows, 1))
+    return _Pair(Context(Owner(0, STUDY, REP3), prss, prss, b"/%d" % label), 0, (rows, 1))
 
 
 def test_every_order_of_a_pair_is_as_frequent() -> None:

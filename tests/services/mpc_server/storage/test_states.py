@@ -29,7 +29,12 @@ ALLOWED = {
         "withdrawn": {},
         "erased": {},
     },
-    "run": {"going": {"end": "ended", "fail": "failed"}, "ended": {}, "failed": {}},
+    "run": {
+        "going": {"end": "ended", "fail": "failed", "abort": "aborted"},
+        "ended": {},
+        "failed": {},
+        "aborted": {},
+    },
 }
 KINDS: dict[str, tuple[Any, type[StrEnum], type[StrEnum]]] = {
     "study": (states.STUDY, states.Study, states.StudyEvent),

@@ -1,6 +1,7 @@
 """What every transport must do, and how it must fail."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -419,7 +420,7 @@ def test_wire_counters(run_tls):
 
 def test_disagreement_names_field_and_party(run_tls):
     async def scenario(net):
-        odd = type(AGREEMENT)(AGREEMENT.study, AGREEMENT.inputs, b"x" * 32, AGREEMENT.ledger)
+        odd = replace(AGREEMENT, build=b"x" * 32)
         errors = await outcomes(*(mesh.open("s", odd if mesh.party == 1 else AGREEMENT) for mesh in net.meshes))
         assert all(isinstance(error, PeerDisagrees | PeerAborted) for error in errors)
         assert any(isinstance(e, PeerDisagrees) and (e.field, e.party) == ("build", 1) for e in errors)

@@ -34,7 +34,7 @@ def frame_of(case):
 
 
 def hello_of(case):
-    agreement = Agreement(*(bytes.fromhex(case[name]) for name in ("study", "inputs", "build", "ledger")))
+    agreement = Agreement(*(bytes.fromhex(case[name]) for name in ("study", "inputs", "build", "ledger", "scheme")))
     return Hello(case["party"], case["peer"], case["session"], agreement, bytes.fromhex(case["contribution"]))
 
 

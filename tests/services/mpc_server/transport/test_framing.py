@@ -153,7 +153,7 @@ def test_abort_round_trip(cause, blames):
 
 @given(st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=60), digests, digests, digests)
 def test_hello_round_trip(name, one, two, three):
-    hello = Hello(0, 2, name, Agreement(one, two, three, one), two)
+    hello = Hello(0, 2, name, Agreement(one, two, three, one, two), two)
     assert Hello.decode(hello.encode()) == hello
 
 
@@ -161,7 +161,7 @@ def test_hello_round_trip(name, one, two, three):
 @given(data=st.data())
 def test_structured_payloads_refuse_damage_with_their_own_error(decode, data):
     good = {
-        Hello.decode: Hello(0, 1, "run", Agreement(*[bytes(32)] * 4), bytes(32)).encode(),
+        Hello.decode: Hello(0, 1, "run", Agreement(*[bytes(32)] * 5), bytes(32)).encode(),
         Greeting.decode: Greeting(1, 0).encode(),
         decode_abort: encode_abort("cause", 1),
     }[decode]

@@ -3,12 +3,13 @@ from dataclasses import replace
 import pytest
 
 from caps.errors import DomainError, PeerDisagrees, PeerViolation
-from services.mpc_server.transport.hello import Agreement, Hello, meet, session_id
+from services.mpc_server.transport.hello import Agreement, Hello, meet, scheme_field, session_id
 
-AGREEMENT = Agreement(*(bytes([i]) * 32 for i in range(4)))
+AGREEMENT = Agreement(*(bytes([i]) * 32 for i in range(4)), scheme_field("rep3"))
 OURS = Hello(0, 1, "run", AGREEMENT, b"a" * 32)
 THEIRS = Hello(1, 0, "run", AGREEMENT, b"b" * 32)
-FIELDS = ["study", "inputs", "build", "ledger"]
+DIGESTS = ["study", "inputs", "build", "ledger"]
+FIELDS = [*DIGESTS, "scheme"]
 
 
 def test_both_ends_leave_with_the_same_secret():
@@ -38,12 +39,22 @@ def test_the_secret_depends_on_everything_agreed(change):
     assert meet(ours, theirs.encode()) != meet(OURS, THEIRS.encode())
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", DIGESTS)
 def test_a_difference_names_the_field_and_the_party(field):
     theirs = replace(THEIRS, agreement=replace(AGREEMENT, **{field: b"x" * 32}))
     with pytest.raises(PeerDisagrees, match=b"x".hex() * 6) as raised:
         meet(OURS, theirs.encode())
     assert (raised.value.field, raised.value.party) == (field, 1)
+
+
+@pytest.mark.parametrize(("sent", "shown"), [(scheme_field("rep4"), "'rep4'"), (b"\n\xff" * 16, r"'\n\xff")])
+def test_another_scheme_is_named_in_printable_characters(sent, shown):
+    theirs = replace(THEIRS, agreement=replace(AGREEMENT, scheme=sent))
+    with pytest.raises(PeerDisagrees) as raised:
+        meet(OURS, theirs.encode())
+    assert (raised.value.field, raised.value.party) == ("scheme", 1)
+    assert "ours is 'rep3', theirs is " + shown in str(raised.value)
+    assert str(raised.value).isprintable()
 
 
 def test_the_first_difference_is_named():

@@ -2,7 +2,8 @@
 
 Where a component has two holders, it is what these two share. Where it has three, it follows from what the first two
 share, and both tell the third, each under what it shares with the third. If they tell different things one of the two
-lies, so the third gives up and names them. Nothing here is random: a run that is taken up again has the same secrets.
+lies, so the third gives up and names them. Nothing here is random: what servers share in a study is the same when a
+run is taken up again. What they share in a session also depends on what each pair drew for that session alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,17 @@ from services.mpc_server.channel import Channel, trade
 
 _SECRET = b"caps/v1/component/secret"
 _PAD = b"caps/v1/component/pad"
+_SESSION = b"caps/v1/component/session"
 _BYTES = 32
+
+
+def session_pairs(channel: Channel, pairs: Mapping[int, bytes]) -> dict[int, bytes]:
+    """What this party shares with each peer in this session: it follows from the study's secret and from fresh ones."""
+    return {peer: _mixed(secret, channel.secret_with(peer)) for peer, secret in pairs.items()}
+
+
+def _mixed(lasting: bytes, fresh: bytes) -> bytes:
+    return HKDF(algorithm=SHA256(), length=_BYTES, salt=fresh, info=_SESSION).derive(lasting)
 
 
 async def component_secrets(channel: Channel, scheme: Scheme, pairs: Mapping[int, bytes]) -> dict[int, bytes]:
