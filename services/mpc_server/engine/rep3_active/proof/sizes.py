@@ -206,7 +206,7 @@ def size_of(
 
 
 def proof_bytes(prover: Size, following: Size, previous: Size) -> int:
-    """What a party sends in one validation: that it is ready, coins, its proof, and its verdicts on the proofs of the other two."""
+    """What a party sends in one validation: that it is ready, coins, its proof, its verdicts on those of the others."""
     if prover.empty and following.empty and previous.empty:
         return 0
     verdicts = VERDICT_BYTES * ((not following.empty) + (not previous.empty))
