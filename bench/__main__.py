@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from bench import results
+from bench.results import BY_SCHEME
 
 SUBJECTS = {
     "engine": "the MPC engine over TLS beside spu, mpyc, bare TLS and plain BLAS",
@@ -25,25 +26,19 @@ STUDIES = {
     "noise": "variance and utility of every sampler beside the central mechanism",
 }
 """Subjects with options of their own, which are saved as they grow."""
-BY_SCHEME = {"protocols": "schemes", "join": "schemes_join"}
-"""What `--schemes` measures under every scheme, and the name under which that is saved."""
 
 
 def main(arguments: list[str]) -> int:
     """Parse the command line and run one subject."""
     options = _parser().parse_args(arguments)
-    module = import_module(f"bench.{options.subject}")
     if options.subject == "report":
-        print(module.write())
+        print(import_module("bench.report").write())
         return 0
     by_scheme = options.subject in BY_SCHEME and options.schemes
     subject = BY_SCHEME[options.subject] if by_scheme else options.subject
+    module = import_module(f"bench.{subject}")
     record = _recorder(subject, arguments if options.save else None)
-    if by_scheme:
-        module = import_module("bench.schemes")
-        report = module.measure(repeats=options.repeats, tasks=module.tasks(options.subject, vars(options)))
-        record(report)
-    elif options.subject in STUDIES:
+    if options.subject in STUDIES:
         report = module.measure(options, record)
     else:
         more = {"large": options.large} if options.subject == "join" else {}

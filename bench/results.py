@@ -42,6 +42,8 @@ def _first_line(path: str, key: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
+BY_SCHEME = {"protocols": "schemes", "join": "schemes_join", "runtime": "schemes_runtime"}
+"""What `--schemes` measures under every scheme, and the module that does, whose name it is saved under."""
 GROWING = ("utility", "scaling")
 """Subjects whose results several commands may add to."""
 

@@ -40,6 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--datasets", nargs="+", default=list(NAMES), choices=NAMES)
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS), choices=ALGORITHMS)
     parser.add_argument("--without-peers", action="store_true", help="skip mbi, which takes minutes")
+    parser.add_argument("--schemes", action="store_true", help="studies under every scheme, without central runs")
 
 
 def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
@@ -51,13 +52,13 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
             dataset = load(name)
             central.perform(dataset, chosen, "1")  # compiles
             runs = [central.perform(dataset, chosen, "1")[1] for _ in range(options.repeats)]
-            entry: dict[str, Any] = {"central": _middle(runs)}
+            entry: dict[str, Any] = {"central": middle(runs)}
             for setting in ("horizontal", "vertical"):
                 runs = [
                     studies.perform(federation, dataset, algorithm=chosen, setting=setting, seed=i)[1]
                     for i in range(options.repeats)
                 ]
-                entry[setting] = _middle(runs)
+                entry[setting] = middle(runs)
             report[f"{name}/{chosen}"] = entry
             record(report)
             if not options.without_peers:
@@ -66,7 +67,7 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
     return report
 
 
-def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The run of median time, and the time of all."""
     chosen = min(runs, key=lambda run: abs(run["seconds"] - median(one["seconds"] for one in runs)))
     return {**chosen, "all": [run["seconds"] for run in runs]}

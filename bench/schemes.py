@@ -29,11 +29,6 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
     JOIN: {"task": "join", "rows": 10_000},
 }
 """What is measured: w counts one-hot columns, five of each attribute, and q marginals."""
-JOINS: Mapping[str, Mapping[str, Any]] = {
-    JOIN: TASKS[JOIN],
-    "join_n100000": {"task": "join", "rows": 100_000},
-}
-LARGE_JOIN: Mapping[str, Mapping[str, Any]] = {"join_n1000000": {"task": "join", "rows": 1_000_000}}
 PAPER = {
     COMPUTE: ((2.882, 696.6e6), (21.612, 3_830.53e6), (6.00, 1_615.61e6)),
     SELECT_A: ((1.187, 0.554e6), (1.773, 11.971e6), (2.169, 13.707e6)),
@@ -45,30 +40,29 @@ COLUMN = {"rep3": 0, "rep3-active": 1, "rep4": 2}
 """Which of the paper's figures are of a scheme with the same number of servers and the same adversary."""
 
 
-def tasks(subject: str, options: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """What a subject of the command line measures."""
-    if subject == "protocols":
-        return TASKS
-    return {**JOINS, **(LARGE_JOIN if options["large"] else {})}
+def measure(*, repeats: int, peers: bool) -> dict[str, Any]:
+    """By task and scheme. There are no peers to measure beside: the paper's figures are known."""
+    return side_by_side(TASKS, repeats)
 
 
-def measure(*, repeats: int, tasks: Mapping[str, Mapping[str, Any]] = TASKS) -> dict[str, Any]:
-    """By task and scheme."""
+def side_by_side(tasks: Mapping[str, Mapping[str, Any]], repeats: int) -> dict[str, Any]:
+    """Each task under each scheme, in turn; a large one half as often, and a very large one once."""
     report: dict[str, Any] = {}
     with _all_servers() as servers:
         for name, task in tasks.items():
-            times = repeats if task.get("rows", 0) < 10_000 else max(1, repeats // 2)
-            times = 1 if task.get("rows", 0) > 100_000 else times
-            measured: dict[str, list[list[dict[str, Any]]]] = {scheme: [] for scheme in SCHEMES}
-            for turn in range(times + 1):  # the first one warms up
+            rows = task.get("rows", 0)
+            times = repeats if rows < 10_000 else max(1, repeats // 2) if rows <= 100_000 else 1
+            turns: dict[str, list[list[dict[str, Any]]]] = {scheme: [] for scheme in SCHEMES}
+            for turn in range(times + 1):
                 for scheme, group in servers.items():
-                    if turn or times > 1:
-                        parties = group.ask({**task, "repeats": 1})
-                        measured[scheme] += [parties] if turn else []
-            report[name] = {scheme: _entry(turns) for scheme, turns in measured.items()}
+                    if turn:
+                        turns[scheme].append(group.ask({**task, "repeats": 1}))
+                    elif rows <= 100_000:
+                        group.ask({**task, "repeats": 1})  # warms up
+            report[name] = {scheme: _entry(found) for scheme, found in turns.items()}
             for entry in report[name].values():
                 if task["task"] == "join":
-                    entry["rows_per_second"] = 2 * task["rows"] / entry["seconds"]
+                    entry["rows_per_second"] = 2 * rows / entry["seconds"]
                 for key in ("seconds", "cpu_seconds", "bytes"):
                     entry[f"{key}_ratio"] = entry[key] / report[name][PASSIVE][key]
     return report

@@ -19,10 +19,11 @@ import numpy.typing as npt
 import polars as pl
 
 from bench.datasets import Dataset, files
+from caps.basics.schemes import REP3, Scheme
 from caps.basics.uniform import Uniform
 from caps.client import Client
 from caps.study import Manifest
-from deploy.federation import COORDINATOR, SERVERS, Federation
+from deploy.federation import COORDINATOR, Federation
 
 HOLDERS = ("north", "south", "west")
 RECORD = "record"
@@ -36,11 +37,11 @@ T = TypeVar("T")
 
 
 @contextmanager
-def federation(*, start: Callable[[Federation], None] | None = None) -> Iterator[Federation]:
-    """Three servers, a coordinator and three holders as processes of this host, for as long as needed."""
+def federation(*, start: Callable[[Federation], None] | None = None, scheme: Scheme = REP3) -> Iterator[Federation]:
+    """A scheme's servers, a coordinator and three holders as processes of this host, for as long as needed."""
     with (
         tempfile.TemporaryDirectory(prefix="caps-bench-") as scratch,
-        Federation(Path(scratch), HOLDERS, populations=POPULATIONS) as found,
+        Federation(Path(scratch), HOLDERS, populations=POPULATIONS, scheme=scheme) as found,
     ):
         (start or Federation.start)(found)
         found.wait_ready()
@@ -91,7 +92,13 @@ def divide(frame: pl.DataFrame, setting: str, seed: int) -> tuple[list[dict[str,
 
 
 def manifest_of(
-    found: Federation, schema: dict[str, Any], holders: list[dict[str, Any]], slots: int, algorithm: str, epsilon: str
+    found: Federation,
+    schema: dict[str, Any],
+    holders: list[dict[str, Any]],
+    slots: int,
+    algorithm: str,
+    epsilon: str,
+    scheme: Scheme | None = None,
 ) -> Manifest:
     """A study of all pairs of attributes."""
     return Manifest.from_json(
@@ -101,7 +108,7 @@ def manifest_of(
             "schema": schema,
             "algorithm": {"name": algorithm},
             "privacy": {"epsilon": epsilon, "delta": DELTA, "population": next(_populations)},
-            **found.parties(holders),
+            **found.parties(holders, scheme),
             **({"alignment": {"slots": slots, "column": RECORD}} if slots else {}),
         }
     )
@@ -117,6 +124,7 @@ def perform(
     seed: int = 0,
     timeout: float = 1800.0,
     watch: Callable[[str], None] = lambda _: None,
+    scheme: Scheme | None = None,
 ) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
     """One study from CSV files to downloaded rows: their codes, and the seconds of every part.
 
@@ -124,7 +132,7 @@ def perform(
     """
     schema, frame = table(dataset)
     holders, tables, slots = divide(frame, setting, seed)
-    manifest = manifest_of(found, schema, holders, slots, algorithm, epsilon)
+    manifest = manifest_of(found, schema, holders, slots, algorithm, epsilon, scheme)
     study = manifest.study_id
     with tempfile.TemporaryDirectory(prefix="caps-study-") as scratch:
         files = {name: Path(scratch, f"{name}.csv") for name in tables}
@@ -175,7 +183,7 @@ def split(found: Federation, run: str) -> dict[str, Any]:
     lines = [line for line in _lines(found, COORDINATOR) if line.get("run") == run]
     steps = {line["step"]: line for line in lines if line.get("event") == "answered"}
     servers: dict[int, float] = {}
-    for name in SERVERS:
+    for name in found.servers:
         for line in _lines(found, name):
             if line.get("run") == run and line.get("event") == "answered":
                 servers[line["step"]] = max(servers.get(line["step"], 0.0), line["seconds"])

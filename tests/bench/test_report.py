@@ -39,7 +39,7 @@ def section(text, title):
 def test_nothing_run_says_so_everywhere(page):
     text = page()
     for subject, (title, _, judge) in report.SECTIONS.items():
-        assert f"Not run: `python -m bench {subject} --save`." in section(text, title)
+        assert f"Not run: `python -m bench {report.command(subject)} --save`." in section(text, title)
         if judge:
             assert verdict(text, title) == ("", "not run")
     assert "met" not in text.replace("metric", "")
@@ -250,3 +250,36 @@ def test_tables_without_goals(page):
     assert "| &nbsp;&nbsp;spu | failed: no wheel |" in text
     assert "| &nbsp;&nbsp;mpyc (scaled from 10 rows) | 5.0000 |  |  | 10.00 |" in text
     assert "| adult | 4 | 2.00 | not run |  | 0.0500 |" in text
+
+
+def under(ratio, *, rounds=1, speed=20_000.0, more=1.01):
+    found = {"seconds": 1.0, "cpu_seconds": ratio, "bytes": 1000.0 * more, "rounds": rounds, "rows_per_second": speed}
+    return found | {"seconds_ratio": ratio, "cpu_seconds_ratio": ratio, "bytes_ratio": more}
+
+
+def test_what_active_security_costs(page):
+    by_scheme = {"rep3": under(1.0), "rep3-active": under(1.9, rounds=6, speed=9000.0), "rep4": under(3.5, rounds=2)}
+    names = ("compute_n614_w45", "select_aim_q45", "measure_q45", "compute_n50000_w200", "join_n10000")
+    text = page(schemes=dict.fromkeys(names, by_scheme))
+    assert verdict(text, "rep3-active: CPU of COMPUTE") == ("1.90 x", "met")
+    assert verdict(text, "rep4: CPU of COMPUTE") == ("3.50 x", "**missed**")
+    assert verdict(text, "rep4: MEASURE with a filled pool") == ("1 more", "met")
+    assert verdict(text, "rep3-active: MEASURE with a filled pool") == ("5 more", "**missed**")
+    assert verdict(text, "rep3-active: a join") == ("9,000 rows/s", "**missed**")
+    assert verdict(text, "rep3-active: COMPUTE 50,000 x 200") == ("+1.0%", "met")
+    found = section(text, "Active security: Table 3")
+    for of_the_paper in ("21.612", "3,830.530", "1,615.610"):
+        assert of_the_paper in found
+
+
+def test_whole_studies_under_each_scheme(page):
+    def study(seconds):
+        return {**entry(seconds), "seconds_ratio": seconds / 2}
+
+    slow, fast = ({"rep3": study(2.0), "rep3-active": study(2.5), "rep4": study(s)} for s in (3.2, 2.9))
+    text = page(schemes_runtime={"compas-caps/aim/horizontal": slow, "compas-caps/aim/vertical": fast})
+    assert verdict(text, "rep3-active: whole studies")[1] == "met"
+    measured, found = verdict(text, "rep4: whole studies")
+    assert found == "**missed**"
+    assert measured == "1 of 2 kinds of study; at most 1.60 x, compas-caps/aim/horizontal"
+    assert "CaPS(V)" in section(text, "Active security: whole studies")

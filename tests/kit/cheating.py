@@ -31,7 +31,6 @@ from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.guard import Guard
 from services.mpc_server.engine.keys import randomness
 from services.mpc_server.engine.registry import REGISTRY
-from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare, BShare, Owner, RowShare
 from services.mpc_server.engine.verbs import COMPARED, VERBS, reveal, reveal_bits
 from services.mpc_server.testing.world import World
@@ -422,10 +421,7 @@ def perform(run: Run, name: str, call: Call) -> Run:
         return await opened(ctx.step("opened"), result)
 
     with watched(run):
-        parties = [
-            Runtime(Wire(run, p), study=bytes(32), scheme=run.scheme, scope=b"", secrets=world.secrets(p))
-            for p in range(run.scheme.parties)
-        ]
+        parties = [world.runtime(Wire(run, p)) for p in range(run.scheme.parties)]
         contexts = [party.context for party in parties]
         inputs = [world.share(contexts, argument) for argument in call.args]
         drive(

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from caps.basics.schemes import Scheme
-from caps.errors import DomainError, ShareError
+from caps.errors import CheatingDetected, DomainError, ShareError
 from caps.shares.prss import Prss
 from caps.shares.ring import PLANE, Ring, Words, plane_words, ring_of
 from services.mpc_server.engine.shares import AShare, BShare, Owner, RowShare, Shape
@@ -45,6 +45,7 @@ class Checks(Protocol):
 
     rounds: int
     sent: int
+    verdict: CheatingDetected | None
 
     async def validate(self) -> None:
         """Return when all that was sent so far is checked; raise if a check fails."""

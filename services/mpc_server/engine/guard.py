@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from types import coroutine
 
+from caps.errors import CheatingDetected
 from caps.shares.ring import Words
 from services.mpc_server.engine.context import Context, Replies, Round
 from services.mpc_server.engine.registry import verb
@@ -29,6 +30,8 @@ class Guard(ABC):
         """Rounds of all checks so far, as far as they were not shared with other messages."""
         self.sent = 0
         """Payload bytes that this party sent in checks."""
+        self.verdict: CheatingDetected | None = None
+        """What this party has found out, while it gives the others time to do so; then it raises this."""
 
     @property
     @abstractmethod

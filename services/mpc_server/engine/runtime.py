@@ -62,6 +62,10 @@ class Runtime:
             result: T = finished.value
             return result
         except CapsError as error:
+            verdict = self.context.guard.verdict
+            if verdict is not None and error is not verdict:
+                await self.channel.abort(str(verdict), verdict.party)
+                raise verdict from error
             await self.channel.abort(str(error), error.party if isinstance(error, PeerError) else None)
             raise
         except BaseException as error:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from caps.dp.bounds import ONE_HOT_COMBINATIONS
 from caps.shares.ring import RINGS, Z8, Z16, Z22, Z24, Z32, Z64, Ring, Words, ring_of
 from services.mpc_server.engine import boolean, comparison, conversion, size, verbs
 from services.mpc_server.engine.context import Context
@@ -239,7 +240,7 @@ def _(s: Source) -> Call:
 
 @case(verbs.bit_deviations)
 def _(s: Source) -> Call:
-    ring, rows, columns, coins = (Z16, Z32)[s.count(0, 1)], s.count(1, 40), s.count(1, 5), 8 * s.count(1, 6)
+    ring, rows, columns, coins = (Z16, Z32)[s.count(0, 1)], s.count(1, 40), s.count(1, 5), ONE_HOT_COMBINATIONS
     shared = {Z16: Z16, Z32: Z24}[ring]
     x = s.words(ring, (rows, columns))
     of_rows = s.words(Z8, (rows, coins)) & 1

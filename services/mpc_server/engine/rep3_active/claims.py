@@ -4,8 +4,9 @@ Party P_i holds components i and i + 1. Whatever it sends is a sum of products o
 (component i) with something that P_{i+1} knows (component i + 1), and of terms that it has in common with one of the
 two. So each message is filed by all three: the prover P_i, its left verifier P_{i-1} and its right verifier P_{i+1}.
 
-A validation has three rounds, for all three provers at once: coins are opened; provers send proofs; verifiers exchange
-verdicts. `proof` says what is proved and why it can be believed.
+A validation has four rounds, for all three provers at once: each party says that it has received all that is claimed;
+coins are opened; provers send proofs; verifiers exchange verdicts. `proof` says what is proved and why it can be
+believed.
 """
 
 from __future__ import annotations
@@ -168,6 +169,7 @@ class Claims(Guard):
         self._bytes, self._pending = 0, False
         me, before, after = ctx.party, _previous(ctx.party), _following(ctx.party)
         mine, next_, last = (filed[party].size() for party in (me, after, before))
+        await self._ready(ctx.step("ready"), filed)
         toss = Toss(await self._toss(ctx.step("coins")))
 
         def key(prover: int, component: int) -> bytes:
@@ -204,6 +206,21 @@ class Claims(Guard):
         for (peer, own), reply in zip(opened, replies, strict=True):
             if not agree(own, Verdict.read(bytes(reply))):
                 raise CheatingDetected((provers[peers.index(peer)], peer))
+
+    async def _ready(self, ctx: Context, filed: Sequence[Filed]) -> None:
+        """Return when both others have filed the same.
+
+        Rounds alone do not say so: a party that waits for no message would open its part of the coins while a prover
+        holds back a message to the other verifier, and then knows the coins that judge it.
+        """
+        before, after = _previous(ctx.party), _following(ctx.party)
+        sizes = repr([one.size() for one in filed]).encode()
+        own = hashlib.blake2b(sizes, digest_size=DIGEST_BYTES, person=b"caps/v1/ready").digest()
+        replies = await self.exchange(
+            ctx, [(before, _octets(own)), (after, _octets(own))], [(before, DIGEST_BYTES), (after, DIGEST_BYTES)]
+        )
+        if any(bytes(reply) != own for reply in replies):
+            raise CheatingDetected((before, after))
 
     async def _toss(self, ctx: Context) -> bytes:
         """A seed that no party knew before this round: a component of it from one holder, its digest from the other."""

@@ -201,9 +201,15 @@ class Comparisons(Guard):
             roles = (joint.sender, joint.backup, joint.receiver)
             if self._party in roles and found[joint.backup][n] != found[joint.receiver][n]:
                 one, other = (role for role in roles if role != self._party)
-                raise CheatingDetected((one, other))
-        # The message concerns the three others; one of them, who knows more, ends the session.
-        await ctx.step("named").exchange([], [(peer, 1) for peer in self._peers])
+                self.verdict = CheatingDetected((one, other))
+                break
+        # Whoever gives up first must not keep the others from knowing as much.
+        ready, from_all = np.zeros(1, np.uint8), [(peer, 1) for peer in self._peers]
+        await self.exchange(ctx.step("judged"), [(peer, ready) for peer in self._peers], from_all)
+        if self.verdict is not None:
+            raise self.verdict
+        # The message is one of the three others; they end the session.
+        await self.exchange(ctx.step("named"), [], from_all)
 
 
 @guards.guard.of(NAME)

@@ -127,9 +127,7 @@ def _gram(parts: Sequence[AShare], term: Term, modulo: Ring) -> Words:
 def _right(parts: Sequence[AShare], term: Term, triangle: Words, modulo: Ring) -> bool:
     """Whether a triangle that a sender claims is the term's, as far as random combinations of columns tell."""
     columns = sum(share.shape[1] for share in parts)
-    coins = np.unpackbits(
-        np.frombuffer(secrets.token_bytes(columns * CHECK_ROWS // 8), np.uint8).reshape(columns, -1), axis=1
-    )
+    coins = _coins(columns)
     whole = np.zeros((columns, columns), triangle.dtype)
     upper = np.triu_indices(columns)
     whole[upper] = whole.T[upper] = triangle
@@ -137,6 +135,12 @@ def _right(parts: Sequence[AShare], term: Term, triangle: Words, modulo: Ring) -
     claimed = matmul_mod(matmul_mod(chosen.T, whole, modulo=modulo), chosen, modulo=modulo)
     found = term.signed(_combined_gram(parts, term, coins, modulo))
     return not modulo.reduce(claimed - found).any()
+
+
+def _coins(columns: int) -> Coins:
+    """Coins that nobody else knows, for each column."""
+    octets = np.frombuffer(secrets.token_bytes(columns * CHECK_ROWS // 8), np.uint8)
+    return np.unpackbits(octets.reshape(columns, -1), axis=1)
 
 
 def _combined_gram(parts: Sequence[AShare], term: Term, coins: Coins, modulo: Ring) -> Words:

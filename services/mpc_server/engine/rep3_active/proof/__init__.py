@@ -5,11 +5,12 @@ a right one that it and its right verifier know; each verifier knows a summand o
 (what is public), `filed` (claims as they come), `kernels` and `field` (arithmetic), `bits`, `chains`, `words`,
 `matrices`, `deviations` (how claims become one inner product), `statement`, `protocol` (the proof), `assembly`.
 
-**The proof** (Boneh et al. 2019; Boyle, Gilboa, Ishai, Nof 2019). A validation has three rounds.
+**The proof** (Boneh et al. 2019; Boyle, Gilboa, Ishai, Nof 2019). A validation has four rounds.
 
-1. Coins are opened: a seed of which every server lacks a component, with a digest by the other holder of it. All that
-   is claimed was sent before.
-2. The prover sends to the left verifier, in one message, its shares of carries and of polynomials' coefficients; the
+1. Every server tells the others that it has received all that is claimed, by a digest of the sizes of the claims.
+2. Coins are opened: a seed of which every server lacks a component, with a digest by the other holder of it. A server
+   opens its part when the others are ready, so all that is claimed was sent before any coin could be known.
+3. The prover sends to the left verifier, in one message, its shares of carries and of polynomials' coefficients; the
    right shares are pads from a key in common with the right verifier. Challenges come from a hash chain over what the
    left verifier receives, which begins with the coins and the sizes of the statement and has a key that the right
    verifier lacks. The right verifier is sent the challenges.
@@ -20,7 +21,7 @@ a right one that it and its right verifier know; each verifier knows a summand o
    - Then the vectors, now of elements of F_{q^2}, are halved (L = 2) until one element x, y is left of each.
    - Last, x + A z and y + B z with masks A, B that the prover has in common with one verifier each: the lowest
      coefficient of the product is the claim, the two others are sent.
-3. Each verifier tells the other its vector's last value, its share of the product, and a digest of all challenges. Both
+4. Each verifier tells the other its vector's last value, its share of the product, and a digest of all challenges. Both
    accept if the digests are equal and the product of the values is the sum of the shares.
 
 **Soundness.** If a claim is false, the verifiers accept with probability at most 2^-40:

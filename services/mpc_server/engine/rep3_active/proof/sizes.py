@@ -25,8 +25,9 @@ GROUP = 16
 WORD_BYTES, ELEMENT_BYTES, DIGEST_BYTES = 8, 16, 16
 TOSS_BYTES = 4 * WORD_BYTES + DIGEST_BYTES
 VERDICT_BYTES = 2 * ELEMENT_BYTES + DIGEST_BYTES
-ROUNDS = 3
-"""Of a validation: coins, proofs, verdicts."""
+READY_BYTES = 2 * DIGEST_BYTES
+ROUNDS = 4
+"""Of a validation: all are ready; coins, proofs, verdicts."""
 _BLOCKS = ((64, 8), (1 << 10, 16), (1 << 13, 32), (1 << 17, 64))
 """Up to how many words of gates, how many blocks."""
 _MOST_BLOCKS = 128
@@ -205,8 +206,8 @@ def size_of(
 
 
 def proof_bytes(prover: Size, following: Size, previous: Size) -> int:
-    """What a party sends in one validation: coins, its proof, and its verdicts on the proofs of the other two."""
+    """What a party sends in one validation: that it is ready, coins, its proof, and its verdicts on the proofs of the other two."""
     if prover.empty and following.empty and previous.empty:
         return 0
     verdicts = VERDICT_BYTES * ((not following.empty) + (not previous.empty))
-    return TOSS_BYTES + prover.share_bytes + prover.challenge_bytes + verdicts
+    return READY_BYTES + TOSS_BYTES + prover.share_bytes + prover.challenge_bytes + verdicts
