@@ -23,7 +23,7 @@ VALIDATION: dict[str, StepCost] = {
     REP3_ACTIVE.name: StepCost(3, (8192,) * REP3_ACTIVE.parties),
     REP4.name: StepCost(2, (512,) * REP4.parties),
 }
-"""What one validation of all pending messages costs (`services.mpc_server.engine.guard`), by scheme; bytes are rough."""
+"""What one validation of all pending messages costs, by scheme (`services.mpc_server.engine.guard`); bytes roughly."""
 _OPENINGS, _JOINED_OPENINGS = 4, 8
 """Openings of COMPUTE ANSWERS, without and with a join on shares."""
 _DECLARING = (

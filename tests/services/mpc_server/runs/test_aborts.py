@@ -250,7 +250,7 @@ def test_the_run_is_over_at_this_server_also_after_a_restart(accused) -> None:
         ({"server": "S2", "pair": ("S1", "S3")}, "S3", "invalid"),
         ({"run": "0" * 32}, "S3", "invalid"),
         ({"study": "0" * 64}, "S3", "invalid"),
-        ({"pair": ("S2", "S3")}, "S3", "invalid"),
+        ({"pair": ("S2", "S2")}, "S3", "invalid"),
         ({"scheme": "rep4"}, "S3", "invalid"),
     ],
 )
