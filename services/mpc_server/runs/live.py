@@ -81,8 +81,6 @@ class LiveRun:
                 retries.reset()
             except PeerError as error:
                 self._trouble = _to_blame(error, self._seat.party)
-                if self.record.aborted:
-                    continue
                 self._metrics.count("caps_retries", party=party_name(self._trouble.party))
                 if str(self._trouble) != said or self._heard:
                     said, self._heard = str(self._trouble), False
