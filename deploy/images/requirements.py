@@ -4,8 +4,8 @@
     python -m deploy.images.requirements --check   fail if they are not what the lock says
 
 `common.txt` is in every image: the dependencies in pyproject.toml without those that not all services need. The others
-are in files of their own: `compiler.txt` is in the images of a coordinator and of an MPC server, and a holder's contains
-no compiler. It runs in the project's .venv, whose metadata say which distribution needs which.
+are in files of their own: `compiler.txt` is in the images of a coordinator and of an MPC server; a holder's has no
+compiler. It runs in the project's .venv, whose metadata say which distribution needs which.
 """
 
 from __future__ import annotations
