@@ -307,6 +307,7 @@ class Manifest(Document):
             (("table", "workload"), Manifest._workload_problems),
             (("algorithm",), Manifest._algorithm_problems),
             (("algorithm", "privacy"), Manifest._noise_problems),
+            (("algorithm", "scheme"), Manifest._sampler_problems),
         )
         for needed, check in checks:
             if sound is None or all(name in sound for name in needed):
@@ -379,6 +380,14 @@ class Manifest(Document):
         return [
             f"algorithm.noise: {self.algorithm.noise} is Gaussian, which pure accounting does not cover: choose "
             "joint, or the accounting zcdp"
+        ]
+
+    def _sampler_problems(self) -> list[str]:
+        if self.algorithm.certified or self.scheme == SCHEME:
+            return []
+        return [
+            f"algorithm.noise: {self.algorithm.noise} is for comparison and exists in {SCHEME} only: choose joint, or "
+            f"the scheme {SCHEME}"
         ]
 
     def _spending_problems(self) -> list[str]:

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from sqlalchemy import Engine, select
 
+from caps.basics.schemes import Scheme
 from caps.dp.clear import ClearOracle
 from caps.dp.oracle import Measurement, Request, Selection
 from caps.dp.privacy import Filter
@@ -74,6 +75,7 @@ def manifest_of(
     parameters: dict[str, Any] | None = None,
     schema: dict[str, Any] | None = None,
     slots: int | None = None,
+    scheme: Scheme | None = None,
     **members: Any,
 ) -> Manifest:
     """A small study among a federation's parties."""
@@ -84,7 +86,7 @@ def manifest_of(
         "schema": schema or SCHEMA,
         "algorithm": {"name": algorithm, "parameters": parameters or {}, **members.pop("choice", {})},
         "privacy": privacy,
-        **federation.parties(holders),
+        **federation.parties(holders, scheme),
         **({} if slots is None else {"alignment": {"slots": slots, **members.pop("alignment", {})}}),
         **members,
     }

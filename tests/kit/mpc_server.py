@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from fastapi import FastAPI
 from sqlalchemy import select
 
+from caps.basics.schemes import REP3, Scheme
 from caps.service.app import create_app
 from caps.service.database import open_database, sqlite_url
 from caps.service.identity import CERTIFICATE, Caller, machine_of
@@ -34,7 +35,7 @@ from services.mpc_server.intake.studies import Studies
 from services.mpc_server.intake.studies_api import LIMITS, router
 from services.mpc_server.storage import tables
 from services.mpc_server.storage.shares import Hook, ShareStore, Vault
-from tests.kit.study import AT, NOW, POPULATIONS, SERVERS, Keys, certificate_of, example_manifest, make_keys, write_site
+from tests.kit.study import AT, NOW, POPULATIONS, Keys, certificate_of, example_manifest, make_keys, write_site
 from tests.kit.tls import make_authority
 
 SMALL = 10_000
@@ -95,7 +96,13 @@ class Desk:
     """One server's studies and contributions, and a way to call its routes. Another on the same folder is a restart."""
 
     def __init__(
-        self, federation: Parties, name: str, *, policy: Policy = AUTOMATIC, before: Hook = lambda _: None
+        self,
+        federation: Parties,
+        name: str,
+        *,
+        policy: Policy = AUTOMATIC,
+        before: Hook = lambda _: None,
+        mesh: int | None = None,
     ) -> None:
         self.federation, self.name = federation, name
         self.home = federation.folder / name
@@ -104,7 +111,9 @@ class Desk:
         self.site = Site(settings, role="mpc-server", clock=federation.clock)
         self.database = open_database(settings.database, tables.metadata)
         self.store = ShareStore(data / "shares", Vault(self.home), before=before)
-        self.studies = Studies(self.site, policy, self.database, self.store, mesh=federation.manifest.sharing.parties)
+        self.studies = Studies(
+            self.site, policy, self.database, self.store, mesh=mesh or federation.manifest.sharing.parties
+        )
         self.contributions = Contributions(self.site, self.studies, self.database, self.store)
         self.matching = Matching(self.site, self.studies, self.database, self.store)
         self._tokens: dict[Scope, str] = {}
@@ -200,8 +209,9 @@ class Dealt:
     holder: str
     signed: Signed[Contribution]
     values: Words
-    shares: tuple[DealtShare, DealtShare, DealtShare]
+    shares: tuple[DealtShare, ...]
     nonces: tuple[str, ...]
+    scheme: Scheme = REP3
 
     @property
     def id(self) -> str:
@@ -214,10 +224,10 @@ class Dealt:
     @property
     def secrets(self) -> list[str]:
         """What no answer may repeat."""
-        return [*self.nonces, self.opening(0).seed or "", self.opening(1).seed or ""]
+        return [*self.nonces, *(self.opening(component).seed or "" for component in self.scheme.seeded)]
 
     def vector(self) -> bytes:
-        part = self.shares[2].parts[0]
+        part = self.part(self.scheme.vector)
         assert isinstance(part, Explicit)
         return SHARED_RINGS[self.signed.document.bits].to_bytes(part.vector)
 
@@ -225,14 +235,18 @@ class Dealt:
         size = self.signed.document.chunk_bytes
         return self.vector()[number * size : (number + 1) * size]
 
+    def part(self, component: int) -> Seeded | Explicit:
+        server = self.scheme.holders_of(component)[0]
+        return self.shares[server].parts[self.scheme.held[server].index(component)]
+
     def opening(self, component: int) -> Opening:
-        part = self.shares[component].parts[0]
+        part = self.part(component)
         seed = part.seed.hex() if isinstance(part, Seeded) else None
         return Opening(component=component, nonce=self.nonces[component], seed=seed)
 
     def offer(self, server: str) -> Offer:
-        party = SERVERS.index(server)
-        return Offer(contribution=self.signed, openings=(self.opening(party), self.opening((party + 1) % 3)))
+        held = self.scheme.held[self.scheme.server_names.index(server)]
+        return Offer(contribution=self.signed, openings=tuple(map(self.opening, held)))
 
 
 def dealt(federation: Parties, holder: str, *, chunk_bytes: int = SMALL, **changes: Any) -> Dealt:
@@ -246,9 +260,11 @@ def dealt(federation: Parties, holder: str, *, chunk_bytes: int = SMALL, **chang
         bits = 16 if manifest.slots < 1 << 16 else 24
     ring = SHARED_RINGS[bits]
     values = ring.encode(np.arange(int(np.prod(shape))).reshape(shape))
-    shares = deal(values, entropy=secrets.token_bytes, ring=ring)
-    nonces = tuple(secrets.token_hex(32) for _ in range(3))
-    parts = [share.parts[0] for share in shares]
+    scheme = manifest.sharing
+    shares = deal(values, entropy=secrets.token_bytes, ring=ring, scheme=scheme)
+    nonces = tuple(secrets.token_hex(32) for _ in range(scheme.components))
+    whole = Dealt(holder, None, values, shares, nonces, scheme)  # type: ignore[arg-type]
+    parts = [whole.part(component) for component in range(scheme.components)]
     contents = [part.seed if isinstance(part, Seeded) else ring.to_bytes(part.vector) for part in parts]
     document = Contribution(
         **(
@@ -266,12 +282,13 @@ def dealt(federation: Parties, holder: str, *, chunk_bytes: int = SMALL, **chang
         )
     )
     signed = Signed[Contribution].by(document, holder, federation.keys[holder].signing)
-    return Dealt(holder, signed, values, shares, nonces)
+    return Dealt(holder, signed, values, shares, nonces, scheme)
 
 
 def approvals(federation: Parties, desks: dict[str, Desk], holders: list[str] | None = None) -> list[Signed[Approval]]:
-    """Of all three servers, and of these holders (all if not given)."""
-    found = [Signed[Approval].model_validate(desks[name].propose().json()) for name in SERVERS]
+    """Of all servers, and of these holders (all if not given)."""
+    servers = federation.manifest.sharing.server_names
+    found = [Signed[Approval].model_validate(desks[name].propose().json()) for name in servers]
     names = [holder.name for holder in federation.manifest.holders] if holders is None else holders
     return [*found, *map(federation.approval, names)]
 
@@ -281,11 +298,12 @@ def seal_request(contributions: list[Dealt], given: list[Signed[Approval]]) -> d
 
 
 class Sealable:
-    """Three servers that hold the contributions of some holders."""
+    """Servers that hold the contributions of some holders."""
 
     def __init__(self, folder, contributors=None, policies=None, **choices):
         self.federation = Parties(folder, **choices)
-        self.desks = {name: self.federation.desk(name, **(policies or {})) for name in SERVERS}
+        names = self.federation.manifest.sharing.server_names
+        self.desks = {name: self.federation.desk(name, **(policies or {})) for name in names}
         self.approvals = approvals(self.federation, self.desks)
         names = [holder.name for holder in self.federation.manifest.holders]
         self.dealt = {name: dealt(self.federation, name) for name in (contributors or names)}

@@ -77,6 +77,14 @@ def test_a_join_that_trusts_servers_is_refused_where_they_are_not_trusted(scheme
         Manifest.from_json(joined_json(scheme=scheme, join={"protocol": "oprf"}))
 
 
+@ACTIVE
+def test_the_papers_samplers_exist_in_rep3_only(scheme: str) -> None:
+    algorithm = {"name": "aim", "noise": "paper:irwin-hall"}
+    example_manifest(algorithm=algorithm)
+    with pytest.raises(ValidationError, match=r"algorithm\.noise: paper:irwin-hall .* exists in rep3 only"):
+        example_manifest(algorithm=algorithm, scheme=scheme)
+
+
 @ALL
 def test_the_statement_says_what_is_assumed_of_servers(scheme: str) -> None:
     manifest, _ = example_manifest(scheme=scheme)

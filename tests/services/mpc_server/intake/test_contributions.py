@@ -1,12 +1,14 @@
 """Contributions to an MPC server: refused unless they are what was signed, resumed after any crash, erased for good."""
 
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
 import pytest
 from sqlalchemy import event, select
 
+from caps.basics.schemes import SCHEMES
 from caps.errors import LocalError
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
@@ -64,9 +66,26 @@ def seal(desk, dealt_ones):
         connection.execute(tables.studies.update().values(state="sealed"))
 
 
-def test_three_servers_hold_what_was_shared(tmp_path):
-    federation = Parties(tmp_path, holders=MIXED, slots=SLOTS)
-    desks = [federation.desk(name) for name in SERVERS]
+@pytest.mark.parametrize(("mine", "demanded"), [("rep3", "rep4"), ("rep4", "rep3")])
+def test_a_contribution_in_the_shape_of_another_scheme_is_refused(tmp_path, mine, demanded):
+    """As a holder would send it that is too old for the study's scheme."""
+    federation, other = Parties(tmp_path / "one", scheme=demanded), Parties(tmp_path / "other", scheme=mine)
+    desk, holder = federation.desk(), federation.manifest.holders[0].name
+    desk.propose()
+    wrong = dealt(other, holder)
+    document = wrong.signed.document.model_copy(update={"study": federation.study})
+    signed = Signed[Contribution].by(document, holder, federation.keys[holder].signing)
+    sent = replace(wrong, signed=signed)
+    body = refused(desk.call(holder, "PUT", sent.path, sent.offer("S2")), Kind.INVALID)
+    components = federation.manifest.sharing.components
+    assert body["detail"] == f"a contribution in {demanded} has {components} commitments"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_servers_hold_what_was_shared(tmp_path, scheme):
+    federation = Parties(tmp_path, holders=MIXED, slots=SLOTS, scheme=scheme)
+    sharing = federation.manifest.sharing
+    desks = [federation.desk(name) for name in sharing.server_names]
     for desk in desks:
         desk.propose()
     for holder in federation.manifest.holders:
@@ -76,7 +95,7 @@ def test_three_servers_hold_what_was_shared(tmp_path):
             found = signed.verify(federation.manifest.server(desk.name))
             assert (found.contribution, found.holder, found.event, found.at) == (one.id, holder.name, "accepted", AT)
         parts = [desk.contributions.load(one.id) for desk in desks]
-        assert np.array_equal(reconstruct(parts), one.values)
+        assert np.array_equal(reconstruct(parts, scheme=sharing), one.values)
         assert parts[0][0].dtype == one.values.dtype
     for desk in desks:
         listed = desk.call("coordinator", "GET", "/contributions").json()

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import insert
 
+from caps.basics.schemes import SCHEMES
 from caps.errors import LocalError
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
@@ -96,6 +97,42 @@ def test_objections_are_all_listed_and_nothing_is_kept(federation):
         document = refused(desk.propose(), Kind.POLICY_REFUSED)
     assert len(document["objections"]) == 2
     refused(desk.call("coordinator", "GET"), Kind.NOT_FOUND)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_scheme_that_the_policy_does_not_admit_is_refused_before_anything_is_uploaded(tmp_path, scheme):
+    federation = Parties(tmp_path, scheme=scheme)
+    others = tuple(name for name in SCHEMES if name != scheme)
+    desk = federation.desk(policy=Policy(populations=POPULATIONS, approval="automatic", schemes=others))
+    with Unchanged(desk):
+        body = refused(desk.propose(), Kind.POLICY_REFUSED)
+        offered = dealt(federation, federation.manifest.holders[0].name)
+        refused(desk.call(offered.holder, "PUT", offered.path, offered.offer("S2")), Kind.NOT_FOUND)
+    said = f"this server does not compute in the scheme {scheme}, only in {' or '.join(others)}"
+    assert body["objections"] == [said]
+
+
+def test_a_study_with_more_servers_than_the_mesh_is_refused(tmp_path):
+    federation = Parties(tmp_path, scheme="rep4")
+    desk = federation.desk(mesh=3)
+    with Unchanged(desk):
+        body = refused(desk.propose(), Kind.POLICY_REFUSED)
+    said = "rep4 needs 4 servers, but this one is connected with 2 others (CAPS_MESH)"
+    assert body["objections"] == [said]
+
+
+def test_four_servers_serve_a_study_of_three(tmp_path):
+    federation = Parties(tmp_path)
+    assert federation.desk(mesh=4).propose().status_code == 201
+
+
+def test_the_servers_of_every_scheme_seal_the_same_inputs(tmp_path):
+    for scheme in SCHEMES:
+        sealable = Sealable(tmp_path / scheme, scheme=scheme)
+        names = sealable.federation.manifest.sharing.server_names
+        seals = [Signed[Seal].model_validate(sealable.seal(desk=name).json()) for name in names]
+        assert len({seal.document.inputs for seal in seals}) == 1
+        assert [seal.signer for seal in seals] == list(names)
 
 
 @pytest.mark.parametrize(
@@ -407,6 +444,7 @@ def test_every_route_is_described(desk):
         ("/v1/studies", "get"),
         (base, "put"),
         (base, "get"),
+        (f"{base}/manifest", "get"),
         (f"{base}/approval", "post"),
         (f"{base}/seal", "put"),
         (f"{base}/shares", "delete"),

@@ -18,14 +18,16 @@ from caps.shares.ring import Words
 from services.mpc_server.engine.kernels import BLOCK_ROWS
 from services.mpc_server.engine.rep3_active.proof.chains import Integers, limbs_of
 from services.mpc_server.engine.rep3_active.proof.field import ONE, Scalar, geometric
-from services.mpc_server.engine.rep3_active.proof.filed import DeviationClaim
+from services.mpc_server.engine.rep3_active.proof.filed import DeviationClaim, known
 from services.mpc_server.engine.rep3_active.proof.kernels import (
     Elements,
+    bucket_sums,
     fold_rows,
     gather,
     row_products,
     scale,
     tables,
+    transpose,
 )
 from services.mpc_server.engine.rep3_active.proof.sizes import (
     COMBINATIONS,
@@ -54,30 +56,38 @@ class DeviationSource(Source):
     def _added(self, matrix: Words) -> npt.NDArray[np.uint16]:
         return limbs_of(matrix, self._claim.bits)
 
-    def _blocks(self, toss: Toss, side: str) -> Iterator[Limbs]:
-        """The limbs of what blocks of rows are spread to: limb, column, row; rows are filled up to whole groups."""
+    def _blocks(self, toss: Toss, side: int) -> Iterator[Limbs]:
+        """What blocks of rows are spread to, on the left (0) or on the right (1): limbs as they are paired, row by row.
+
+        Rows are filled up to whole groups.
+        """
         claim = self._claim
-        matrix: Words = getattr(claim, side)
-        key = ("spread", id(matrix), id(claim.spread), claim.bits)
+        matrix = known(claim.right if side else claim.left, None)
+        order = [pair[side] for pair in self._pairs]
+        key = ("spread", id(matrix), id(claim.spread), claim.bits, *order)
         if key in toss.found:
             yield from toss.found[key]
             return
-        kept: list[Limbs] | None = [] if 2 * self._limbs * claim.rows * claim.columns <= _KEPT else None
+        kept: list[Limbs] | None = [] if 2 * len(order) * claim.rows * claim.columns <= _KEPT else None
         buffer = np.empty((claim.columns, min(BLOCK_ROWS, claim.rows)), matrix.dtype)
         for start in range(0, claim.rows, BLOCK_ROWS):
-            words = claim.spread(matrix[start : start + BLOCK_ROWS], buffer)
-            block = _centred(words, claim.bits)
+            limbs = _centred(claim.spread(matrix[start : start + BLOCK_ROWS], buffer), claim.bits)
+            rows = limbs[0].shape[1]
+            block = np.zeros((-(-rows // GROUP) * GROUP, len(order) * claim.columns), np.int16)
+            transpose(np.concatenate([limbs[i] for i in order]) if len(order) > 1 else limbs[0], block)
             if kept is not None:
                 kept.append(block)
             yield block
         if kept is not None:
             toss.found[key] = kept
 
-    def _coins(self, toss: Toss, start: int) -> Coins:
+    def _octets(self, toss: Toss, start: int) -> Coins:
+        """The coins of a block of rows, eight in a byte."""
         claim = self._claim
         key = ("coins", id(claim.row_coins), start)
         if key not in toss.found:
-            toss.found[key] = claim.row_coins(start, min(BLOCK_ROWS, claim.rows - start))
+            coins = claim.row_coins(start, min(BLOCK_ROWS, claim.rows - start))
+            toss.found[key] = np.packbits(coins, axis=1, bitorder="little")
         found: Coins = toss.found[key]
         return found
 
@@ -87,19 +97,19 @@ class DeviationSource(Source):
         assert claim.f is not None
         out = np.zeros((self.equations.stages, self.equations.count, limbs), np.int64)
         columns = claim.column_coins.astype(np.int64)
-        combined = np.zeros((limbs, claim.columns, COMBINATIONS), np.int64)
-        blocks = zip(self._blocks(toss, "left"), self._blocks(toss, "right"), strict=True)
+        # Rows with the same eight coins are added up first, so each is added six times instead of 48.
+        buckets = np.zeros((COMBINATIONS // 8, 256, len(self._pairs) * claim.columns), np.int64)
+        chosen = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").astype(np.int64)
+        blocks = zip(self._blocks(toss, 0), self._blocks(toss, 1), strict=True)
         for number, (left, right) in enumerate(blocks):
-            coins = self._coins(toss, number * BLOCK_ROWS)
-            for i, j in self._pairs:
-                product = np.multiply(left[i], right[j], dtype=np.int32)[:, : len(coins)]
-                combined[i + j] += (product.astype(np.float64) @ coins.astype(np.float64)).astype(np.int64)
+            bucket_sums(left, right, self._octets(toss, number * BLOCK_ROWS), buckets)
             after = (number + 1) * BLOCK_ROWS
             if after % self._stage_rows == 0 or after >= claim.rows:
                 stage = (after - 1) // self._stage_rows
-                for limb in range(limbs):
-                    out[stage, :, limb] = 2 * (combined[limb].T @ columns).reshape(-1)
-                combined[:] = 0
+                combined = np.concatenate([chosen.T @ one for one in buckets])
+                for (i, j), part in zip(self._pairs, np.split(combined, len(self._pairs), axis=1), strict=True):
+                    out[stage, :, i + j] += 2 * (part @ columns).reshape(-1)
+                buckets[:] = 0
         out[0] += self._added(claim.e)
         out[0] += self._added(claim.f)
         return out
@@ -112,8 +122,7 @@ class DeviationSource(Source):
         table = tables(weights.spaced(COMBINATIONS * self._limbs, COMBINATIONS), False, q)
         size = self.equations.count * self._limbs
         for start in range(0, claim.rows, BLOCK_ROWS):
-            octets = np.packbits(self._coins(toss, start), axis=1, bitorder="little")
-            part = gather(octets, table, q)
+            part = gather(self._octets(toss, start), table, q)
             stage = start // self._stage_rows
             scale(part, weights.after(stage * size).first.words(), q)
             out[start : start + len(part)] = part
@@ -132,13 +141,6 @@ class DeviationSource(Source):
             found.append(part)
         return np.concatenate(found)
 
-    def _virtual(self, block: Limbs, which: int) -> Limbs:
-        """The limbs of one side as they are paired with those of the other."""
-        if self._limbs == 1:
-            whole: Limbs = block[0]
-            return whole
-        return np.concatenate([block[pair[which]] for pair in self._pairs])
-
     def left(self, toss: Toss, weights: Weights) -> tuple[list[Elements], Scalar]:
         assert self._claim.e is not None
         return [], added_sum(self._added(self._claim.e), weights)
@@ -148,14 +150,15 @@ class DeviationSource(Source):
         return [], added_sum(self._added(self._claim.f), weights)
 
     def coefficients(self, toss: Toss, weights: Weights) -> Elements:
-        """The coefficients of the product of what `fold_left` and `fold_right` return, as polynomials in r."""
+        """The coefficients of the product of what `fold_left` and `fold_right` return, as polynomials in r.
+
+        The middle one is left at 0: it is claimed, not sent.
+        """
         q = weights.q
         rows, columns = self._row_weights(toss, weights), self._column_weights(weights)
         out = np.zeros((2 * GROUP - 1, 2), np.uint64)
-        blocks = zip(self._blocks(toss, "left"), self._blocks(toss, "right"), strict=True)
-        for number, (left, right) in enumerate(blocks):
-            part = rows[number * BLOCK_ROWS :][: left.shape[2]]
-            row_products(self._virtual(left, 0), self._virtual(right, 1), part, columns, GROUP, q, out)
+        for number, (left, right) in enumerate(zip(self._blocks(toss, 0), self._blocks(toss, 1), strict=True)):
+            row_products(left, right, rows[number * BLOCK_ROWS :], columns, GROUP, q, out)
         return out
 
     def fold_left(self, toss: Toss, weights: Weights, r: Scalar) -> Elements:
@@ -166,35 +169,31 @@ class DeviationSource(Source):
             part = np.ascontiguousarray(rows[l::GROUP])
             scale(part, power, q)
             rows[l::GROUP] = part
-        return self._folded(toss, "left", rows, self._column_weights(weights), weights.q)
+        return self._folded(toss, 0, rows, self._column_weights(weights), weights.q)
 
     def fold_right(self, toss: Toss, r: Scalar, q: int) -> Elements:
         """The sum over the rows l of each group of r^(L-1-l) times the words."""
         rows = np.tile(geometric(ONE, r, GROUP, q)[::-1], (-(-self._claim.rows // GROUP), 1))
-        ones = np.zeros((len(self._pairs) * self._claim.columns, 2), np.uint64)
-        ones[:, 0] = 1
-        return self._folded(toss, "right", rows, ones, q)
+        return self._folded(toss, 1, rows, np.empty((0, 2), np.uint64), q)
 
-    def _folded(self, toss: Toss, side: str, rows: Elements, columns: Elements, q: int) -> Elements:
-        out = np.empty((len(rows) // GROUP * len(columns), 2), np.uint64)
-        at, which = 0, 0 if side == "left" else 1
+    def _folded(self, toss: Toss, side: int, rows: Elements, columns: Elements, q: int) -> Elements:
+        out, at = np.empty((self.equations.elements, 2), np.uint64), 0
         for number, block in enumerate(self._blocks(toss, side)):
-            data = self._virtual(block, which)
-            part = rows[number * BLOCK_ROWS :][: data.shape[1]]
-            fold_rows(data, part, columns, GROUP, q, out, at)
-            at += data.shape[0] * (data.shape[1] // GROUP)
+            size = block.size // GROUP
+            fold_rows(block, rows[number * BLOCK_ROWS :], columns, GROUP, q, out[at : at + size])
+            at += size
         return out
 
 
-def _centred(words: Words, bits: int) -> Limbs:
-    """The centred limbs of words that are spread to columns and rows: limb, column, row; whole groups of rows."""
-    columns, rows = words.shape
-    limbs = limb_count(bits)
-    out = np.zeros((limbs, columns, -(-rows // GROUP) * GROUP), np.int16)
+def _centred(words: Words, bits: int) -> list[Limbs]:
+    """The centred limbs of words."""
     spare = 8 * words.itemsize - bits
-    rest = (words << words.dtype.type(spare)).view(f"i{words.itemsize}") >> spare
-    for limb in range(limbs):
-        low = rest.astype(np.int16)
-        out[limb, :, :rows] = low
+    rest = np.ascontiguousarray(words).view(f"i{words.itemsize}")
+    if spare:
+        rest = (rest << spare) >> spare
+    found = []
+    for _ in range(limb_count(bits)):
+        low = rest.astype(np.int16, copy=False)
+        found.append(low)
         rest = (rest - low) >> LIMB
-    return out
+    return found

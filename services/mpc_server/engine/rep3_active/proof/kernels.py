@@ -30,16 +30,24 @@ _ZERO = np.uint64(0)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _OCTET = np.uint64(0xFF)
 _HALF = np.uint64(31)
+_LOW = np.uint64((1 << 31) - 1)
+_QUARTER, _EIGHTH = np.int64(1 << 30), np.int64(1 << 29)
+_TILE = 32
+_EXACT = 248
+"""Columns of deviations whose weighted sums are exact in doubles."""
 _COLUMNS = 64
 """Words of a plane that are taken together: what 64 rows of six planes have of them stays in the cache."""
 
 
-def _compiled(signature: str) -> Callable[[F], F]:
+def _compiled(signature: str, *, reorder: bool = False) -> Callable[[F], F]:
+    """reorder: sums of doubles may be vectorised; here all of them are exact."""
+    fastmath: set[str] | bool = {"reassoc", "nsz", "contract"} if reorder else False
+
     def decorate(function: F) -> F:
         try:
-            return cast(F, numba.njit(signature, nogil=True, cache=True)(function))
+            return cast(F, numba.njit(signature, nogil=True, fastmath=fastmath, cache=True)(function))
         except RuntimeError:  # no place to keep compiled code
-            return cast(F, numba.njit(signature, nogil=True)(function))
+            return cast(F, numba.njit(signature, nogil=True, fastmath=fastmath)(function))
 
     return decorate
 
@@ -392,31 +400,85 @@ def total(x: Elements, q: int) -> Elements:
     return out
 
 
-@_compiled("void(i2[:,::1], u8[:,::1], u8[:,::1], i8, u8, u8[:,::1], i8)")
-def fold_rows(
-    data: npt.NDArray[np.int16], weights: Elements, columns: Elements, blocks: int, q: int, out: Elements, at: int
+@_compiled("void(i2[:,::1], i2[:,::1])")
+def transpose(source: npt.NDArray[np.int16], target: npt.NDArray[np.int16]) -> None:
+    """The rows of `source` as columns of `target`, tile by tile."""
+    for i in range(0, source.shape[0], _TILE):
+        for j in range(0, source.shape[1], _TILE):
+            for y in range(j, min(j + _TILE, source.shape[1])):
+                for x in range(i, min(i + _TILE, source.shape[0])):
+                    target[y, x] = source[x, y]
+
+
+@_compiled("void(i2[:,::1], i2[:,::1], u1[:,::1], i8[:,:,::1])")
+def bucket_sums(
+    left: npt.NDArray[np.int16],
+    right: npt.NDArray[np.int16],
+    octets: npt.NDArray[np.uint8],
+    buckets: npt.NDArray[np.int64],
 ) -> None:
-    """For each row of `data` and each `blocks` of its entries: their weighted sum, times the weight of the row."""
-    groups = data.shape[1] // blocks
-    for u in range(data.shape[0]):
-        for g in range(groups):
-            x, y = _ZERO, _ZERO
-            for l in range(blocks):
-                t = g * blocks + l
-                v = np.int64(data[u, t])
-                size = np.uint64(abs(v))
-                a, b = _times(size, weights[t, 0], q), _times(size, weights[t, 1], q)
-                if v < 0:
-                    a, b = q - a, q - b
-                x += a
-                y += b
-                x, y = _lighter(x, q), _lighter(y, q)
-            x, y = _least(x, q), _least(y, q)
-            p, r = _product(x, y, columns[u, 0], columns[u, 1], q)
-            out[at + u * groups + g, 0], out[at + u * groups + g, 1] = p, r
+    """Add left * right of each row to the bucket of each of its bytes."""
+    columns = left.shape[1]
+    for start in range(0, columns, _COLUMNS):
+        stop = min(start + _COLUMNS, columns)
+        for t in range(len(octets)):
+            for g in range(octets.shape[1]):
+                bucket = buckets[g, octets[t, g]]
+                for u in range(start, stop):
+                    bucket[u] += np.int64(np.int32(left[t, u]) * np.int32(right[t, u]))
 
 
-@_compiled("void(i2[:,::1], i2[:,::1], u8[:,::1], u8[:,::1], i8, u8, u8[:,::1])")
+@numba.njit(inline="always")
+def _of_signed(low: Any, high: Any, q: Any) -> Any:
+    """low + 2^31 high, for numbers of up to 60 bits with a sign."""
+    if q == MERSENNE:
+        x = _least(np.uint64(low + np.int64(MERSENNE)), q)
+        y = _least(np.uint64(high + np.int64(MERSENNE)), q)
+    else:
+        x, y = np.uint64(low % np.int64(q)), np.uint64(high % np.int64(q))
+    wide, narrow = _wide(y, _ONE << _HALF)
+    total_low = narrow + x
+    return _mod(wide + np.uint64(total_low < narrow), total_low, q)
+
+
+@_compiled("void(i2[:,::1], u8[:,::1], u8[:,::1], i8, u8, u8[:,::1])")
+def fold_rows(
+    data: npt.NDArray[np.int16], weights: Elements, columns: Elements, blocks: int, q: int, out: Elements
+) -> None:
+    """For each `blocks` rows and each column: the sum weighted by rows, times the column's weight if there is one."""
+    width = data.shape[1]
+    sums = np.empty((4, width), np.int64)
+    for g in range(data.shape[0] // blocks):
+        sums[:] = 0
+        for l in range(blocks):
+            row = data[g * blocks + l]
+            for part in range(2):
+                weight = weights[g * blocks + l, part]
+                low, high = np.int64(weight & _LOW), np.int64(weight >> _HALF)
+                x, y = sums[2 * part], sums[2 * part + 1]
+                for u in range(width):
+                    x[u] += np.int64(row[u]) * low
+                    y[u] += np.int64(row[u]) * high
+        for u in range(width):
+            a, b = _of_signed(sums[0, u], sums[1, u], q), _of_signed(sums[2, u], sums[3, u], q)
+            if len(columns):
+                a, b = _product(a, b, columns[u, 0], columns[u, 1], q)
+            out[g * width + u, 0], out[g * width + u, 1] = a, b
+
+
+@numba.njit(inline="always")
+def _parts(value: Any, weight: Any, q: Any) -> Any:
+    """value * weight modulo q as low + 2^31 high, both at most 2^30 and a little in absolute value."""
+    if q == MERSENNE:
+        low = value * np.int64(weight & _LOW)
+        carried = (low + _QUARTER) >> np.int64(31)
+        high = value * np.int64(weight >> _HALF) + carried
+        over = (high + _EIGHTH) >> np.int64(30)
+        return low - (carried << np.int64(31)) + over, high - (over << np.int64(30))
+    return (value * np.int64(weight)) % np.int64(q), np.int64(0)
+
+
+@_compiled("void(i2[:,::1], i2[:,::1], u8[:,::1], u8[:,::1], i8, u8, u8[:,::1])", reorder=True)
 def row_products(
     left: npt.NDArray[np.int16],
     right: npt.NDArray[np.int16],
@@ -426,27 +488,41 @@ def row_products(
     q: int,
     out: Elements,
 ) -> None:
-    """Add to `out` the sums, by l - k, of the weighted products of rows l and k of each `blocks` rows."""
-    groups = left.shape[1] // blocks
-    sums = np.empty((2 * blocks - 1, 2), np.uint64)
-    for u in range(left.shape[0]):
-        sums[:] = _ZERO
-        for g in range(groups):
+    """Add to `out` the sums, by l - k, of the weighted products of rows l and k of each `blocks` rows, but for l = k.
+
+    Doubles hold them: sums of up to 248 products of numbers of up to 2^30 + 2^15 and 2^15 are below 2^53.
+    """
+    width = left.shape[1]
+    x = np.empty((4, _EXACT))
+    y = np.empty((blocks, _EXACT))
+    for g in range(left.shape[0] // blocks):
+        for start in range(0, width, _EXACT):
+            size = min(_EXACT, width - start)
+            for k in range(blocks):
+                for u in range(size):
+                    y[k, u] = right[g * blocks + k, start + u]
             for l in range(blocks):
-                t = g * blocks + l
-                v = np.int64(left[u, t])
-                size = np.uint64(abs(v))
-                a, b = _times(size, weights[t, 0], q), _times(size, weights[t, 1], q)
-                if v < 0:
-                    a, b = (q - a) % q, (q - b) % q
+                row = g * blocks + l
+                for u in range(size):
+                    value = np.int64(left[row, start + u])
+                    a, b = _parts(value, columns[start + u, 0], q)
+                    c, d = _parts(value, columns[start + u, 1], q)
+                    x[0, u], x[1, u], x[2, u], x[3, u] = a, b, c, d
                 for k in range(blocks):
-                    w = np.int64(right[u, g * blocks + k])
-                    size = np.uint64(abs(w))
-                    x, y = _times(size, a, q), _times(size, b, q)
-                    if w < 0:
-                        x, y = q - x, q - y
+                    if k == l:
+                        continue
+                    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+                    for u in range(size):
+                        a += x[0, u] * y[k, u]
+                        b += x[1, u] * y[k, u]
+                        c += x[2, u] * y[k, u]
+                        d += x[3, u] * y[k, u]
+                    real, rest = _product(
+                        _of_signed(np.int64(a), np.int64(b), q),
+                        _of_signed(np.int64(c), np.int64(d), q),
+                        weights[row, 0],
+                        weights[row, 1],
+                        q,
+                    )
                     at = l - k + blocks - 1
-                    sums[at, 0], sums[at, 1] = _least(sums[at, 0] + x, q), _least(sums[at, 1] + y, q)
-        for i in range(2 * blocks - 1):
-            x, y = _product(sums[i, 0], sums[i, 1], columns[u, 0], columns[u, 1], q)
-            out[i, 0], out[i, 1] = _sum(out[i, 0], x, q), _sum(out[i, 1], y, q)
+                    out[at, 0], out[at, 1] = _sum(out[at, 0], real, q), _sum(out[at, 1], rest, q)

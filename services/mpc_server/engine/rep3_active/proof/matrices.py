@@ -26,43 +26,41 @@ from caps.shares.ring import Words
 from services.mpc_server.engine.rep3_active.proof.chains import Integers, limbs_of
 from services.mpc_server.engine.rep3_active.proof.field import Scalar
 from services.mpc_server.engine.rep3_active.proof.kernels import Elements, add_scaled, joined
-from services.mpc_server.engine.rep3_active.proof.sizes import COMBINATIONS, Equations
+from services.mpc_server.engine.rep3_active.proof.sizes import COMBINATIONS, LIMB, Equations, limb_count
 from services.mpc_server.engine.rep3_active.proof.source import Coins, Source, Toss, Weights, added_sum
 
 N = TypeVar("N", bound=np.generic)
 
-_ROWS = 4096
+_ROWS = 2048
+"""Rows per block: what is made of one stays in the cache."""
 _NARROW = 512
 """Columns of 16 bits whose sums are exact in single precision."""
-_EXACT_ROWS = 1 << 20
 _HALF = 31
 
 
 def project(parts: Sequence[Words], coins: Coins, bits: int) -> Words:
     """Matrices side by side, times a matrix of zeros and ones: modulo 2^bits, in the smallest words that hold it."""
-    rows = parts[0].shape[0]
+    rows, first = parts[0].shape[0], 0
     out = np.zeros((rows, coins.shape[1]), np.uint16 if bits <= 16 else np.uint32 if bits <= 32 else np.uint64)
-    mask = out.dtype.type((1 << bits) - 1)
-    first = 0
     for part in parts:
         chosen = coins[first : first + part.shape[1]]
         first += part.shape[1]
-        floats: npt.NDArray[Any] = chosen.astype(np.float32 if bits <= 16 and len(chosen) <= _NARROW else np.float64)
+        # Words of up to 32 bits are one signed factor, others are two; sums of 2^21 of them are exact in doubles.
+        narrow = bits <= 16 and len(chosen) <= _NARROW
+        floats: npt.NDArray[Any] = chosen.astype(np.float32 if narrow else np.float64)
+        buffer = np.empty((min(_ROWS, rows), len(chosen)), floats.dtype)
         for start in range(0, rows, _ROWS):
-            block = np.ascontiguousarray(part[start : start + _ROWS])
-            if bits <= 16:
-                product = (block.astype(np.uint16).view(np.int16).astype(floats.dtype) @ floats).astype(np.int32)
-                out[start : start + _ROWS] += product.astype(np.uint16)
-            elif bits <= 32:
-                product = (block.astype(np.uint32).view(np.int32).astype(np.float64) @ floats).astype(np.int64)
-                out[start : start + _ROWS] += product.astype(np.uint32)
-            else:
-                halves = np.ascontiguousarray(block.astype("<u8")).view("<u4").reshape(*block.shape, 2)
-                for shift, half in enumerate((halves[..., 0], halves[..., 1])):
-                    product = (half.astype(np.float64) @ floats).astype(np.uint64)
-                    out[start : start + _ROWS] += product << np.uint64(32 * shift)
+            block = part[start : start + _ROWS]
+            target, cast = out[start : start + _ROWS], buffer[: len(block)]
+            for shift in (0,) if bits <= 32 else (0, 32):
+                word = np.dtype(np.uint16 if bits <= 16 else np.uint32)
+                half = (block >> block.dtype.type(shift) if shift else block).astype(word, copy=False)
+                cast[...] = half if bits > 32 else np.ascontiguousarray(half).view(f"i{word.itemsize}")
+                product = (cast @ floats).astype(np.int32 if narrow else np.int64)
+                words = product.astype(out.dtype)
+                target += words << out.dtype.type(shift) if shift else words
     if bits < 8 * out.itemsize:
-        out &= mask
+        out &= out.dtype.type((1 << bits) - 1)
     return out
 
 
@@ -127,46 +125,53 @@ class MatrixSource(Source):
     def sums(self, toss: Toss) -> Integers:
         assert self._e is not None
         assert self._f is not None
-        limbs = self.equations.limbs
         total = (self._added(toss, self._e).astype(np.int64) + self._added(toss, self._f)).T.copy()
+        products: dict[tuple[int, int], Integers] = {}
         for left, right, turned in self._pairs:
             assert left is not None
             assert right is not None
-            x, y = left.projected(toss, self._bits), right.projected(toss, self._bits)
-            if turned:
-                x, y = y, x
-            for start in range(0, len(x), _EXACT_ROWS):
-                xs = _columns(x[start : start + _EXACT_ROWS], self._bits)
-                ys = _columns(y[start : start + _EXACT_ROWS], self._bits)
-                for i in range(limbs):
-                    for j in range(limbs - i):
-                        product = (xs[i].T @ ys[j]).astype(np.int64)
-                        total[i + j] += class_sums(product, self._step)
+            key = (id(left), id(right))
+            if key not in products:
+                products[key] = _products(
+                    left.projected(toss, self._bits), right.projected(toss, self._bits), self._bits
+                )
+            for i, j in np.ndindex(products[key].shape[:2]):
+                if i + j < len(total):
+                    product = products[key][i, j]
+                    total[i + j] += class_sums(product.T if turned else product, self._step)
         return total.T[None]
 
-    def _powers(self, weights: Weights, low: bool) -> Elements:
-        """The weights of the combinations of a matrix, of the one whose columns become rows or of the other."""
+    def _powers(self, weights: Weights, *, first: bool) -> tuple[Elements, Elements]:
+        """The weights of the combinations of a matrix whose columns become rows of the product, and of the other."""
         limbs = self.equations.limbs
-        return weights.spaced(limbs if low else self._step * limbs, COMBINATIONS)
+        return (
+            weights.spaced(limbs, COMBINATIONS, first=first),
+            weights.spaced(self._step * limbs, COMBINATIONS, first=first),
+        )
 
     def left(self, toss: Toss, weights: Weights) -> tuple[list[Elements], Scalar]:
         assert self._e is not None
-        found = []
+        powers, found, weighed = self._powers(weights, first=False), [], {}
         for side, _, turned in self._pairs:
             assert side is not None
-            found += _weighted(
-                side.projected(toss, self._bits), self._powers(weights, not turned), self._bits, weights.q
-            )
+            if id(side) not in weighed:
+                weighed[id(side)] = _weighted(side.projected(toss, self._bits), powers, self._bits, weights.q)
+            found += weighed[id(side)][turned]
         return found, added_sum(self._added(toss, self._e), weights)
 
     def right(self, toss: Toss, weights: Weights) -> tuple[list[Elements], Scalar]:
         assert self._f is not None
         limbs = self.equations.limbs
-        places = weights.spaced(1, limbs, first=True)
-        found = []
+        places = weights.spaced(1, limbs)
+        powers, found, weighed = self._powers(weights, first=True), [], {}
         for _, side, turned in self._pairs:
             assert side is not None
-            of_limbs = _weighted(side.projected(toss, self._bits), self._powers(weights, turned), self._bits, weights.q)
+            if id(side) not in weighed:
+                weighed[id(side)] = _weighted(side.projected(toss, self._bits), powers, self._bits, weights.q)
+            of_limbs = weighed[id(side)][not turned]
+            if limbs == 1:
+                found += of_limbs
+                continue
             for i in range(limbs):
                 vector = np.zeros_like(of_limbs[0])
                 for j in range(limbs - i):
@@ -175,22 +180,35 @@ class MatrixSource(Source):
         return found, added_sum(self._added(toss, self._f), weights)
 
 
-def _columns(words: Words, bits: int) -> list[npt.NDArray[np.float64]]:
+def _float_limbs(words: Words, bits: int) -> list[npt.NDArray[np.float64]]:
+    """The limbs of a block of words, each as a matrix."""
+    if bits == LIMB:
+        return [words.astype(np.float64)]
     limbs = limbs_of(words, bits).reshape(*words.shape, -1)
     return [limbs[..., i].astype(np.float64) for i in range(limbs.shape[-1])]
 
 
-def _weighted(words: Words, weights: Elements, bits: int, q: int) -> list[Elements]:
-    """For each limb of the words of a matrix, the weighted sums of its rows."""
-    floats = float_limbs(weights)
-    limbs = limbs_of(words, bits).reshape(*words.shape, -1)
-    found = []
-    for i in range(limbs.shape[-1]):
-        out = np.empty((len(words), 2), np.uint64)
-        for start in range(0, len(words), _ROWS):
-            block = limbs[start : start + _ROWS, :, i].astype(np.float64)
-            out[start : start + _ROWS] = joined(block @ floats, q)
-        found.append(out)
+def _products(x: Words, y: Words, bits: int) -> Integers:
+    """x_i^T y_j for all limbs i and j."""
+    limbs = limb_count(bits)
+    total = np.zeros((limbs, limbs, x.shape[1], y.shape[1]), np.int64)
+    for start in range(0, len(x), _ROWS):
+        xs, ys = (_float_limbs(one[start : start + _ROWS], bits) for one in (x, y))
+        for i, j in np.ndindex(limbs, limbs):
+            if i + j < limbs:
+                total[i, j] += (xs[i].T @ ys[j]).astype(np.int64)
+    return total
+
+
+def _weighted(words: Words, weights: Sequence[Elements], bits: int, q: int) -> list[list[Elements]]:
+    """For each set of weights and each limb of the words of a matrix, the weighted sums of its rows."""
+    floats = np.hstack([float_limbs(one) for one in weights])
+    found = [[np.empty((len(words), 2), np.uint64) for _ in range(limb_count(bits))] for _ in weights]
+    for start in range(0, len(words), _ROWS):
+        for i, block in enumerate(_float_limbs(words[start : start + _ROWS], bits)):
+            sums = block @ floats
+            for number, vectors in enumerate(found):
+                vectors[i][start : start + _ROWS] = joined(sums[:, 4 * number : 4 * number + 4], q)
     return found
 
 
