@@ -40,9 +40,14 @@ def shady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everybody]:
     folder = tmp_path_factory.mktemp("shady")
     with Everybody(folder, HOLDERS, populations=POPULATIONS, environment=settings, scheme=REP4) as found:
         found.under = UNDER
-        found.start()
-        found.wait_ready(timeout=240)
+        start(found)
         yield found
+
+
+def start(federation: Everybody) -> None:
+    """All eight services, which takes its time."""
+    federation.start()
+    federation.wait_ready(timeout=PATIENCE)
 
 
 def small(federation: Everybody, folder: Path, scheme: Scheme, seed: int = 7) -> Study:
@@ -144,7 +149,8 @@ def test_an_aborted_run_stays_so_and_others_go_on(shady: Everybody, tmp_path: Pa
     caught(shady, study, "S2", charged=True)
     servers = study.manifest.sharing.server_names
     charges = {name: charged(study, name) for name in servers}
-    shady.restart(under=UNDER)
+    shady.stop()
+    start(shady)
     with client(shady, COORDINATOR, "operator") as operator, pytest.raises(ProblemError, match="abort"):
         operator.start(study.identity)
     after = study.state()
