@@ -183,7 +183,7 @@ KINDS: dict[str, Callable[[Rng, int], Claim]] = {
 
 def guard_of(claims: Iterable[Claim], party: int) -> Claims:
     """A party's guard with these claims, without a session."""
-    guard = Claims(Context(Owner(party, bytes(32), REP3), Prss({})))
+    guard = Claims(Context(Owner(party, bytes(32), REP3), Prss({}), Prss({})))
     for claim in claims:
         claim.file(guard, party)
     return guard
