@@ -2,11 +2,11 @@
 
 It runs as always until there is a file CAPS_HOME/cheat with a lie and a part of a step's name, such as
 "message /compute/": then in the next round of such a step in which it sends something it cheats once, the file is
-removed and CAPS_HOME/cheated has the step's name. The lies:
+removed and CAPS_HOME/cheated has the step's name. From then on it does not mind if its own checks fail. The lies:
 
     message   what it sends is altered, what it keeps is not
     copy      both alike: without a check, servers hold a consistent sharing of another value
-    check     what it sends in a check of earlier messages is altered; the name does not matter
+    check     as message, in a round of a check of earlier messages
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from caps.errors import CheatingDetected
 from services.mpc_server.engine.context import Round
+from services.mpc_server.engine.guard import Guard
 from services.mpc_server.engine.runtime import Runtime
 from tests.kit.wrapping import run
 
@@ -53,6 +55,7 @@ class Liar:
 
     def __init__(self, home: Path) -> None:
         self._file, self._done = home / FILE, home / DONE
+        self.has_cheated = False
 
     def passing(self, request: Round) -> Round:
         """A round as it is, or with a lie in it."""
@@ -61,8 +64,9 @@ class Liar:
         lie, _, step = self._file.read_text().partition(" ")
         names = [name.decode() for name in request.names]
         checks = all(name.startswith("/guard/") for name in names)
-        if checks != (lie == "check") or not (checks or any(re.search(step, name) for name in names)):
+        if checks != (lie == "check") or not any(re.search(step, name) for name in names):
             return request
+        self.has_cheated = True
         self._file.unlink()
         self._done.write_text(" ".join(names))
         if lie == "copy":
@@ -75,12 +79,20 @@ class Liar:
 
 def install(liar: Liar) -> None:
     """Have every round of the engine pass by the liar."""
-    exchange = Runtime._exchange
+    exchange, validate = Runtime._exchange, Guard.validate
 
     async def wrapped(self: Runtime, request: Round) -> Any:
         return await exchange(self, liar.passing(request))
 
-    Runtime._exchange = wrapped
+    async def stubborn(self: Guard) -> None:
+        try:
+            await validate(self)
+        except CheatingDetected:
+            if not liar.has_cheated:
+                raise
+            self.verdict = None
+
+    Runtime._exchange, Guard.validate = wrapped, stubborn
 
 
 if __name__ == "__main__":
