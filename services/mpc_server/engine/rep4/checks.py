@@ -21,22 +21,19 @@ from functools import reduce
 from operator import xor
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from caps.errors import CheatingDetected
+from caps.shares.digests import DIGEST_BYTES, Digests
 from caps.shares.ring import Z64, Words
 from services.mpc_server.engine import guard as guards
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.guard import Guard
-from services.mpc_server.engine.rep4.local import DIGEST_BYTES, NAME, PARTIES, Joint
+from services.mpc_server.engine.rep4.local import NAME, PARTIES, Joint
 
 _KEY_WORDS = 4
 _PERSON = b"caps/v1/rep4"
 _MOST_STEPS = 1 << 14
 """Steps after which they are checked: some megabytes of digests."""
-_LARGE_BYTES = 1 << 12
-"""From this size on, GMAC and a digest of its tag are faster than the digest alone."""
-_NONCE = bytes(12)
 
 Totals = dict[int, int]
 """By party, the XOR of its digests."""
@@ -45,30 +42,6 @@ Totals = dict[int, int]
 def octets(words: Words) -> memoryview:
     """The bytes of a message."""
     return np.ascontiguousarray(words).reshape(-1).data.cast("B")
-
-
-class Digests:
-    """Keyed digests of messages. Two parties have the keys, so to the others a digest is a random word.
-
-    A large message is first hashed by GMAC, a universal hash: its key is secret and its tag never leaves the party, so
-    that the nonce need not change.
-    """
-
-    def __init__(self, secret: bytes) -> None:
-        expanded = hashlib.blake2b(secret, person=_PERSON).digest()
-        self._key, self._hash_key = expanded[:32], expanded[32:48]
-
-    def of(self, label: bytes, message: memoryview | bytes) -> int:
-        """The digest of a message of a step."""
-        head = len(label).to_bytes(4, "little") + len(message).to_bytes(8, "little") + label
-        if len(message) >= _LARGE_BYTES:
-            hashing = Cipher(algorithms.AES(self._hash_key), modes.GCM(_NONCE)).encryptor()
-            hashing.authenticate_additional_data(message)
-            hashing.finalize()
-            head += hashing.tag
-        else:
-            head += message
-        return int.from_bytes(hashlib.blake2b(head, key=self._key, digest_size=DIGEST_BYTES).digest(), "little")
 
 
 @dataclass(frozen=True, slots=True)

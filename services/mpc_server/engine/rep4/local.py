@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from caps.basics.schemes import REP4
+from caps.shares.digests import DIGEST_BYTES
 from caps.shares.ring import Words
 from services.mpc_server.engine.cost import OfParty, Price
 from services.mpc_server.engine.registry import price
@@ -25,8 +26,6 @@ from services.mpc_server.engine.verbs import Bilinear, BitForm
 
 NAME = REP4.name
 PARTIES = REP4.parties
-DIGEST_BYTES = 16
-"""Bytes of the digest that an opening is checked with."""
 LATTER = OfParty("latter", lambda party: int(party >= 2))
 """1 for S3 and S4, which send two of the six terms of a product, and 0 for the others, which send one."""
 price(NAME, Price(product=1 + LATTER, sums=True, opened=1, digest=DIGEST_BYTES))
