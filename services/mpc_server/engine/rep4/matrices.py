@@ -1,12 +1,11 @@
 """Products of matrices and sums of squares: what is sent is small, what is computed is large.
 
 A Gram matrix is computed by the sender of a term only. Its backup gets the whole triangle, in the clear because it
-could compute it, and checks it by coins that the sender does not know: with R of 48 rows of coins and E the error,
-which is symmetric and not zero modulo 2^k, R E R^T is zero with probability below 2^-41. For let E be divided by the
-largest power of two that divides it, and be read modulo 2: the first row r of R with r E != 0 is row p with probability
-at most 2^-(p-1), and then all later rows are orthogonal to r E with probability 2^-(48-p); no row has r E != 0 with
-probability 2^-48; together this is at most 48 * 2^-47 + 2^-48. So a backup needs of the matrix
-only its 48 combinations of columns, and their Gram matrix.
+could compute it, and checks it by coins of its own: with R of 48 rows of coins and E the error, which is symmetric and
+not zero modulo 2^k, R E R^T is zero with probability below 2^-41. For let E be divided by the largest power of two that
+divides it, and be read modulo 2: the first row r of R with r E != 0 is row p with probability at most 2^-(p-1), and
+then all later rows are orthogonal to r E with probability 2^-(48-p); with that no row has r E != 0, this is at most
+48 * 2^-47 + 2^-48. So a backup needs of the matrix only its 48 combinations of columns, and their Gram matrix.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ async def _checked(
     )
     found = {number: np.frombuffer(reply, dtype) for number, reply in zip(backed, replies, strict=True)}
     for number, triangle in found.items():
-        if not _right(parts, TERMS[number], triangle, _coins(ctx, number, columns), modulo):
+        if not _right(ctx.step(f"coins{number}"), parts, TERMS[number], triangle, modulo):
             raise CheatingDetected((JOINTS[number].sender, ctx.party))
     return found
 
@@ -124,9 +123,10 @@ def _gram(parts: Sequence[AShare], term: Term, modulo: Ring) -> Words:
     return gram_of_parts(summands, modulo=modulo, mixed=mixed)
 
 
-def _right(parts: Sequence[AShare], term: Term, triangle: Words, coins: Coins, modulo: Ring) -> bool:
+def _right(ctx: Context, parts: Sequence[AShare], term: Term, triangle: Words, modulo: Ring) -> bool:
     """Whether a triangle that a sender claims is the term's, as far as random combinations of columns tell."""
     columns = sum(share.shape[1] for share in parts)
+    coins = _coins(ctx, term.joint.sender, columns)
     whole = np.zeros((columns, columns), triangle.dtype)
     upper = np.triu_indices(columns)
     whole[upper] = whole.T[upper] = triangle
@@ -136,11 +136,10 @@ def _right(parts: Sequence[AShare], term: Term, triangle: Words, coins: Coins, m
     return not modulo.reduce(claimed - found).any()
 
 
-def _coins(ctx: Context, number: int, columns: int) -> Coins:
-    """Coins for each column, from the key that all but the sender of a term have: nobody who could use them cheats."""
-    label = b"%b#coins%d" % (ctx.path, number)
-    octets = ctx.prss.component(JOINTS[number].sender, label, (columns, CHECK_ROWS // 8), Z8)
-    return np.unpackbits(octets.view(np.uint8), axis=1)
+def _coins(ctx: Context, sender: int, columns: int) -> Coins:
+    """Coins for each column that the sender does not know: it lacks the component that has its number."""
+    octets = ctx.prss.component(sender, ctx.path + b"#coins", (columns, CHECK_ROWS // 8), Z8)
+    return np.unpackbits(octets, axis=1)
 
 
 def _combined_gram(parts: Sequence[AShare], term: Term, coins: Coins, modulo: Ring) -> Words:

@@ -52,15 +52,19 @@ def target(words: int) -> int:
     return 256 * blocks * -(-words // blocks)
 
 
-def fold_left(left: Elements, r: Scalar, q: int) -> Elements:
-    """The sum of r^l times the signs of block l."""
+def folded_size(planes: Elements) -> int:
+    """Elements of a side after the first fold."""
+    return 4 * 64 * planes.shape[2]
+
+
+def fold_left(left: Elements, r: Scalar, q: int, out: Elements) -> None:
+    """Write the sum of r^l times the signs of block l."""
     weights = geometric(ONE, r, left.shape[1], q)
-    return fold_signs(left, tables(weights, True, q), q)
+    fold_signs(left, tables(weights, True, q), q, out)
 
 
-def fold_right(right: Elements, r: Scalar, q: int) -> Elements:
-    """The sum of r^(L-1-l) times the signs of block l, multiplied by H."""
+def fold_right(right: Elements, r: Scalar, q: int, out: Elements) -> None:
+    """Write the sum of r^(L-1-l) times the signs of block l, multiplied by H."""
     weights = np.ascontiguousarray(geometric(ONE, r, right.shape[1], q)[::-1])
-    out = fold_signs(right, tables(weights, True, q), q)
+    fold_signs(right, tables(weights, True, q), q, out)
     hadamard(out, q)
-    return out

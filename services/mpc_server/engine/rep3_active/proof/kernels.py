@@ -35,6 +35,8 @@ _QUARTER, _EIGHTH = np.int64(1 << 30), np.int64(1 << 29)
 _TILE = 32
 _EXACT = 248
 """Columns of deviations whose weighted sums are exact in doubles."""
+_WORDS = 8
+"""Words whose signs are folded together."""
 _COLUMNS = 64
 """Words of a plane that are taken together: what 64 rows of six planes have of them stays in the cache."""
 
@@ -257,42 +259,59 @@ def _transposed(x: Any) -> Any:
     return x ^ y ^ (y << np.uint64(28))
 
 
-@_compiled("u8[:,::1](u8[:,:,::1], u8[:,:,::1], u8)")
-def fold_signs(planes: Elements, table: Elements, q: int) -> Elements:
-    """The weighted sums over blocks of the signs of e, e ^ a, e ^ c and e ^ a ^ c, for planes a, c, e."""
+@_compiled("void(u8[:,:,::1], u8[:,:,::1], u8, u8[:,::1])")
+def fold_signs(planes: Elements, table: Elements, q: int, out: Elements) -> None:
+    """Write the weighted sums over blocks of the signs of e, e ^ a, e ^ c and e ^ a ^ c, for planes a, c, e.
+
+    Some words at a time, table after table, so that a table and the sums stay in the cache. Bytes of e ^ a are those of
+    e XOR those of a, so each plane is transposed once.
+    """
     blocks, words = planes.shape[1], planes.shape[2]
-    out = np.empty((4 * words * 64, 2), np.uint64)
-    sums = np.empty((64, 2), np.uint64)
-    rows = np.empty(8, np.uint64)
-    for word in range(words):
-        for which in range(4):
-            sums[:] = _ZERO
-            for g in range(blocks // 8):
-                for j in range(8):
-                    bits = planes[2, 8 * g + j, word]
-                    if which & 1:
-                        bits ^= planes[0, 8 * g + j, word]
-                    if which & 2:
-                        bits ^= planes[1, 8 * g + j, word]
-                    rows[j] = bits
+    sums = np.empty((_WORDS, 4, 64, 2), np.uint64)
+    rows = np.empty((3, 8), np.uint64)
+    for start in range(0, words, _WORDS):
+        many = min(_WORDS, words - start)
+        sums[:] = _ZERO
+        for g in range(blocks // 8):
+            entries = table[g]
+            for word in range(many):
+                for plane in range(3):
+                    for j in range(8):
+                        rows[plane, j] = planes[plane, 8 * g + j, start + word]
                 for k in range(8):
-                    packed = _ZERO
+                    a, c, e = _ZERO, _ZERO, _ZERO
                     for j in range(8):
-                        packed |= ((rows[j] >> np.uint64(8 * k)) & _OCTET) << np.uint64(8 * j)
-                    packed = _transposed(packed)
+                        down, up = np.uint64(8 * k), np.uint64(8 * j)
+                        a |= ((rows[0, j] >> down) & _OCTET) << up
+                        c |= ((rows[1, j] >> down) & _OCTET) << up
+                        e |= ((rows[2, j] >> down) & _OCTET) << up
+                    a, c, e = _transposed(a), _transposed(c), _transposed(e)
                     for j in range(8):
-                        byte = (packed >> np.uint64(8 * j)) & _OCTET
-                        sums[8 * k + j, 0] += table[g, byte, 0]
-                        sums[8 * k + j, 1] += table[g, byte, 1]
-                if g % 4 == 3:
-                    for j in range(64):
-                        sums[j, 0] = _lighter(sums[j, 0], q)
-                        sums[j, 1] = _lighter(sums[j, 1], q)
-            at = (which * words + word) * 64
-            for j in range(64):
-                out[at + j, 0] = _least(sums[j, 0], q)
-                out[at + j, 1] = _least(sums[j, 1], q)
-    return out
+                        up, at = np.uint64(8 * j), 8 * k + j
+                        one = (e >> up) & _OCTET
+                        two = ((e ^ a) >> up) & _OCTET
+                        three = ((e ^ c) >> up) & _OCTET
+                        four = ((e ^ a ^ c) >> up) & _OCTET
+                        sums[word, 0, at, 0] += entries[one, 0]
+                        sums[word, 0, at, 1] += entries[one, 1]
+                        sums[word, 1, at, 0] += entries[two, 0]
+                        sums[word, 1, at, 1] += entries[two, 1]
+                        sums[word, 2, at, 0] += entries[three, 0]
+                        sums[word, 2, at, 1] += entries[three, 1]
+                        sums[word, 3, at, 0] += entries[four, 0]
+                        sums[word, 3, at, 1] += entries[four, 1]
+            if g % 4 == 3:
+                for word in range(many):
+                    for which in range(4):
+                        for j in range(64):
+                            sums[word, which, j, 0] = _lighter(sums[word, which, j, 0], q)
+                            sums[word, which, j, 1] = _lighter(sums[word, which, j, 1], q)
+        for word in range(many):
+            for which in range(4):
+                first = (which * words + start + word) * 64
+                for j in range(64):
+                    out[first + j, 0] = _least(sums[word, which, j, 0], q)
+                    out[first + j, 1] = _least(sums[word, which, j, 1], q)
 
 
 @_compiled("void(u8[:,::1], u8)")

@@ -49,23 +49,21 @@ class Statement:
     def left(self, signs: Bits, r: Scalar, ratio: Scalar) -> tuple[Elements, Scalar]:
         """The left vector but for deviations, with the left shares of carries; and what is added on the left."""
         found, added = [], ZERO
-        if self.size.gate_words:
-            assert self.left_planes is not None
-            found.append(bits.fold_left(self.left_planes, r, self.q))
         for one, weights in zip(self.sources, self.weights(ratio), strict=True):
             vectors, more = one.left(self.toss, weights)
             found += vectors
             added = added.plus(more, self.q)
         found.append(left_signs(signs, self.q))
-        return np.concatenate(found), added
+        vector, gates = _after_gates(self.left_planes if self.size.gate_words else None, found)
+        if self.size.gate_words:
+            assert self.left_planes is not None
+            bits.fold_left(self.left_planes, r, self.q, gates)
+        return vector, added
 
     def right(self, signs: Bits, r: Scalar, ratio: Scalar) -> tuple[Elements, Scalar]:
         """The same on the right."""
         found, added, at = [], ZERO, 0
         of_bits = []
-        if self.size.gate_words:
-            assert self.right_planes is not None
-            found.append(bits.fold_right(self.right_planes, r, self.q))
         for one, weights in zip(self.sources, self.weights(ratio), strict=True):
             vectors, more = one.right(self.toss, weights)
             found += vectors
@@ -76,7 +74,11 @@ class Statement:
             at += len(of_carries)
             for number in (more, constant, half):
                 added = added.plus(number, self.q)
-        return np.concatenate([*found, *of_bits]), added
+        vector, gates = _after_gates(self.right_planes if self.size.gate_words else None, [*found, *of_bits])
+        if self.size.gate_words:
+            assert self.right_planes is not None
+            bits.fold_right(self.right_planes, r, self.q, gates)
+        return vector, added
 
     def with_left(self, vector: Elements, ratio: Scalar, r: Scalar) -> Elements:
         """The left vector with deviations, folded at r."""
@@ -97,3 +99,14 @@ class Statement:
             if isinstance(one, DeviationSource):
                 total = (total + one.coefficients(self.toss, weights)) % np.uint64(self.q)
         return total
+
+
+def _after_gates(planes: Elements | None, others: Sequence[Elements]) -> tuple[Elements, Elements]:
+    """A vector with room for folded gates, if there are any, and others after them; and that room."""
+    gates = 0 if planes is None else bits.folded_size(planes)
+    vector = np.empty((gates + sum(map(len, others)), 2), np.uint64)
+    at = gates
+    for one in others:
+        vector[at : at + len(one)] = one
+        at += len(one)
+    return vector, vector[:gates]

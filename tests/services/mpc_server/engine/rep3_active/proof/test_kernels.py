@@ -86,13 +86,19 @@ def test_bits_and_tables(q: int) -> None:
     assert scalars(kernels.doubled(weights, 5, q)) == expected
 
 
+def fold_signs(planes: np.ndarray, weights: np.ndarray, q: int) -> np.ndarray:
+    out = np.empty((4 * 64 * planes.shape[2], 2), np.uint64)
+    kernels.fold_signs(planes, kernels.tables(weights, True, q), q, out)
+    return out
+
+
 @pytest.mark.parametrize("q", PRIMES)
 @pytest.mark.parametrize("blocks", [8, 64, 128])
 def test_gates_fold_to_the_signs_of_their_bits(q: int, blocks: int) -> None:
     rng = np.random.default_rng(blocks)
     left, right = (rng.integers(0, 1 << 63, (3, blocks, 2), np.uint64) for _ in range(2))
     weights = drawn(rng, blocks, q)
-    folded = kernels.fold_signs(left, kernels.tables(weights, True, q), q).reshape(4, 2, 64, 2)
+    folded = fold_signs(left, weights, q).reshape(4, 2, 64, 2)
     for which, word, bit in ((0, 0, 0), (1, 1, 63), (2, 0, 17), (3, 1, 40)):
         planes = left[2] ^ (left[0] if which & 1 else 0) ^ (left[1] if which & 2 else 0)
         signs = [1 - 2 * ((int(planes[l, word]) >> bit) & 1) for l in range(blocks)]
@@ -113,8 +119,7 @@ def test_the_hadamard_form_counts_wrong_gates() -> None:
     left[:, 0, 0], right[:, 0, 0] = (a, c, e), (b, d, f)
     weights = np.zeros((8, 2), np.uint64)
     weights[0, 0] = 1
-    u = kernels.fold_signs(left, kernels.tables(weights, True, Q), Q).reshape(4, 64, 2)
-    v = kernels.fold_signs(right, kernels.tables(weights, True, Q), Q)
+    u, v = fold_signs(left, weights, Q).reshape(4, 64, 2), fold_signs(right, weights, Q)
     kernels.hadamard(v, Q)
     v = v.reshape(4, 64, 2)
     wrong = int(a & b ^ c & d ^ e ^ f)

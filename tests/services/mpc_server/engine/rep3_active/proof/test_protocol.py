@@ -210,9 +210,9 @@ class Forger:
         self.q, self.error = q, Scalar(error % q, 0)
         true_cross, true_fold, true_gates = protocol.cross, protocol.fold_left, bits.fold_left
 
-        def gates(planes: np.ndarray, r: Scalar, q: int) -> np.ndarray:
+        def gates(planes: np.ndarray, r: Scalar, q: int, out: np.ndarray) -> None:
             self.error = self.error.times(r.power(planes.shape[1] - 1, q), q)
-            return true_gates(planes, r, q)
+            true_gates(planes, r, q, out)
 
         def cross(u: np.ndarray, v: np.ndarray, q: int) -> np.ndarray:
             # c (x - 1)(x - 2) has -3 c in the middle.
