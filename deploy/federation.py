@@ -188,8 +188,11 @@ class Federation:
                     stderr=log,
                 )
 
-    def wait_ready(self, *names: str, timeout: float = 60.0) -> None:
-        """Wait until services are ready; all if none is named. Raises NotStarted."""
+    def wait_ready(self, *names: str, timeout: float = 180.0) -> None:
+        """Wait until services are ready; all if none is named. Raises NotStarted.
+
+        The first start after a change of the engine compiles it, at every server.
+        """
         deadline = time.monotonic() + timeout
         for name in names or self.places:
             with self.client(name, None, timeout=5) as client:

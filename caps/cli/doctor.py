@@ -36,12 +36,13 @@ def add_to(app: typer.Typer) -> None:
         from caps.service.doctor import Doctor, Status, of_cards, of_manifest
         from caps.trust.cards import read_bundle
 
-        others = []
+        others, scheme = [], None
         if study is not None:
-            others += of_manifest(read_manifest(study))
+            manifest = read_manifest(study)
+            others, scheme = of_manifest(manifest), manifest.scheme
         if cards is not None:
             others += of_cards(read_bundle(cards))
-        found = list(Doctor(home, state, timeout=timeout).examine(others))
+        found = list(Doctor(home, state, timeout=timeout).examine(others, scheme=scheme))
         counts = {str(status): sum(one.status is status for one in found) for status in Status}
         rows = [one.to_json() for one in found]
         views: list[Any] = [listing(rows, ("subject", "check", "status", "detail"))]

@@ -145,10 +145,12 @@ class Doctor:
     timeout: float = TIMEOUT
     versions: dict[str, str] = field(default_factory=dict, init=False)
 
-    def examine(self, others: Sequence[Subject] = ()) -> Iterator[Finding]:
-        """Yields every finding as it is made."""
+    def examine(self, others: Sequence[Subject] = (), *, scheme: str | None = None) -> Iterator[Finding]:
+        """Yields every finding as it is made. `scheme`: of the study that is to be run, if there is one."""
         yield from self.examine_home()
         me = self._me()
+        if scheme is not None and me is not None and me[0] == "mpc-server":
+            yield from self._scheme(scheme)
         for other in others:
             if me is not None and (other.role, other.name) == me:
                 yield from self._examine_myself(other)
@@ -254,6 +256,17 @@ class Doctor:
         except (CapsError, OSError, ValueError):
             return _bad("home", "signing key", "signing-key.pem cannot be read", "restore it from this party's backup")
         return _good("home", "signing key", f"{signing.public_hex(key)[:16]}...")
+
+    def _scheme(self, scheme: str) -> Iterator[Finding]:
+        try:
+            admitted = Policy.read(self.home / party.POLICY).schemes
+        except CapsError:  # a finding already
+            return
+        if scheme in admitted:
+            yield _good("home", "scheme", f"policy.yaml admits {scheme}")
+        else:
+            detail = f"the study's scheme is {scheme}, but policy.yaml only admits {', '.join(admitted)}"
+            yield _bad("home", "scheme", detail, f"add {scheme} to `schemes` in policy.yaml, or refuse the study")
 
     def _server_files(self) -> Iterator[Finding]:
         try:

@@ -245,11 +245,12 @@ class Attestation(Signable):
 
 
 class Evidence(Signable):
-    """A server's statement that a check on shares failed, so that one of two others deviates from the protocol.
+    """A server's statement that a check on shares failed, so that one of a pair of servers deviates from the protocol.
 
-    It ends the run. step: what was being computed or prepared; None if the session had only begun. check: `keys` if
-    the two told different keys to a third, `messages` if what they sent does not follow from what they were given.
-    It contains no value and nothing that depends on anybody's data.
+    It ends the run. A server may be of the pair itself, if it alone saw what the other did. step: what was being
+    computed or prepared; None if the session had only begun. check: `keys` if the two told different keys to a third,
+    `messages` if what they sent does not follow from what they were given. It contains no value and nothing that
+    depends on anybody's data.
     """
 
     kind: ClassVar[str] = "evidence"
@@ -265,15 +266,23 @@ class Evidence(Signable):
     @property
     def words(self) -> str:
         """What it says, in a sentence."""
-        return f"{self.server} found that {self.pair[0]} or {self.pair[1]} deviates from the protocol"
+        first, second = self.pair
+        accused = f"{first} or {second} deviates" if self.server not in self.pair else f"{self.others} deviates"
+        proven = "" if self.server not in self.pair else f", so that {first} or {second} does"
+        return f"{self.server} found that {accused} from the protocol{proven}"
+
+    @property
+    def others(self) -> str:
+        """The pair without the server that gives the evidence."""
+        return " or ".join(name for name in self.pair if name != self.server)
 
     def matches(self, manifest: Manifest, run: str) -> None:
-        """Raises DomainError unless this is about a run of this study, and about two other servers than its own."""
+        """Raises DomainError unless this is about a run of this study, and about two of its servers."""
         names = manifest.sharing.server_names
         if (self.study, self.scheme, self.run) != (manifest.study_id, manifest.scheme, run):
             raise DomainError("the evidence is about another run")
-        if len({self.server, *self.pair}) != 3 or not {self.server, *self.pair} <= set(names):
-            raise DomainError("the evidence must name two servers of the study other than the one that gives it")
+        if self.pair[0] == self.pair[1] or not {self.server, *self.pair} <= set(names):
+            raise DomainError("the evidence must name two servers of the study")
 
 
 class EvidenceRequest(Document):

@@ -3,9 +3,9 @@
     python -m deploy.images.requirements           write deploy/images/requirements/*.txt
     python -m deploy.images.requirements --check   fail if they are not what the lock says
 
-`common.txt` is in every image: the dependencies in pyproject.toml without those of a single service. What such a
-service adds is in a file with its name, so the images of a holder and an MPC server contain no compiler. It runs in the
-project's .venv, whose metadata say which distribution needs which.
+`common.txt` is in every image: the dependencies in pyproject.toml without those that not all services need. The others
+are in files of their own: `compiler.txt` is in the images of a coordinator and of an MPC server; a holder's has no
+compiler. It runs in the project's .venv, whose metadata say which distribution needs which.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 TARGET = Path(__file__).parent / "requirements"
 COMMON = "common"
-ALONE: dict[str, frozenset[str]] = {"coordinator": frozenset({"numba"})}
-"""Direct dependencies that only one service has."""
+APART: dict[str, frozenset[str]] = {"compiler": frozenset({"numba"})}
+"""Direct dependencies that some services do not have, by file."""
 _PYTHONS = ("3.11", "3.12", "3.13")
 """A dependency of any of these is kept: the base image chooses the interpreter."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -59,9 +59,9 @@ def documents() -> dict[str, str]:
     with (ROOT / "pyproject.toml").open("rb") as file:
         direct: list[str] = tomllib.load(file)["project"]["dependencies"]
     entries = locked((ROOT / "requirements.lock").read_text())
-    alone = frozenset().union(*ALONE.values())
-    common = closure(one for one in direct if canonicalize_name(Requirement(one).name) not in alone)
-    names = {COMMON: common} | {service: closure(own) - common for service, own in ALONE.items()}
+    apart = frozenset().union(*APART.values())
+    common = closure(one for one in direct if canonicalize_name(Requirement(one).name) not in apart)
+    names = {COMMON: common} | {file: closure(own) - common for file, own in APART.items()}
     return {
         file: "".join(f"{entry}\n" for name in sorted(wanted) for entry in entries[name])
         for file, wanted in names.items()

@@ -30,12 +30,16 @@ from caps.dp.noise.tables import VERSION
 from services.mpc_server import engine
 from services.mpc_server.engine.registry import REGISTRY
 
+_COMPILED = f"{engine.__name__}.rep3_active.proof."
+"""Registers nothing, and takes a second to load: that is left to the first proof."""
+
 
 @cache
 def build_digest() -> str:
     """The build of this process, 64 hexadecimal digits."""
     for module in walk_packages(engine.__path__, f"{engine.__name__}."):
-        import_module(module.name)  # so that the registry is complete, whoever asks
+        if not module.name.startswith(_COMPILED):
+            import_module(module.name)  # so that the registry is complete, whoever asks
     parts = {
         "sources": {
             package.__name__: source_digests(Path(folder))

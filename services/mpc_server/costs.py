@@ -20,10 +20,10 @@ from services.mpc_server.engine.registry import REGISTRY
 
 VALIDATION: dict[str, StepCost] = {
     REP3.name: StepCost(),
-    REP3_ACTIVE.name: StepCost(5, (4096,) * REP3_ACTIVE.parties),
-    REP4.name: StepCost(1, (1024,) * REP4.parties),
+    REP3_ACTIVE.name: StepCost(3, (8192,) * REP3_ACTIVE.parties),
+    REP4.name: StepCost(2, (512,) * REP4.parties),
 }
-"""The most that one validation of all pending messages costs (`services.mpc_server.engine.guard`), by scheme."""
+"""What one validation of all pending messages costs, by scheme (`services.mpc_server.engine.guard`); bytes roughly."""
 _OPENINGS, _JOINED_OPENINGS = 4, 8
 """Openings of COMPUTE ANSWERS, without and with a join on shares."""
 _DECLARING = (

@@ -17,6 +17,7 @@ from caps.basics.schemes import REP3_ACTIVE
 from services.mpc_server.engine import guard as guarding
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.guard import Guard
+from services.mpc_server.engine.rep3_active.claims import Claims
 
 PARTIES = 3
 LEFT = {"bits": "ace", "words": ("lefts", "e"), "gram": ("left", "e"), "matrices": ("lefts", "e")}
@@ -54,7 +55,7 @@ class Claim:
         ]
 
 
-class Recorded(Guard):
+class Recorded(Claims):
     """Keeps every claim, and checks none."""
 
     pending = False
@@ -62,25 +63,25 @@ class Recorded(Guard):
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        self.filed: list[Claim] = []
+        self.written: list[Claim] = []
 
     async def check(self, ctx: Context) -> None:
         raise AssertionError("nothing is pending")
 
     def bits(self, prover: int, **members: Any) -> None:
-        self.filed.append(Claim("bits", prover, members))
+        self.written.append(Claim("bits", prover, members))
 
     def words(self, prover: int, **members: Any) -> None:
-        self.filed.append(Claim("words", prover, {"starts": None, "left_bits": None} | members))
+        self.written.append(Claim("words", prover, {"starts": None, "left_bits": None} | members))
 
     def gram(self, prover: int, **members: Any) -> None:
-        self.filed.append(Claim("gram", prover, members))
+        self.written.append(Claim("gram", prover, members))
 
     def matrices(self, prover: int, **members: Any) -> None:
-        self.filed.append(Claim("matrices", prover, members))
+        self.written.append(Claim("matrices", prover, members))
 
     def deviations(self, prover: int, **members: Any) -> None:
-        self.filed.append(Claim("deviations", prover, members))
+        self.written.append(Claim("deviations", prover, members))
 
 
 @contextmanager
@@ -105,8 +106,8 @@ def recorded() -> Iterator[list[Recorded]]:
 
 def assert_alike(guards: Sequence[Recorded]) -> None:
     """All parties filed the same claims: the same public facts, sizes, and what two of them know of each."""
-    assert len({len(guard.filed) for guard in guards}) == 1
-    for claims in zip(*(guard.filed for guard in guards), strict=True):
+    assert len({len(guard.written) for guard in guards}) == 1
+    for claims in zip(*(guard.written for guard in guards), strict=True):
         prover = claims[0].prover
         before, own, after = claims[prover - 1], claims[prover], claims[(prover + 1) % PARTIES]
         np.testing.assert_equal(before.public, own.public)
@@ -120,7 +121,7 @@ def assert_alike(guards: Sequence[Recorded]) -> None:
 def violated(guards: Sequence[Recorded]) -> list[int]:
     """The numbers of the claims that do not hold, of those that all parties filed."""
     found = []
-    for number, claims in enumerate(zip(*(guard.filed for guard in guards), strict=False)):
+    for number, claims in enumerate(zip(*(guard.written for guard in guards), strict=False)):
         prover = claims[0].prover
         before, after = claims[prover - 1], claims[(prover + 1) % PARTIES]
         if _value(claims[0].kind, before, after).any():

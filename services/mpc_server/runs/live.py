@@ -74,20 +74,19 @@ class LiveRun:
         """
         retries, said = _REOPEN.begin(), ""
         while True:
+            if self.record.aborted:
+                raise RunAborted(str(self._trouble))
             try:
                 await self._live_once()
                 retries.reset()
             except PeerError as error:
                 self._trouble = _to_blame(error, self._seat.party)
-                if self.record.aborted:
-                    raise RunAborted(str(error)) from None
                 self._metrics.count("caps_retries", party=party_name(self._trouble.party))
                 if str(self._trouble) != said or self._heard:
                     said, self._heard = str(self._trouble), False
                     logs.say(log, "waiting", party=party_name(self._trouble.party), reason=said)
             except SessionClosed:
-                if self.record.aborted:
-                    raise RunAborted(str(self._trouble)) from None
+                pass
             await asyncio.sleep(retries.pause())
 
     async def ask(self, number: int, request: StepRequest, digest: str) -> Recorded:

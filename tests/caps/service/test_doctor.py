@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from caps.cli import app
 from caps.cli.exits import Exit
-from caps.service.doctor import Blame, Doctor, Finding, Status, Subject
+from caps.service.doctor import Blame, Doctor, Finding, Status, Subject, _dials
 from caps.trust import home as party
 from caps.trust import pki
 from caps.trust.cards import Card
@@ -96,6 +96,26 @@ def test_a_server_needs_a_policy_and_keeps_a_storage_key(world):
     (home / "storage-key").write_bytes(b"x" * 31)
     (home / "storage-key").chmod(0o600)
     assert failed(examine(home)) == {"storage key"}
+
+
+def test_a_servers_policy_must_admit_the_studys_scheme(world):
+    home = world.home("mpc-server", "S1")
+    (home / party.POLICY).write_text(party.POLICY_TEMPLATE)
+    doctor = Doctor(home, clock=lambda: NOW)
+    assert found(list(doctor.examine(scheme="rep4")), "scheme").status is Status.OK
+    (home / party.POLICY).write_text("schemes: [rep3]\n")
+    finding = found(list(doctor.examine(scheme="rep4")), "scheme")
+    assert (finding.status, finding.detail) == (
+        Status.FAILED,
+        "the study's scheme is rep4, but policy.yaml only admits rep3",
+    )
+    assert not [one for one in doctor.examine() if one.check == "scheme"]
+
+
+@pytest.mark.parametrize(("mine", "other", "dials"), [("S1", "S2", False), ("S4", "S1", True), ("S4", "S3", True)])
+def test_a_server_connects_to_those_before_it(mine, other, dials):
+    assert _dials(mine, other) is dials
+    assert not _dials("coordinator", other)
 
 
 @pytest.mark.parametrize("name", [party.PRIVATE_KEY, party.SIGNING_KEY])

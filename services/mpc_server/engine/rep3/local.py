@@ -86,31 +86,49 @@ def gram_products(parts: Sequence[AShare], modulo: Ring) -> Words:
 
 def deviations(
     mine: Words,
-    next_: Words | None = None,
+    next_: Words,
     *,
     spread: Callable[[Words, Words], Words],
     columns: int,
     row_coins: Callable[[int, int], Coins],
     column_coins: Coins,
 ) -> Words:
-    """R (x_i (x_i + 2 x_{i+1} - 1)) C: a summand of R (x^2 - x) C. Without the next component, its part of x_i alone.
+    """R (x_i (x_i + 2 x_{i+1} - 1)) C: a summand of R (x^2 - x) C.
 
     Rows are combined first, in blocks: their number is what costs time.
     """
+
+    def excess(first: Words, second: Words) -> list[Words]:
+        second <<= 1
+        second += first
+        second -= 1
+        second *= first
+        return [second]
+
+    (combined,) = combinations_of(
+        mine, next_, excess, spread=spread, columns=columns, row_coins=row_coins, column_coins=column_coins
+    )
+    return combined
+
+
+def combinations_of(
+    mine: Words,
+    next_: Words,
+    entries: Callable[[Words, Words], list[Words]],
+    *,
+    spread: Callable[[Words, Words], Words],
+    columns: int,
+    row_coins: Callable[[int, int], Coins],
+    column_coins: Coins,
+) -> list[Words]:
+    """R V C for each V that `entries` makes of what both components are spread to; it may write to its arguments."""
     buffers = np.empty((2, columns, min(len(mine), BLOCK_ROWS)), mine.dtype)
-    total: Words | None = None
+    totals: list[Words] = []
     for start in range(0, len(mine), BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
-        factor = spread(mine[block], buffers[0])
-        if next_ is None:
-            excess = factor - 1
-        else:
-            excess = spread(next_[block], buffers[1])
-            excess <<= 1
-            excess += factor
-            excess -= 1
-        excess *= factor
-        part = subset_sums(excess, row_coins(start, excess.shape[1]))
-        total = part if total is None else total + part
-    assert total is not None
-    return matmul_mod(total.T, column_coins.astype(mine.dtype))
+        found = entries(spread(mine[block], buffers[0]), spread(next_[block], buffers[1]))
+        coins = row_coins(start, found[0].shape[1])
+        parts = [subset_sums(one, coins) for one in found]
+        totals = [total + part for total, part in zip(totals, parts, strict=True)] if totals else parts
+    chosen = column_coins.astype(mine.dtype)
+    return [matmul_mod(total.T, chosen) for total in totals]

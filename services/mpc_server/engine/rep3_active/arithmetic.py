@@ -8,19 +8,20 @@ claimed: of a product of matrices all entries, of which some are then taken.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from caps.errors import DomainError
 from caps.shares.ring import Ring, Words, ring_of
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Cost
 from services.mpc_server.engine.kernels import gram_of_parts, matmul_mod
 from services.mpc_server.engine.rep3.arithmetic import same
-from services.mpc_server.engine.rep3.local import deviations, masks, sent_back
+from services.mpc_server.engine.rep3.local import combinations_of, masks, sent_back
 from services.mpc_server.engine.rep3_active.local import NAME, by_prover, claims
+from services.mpc_server.engine.rep3_active.proof.sizes import COMBINATIONS
 from services.mpc_server.engine.shares import AShare, Indices
 from services.mpc_server.engine.verbs import Coins
 
@@ -160,8 +161,19 @@ async def bit_deviations(
     """Squares are sums of products, so the combinations alone are reshared. They are shifted once they are shares."""
     ctx.own(x)
     x_mine, x_next = x.components
-    combined = partial(deviations, spread=spread, columns=columns, row_coins=row_coins, column_coins=column_coins)
-    found = await reshared(ctx, combined(x_mine, x_next), combined(x_mine), combined(x_next))
+    if column_coins.shape[1] != COMBINATIONS:
+        raise DomainError(f"{column_coins.shape[1]} combinations cannot be proved, but {COMBINATIONS}")
+
+    def entries(first: Words, second: Words) -> list[Words]:
+        """What each component adds by itself, and twice their product."""
+        product = first * second
+        product <<= 1
+        return [first * (first - 1), second * (second - 1), product]
+
+    own, theirs, cross = combinations_of(
+        x_mine, x_next, entries, spread=spread, columns=columns, row_coins=row_coins, column_coins=column_coins
+    )
+    found = await reshared(ctx, own + cross, own, theirs)
     for prover, left, right in by_prover(ctx, (x_mine, found.e[0], found.f[0]), (x_next, found.e[1], found.f[1])):
         claims(ctx).deviations(
             prover,

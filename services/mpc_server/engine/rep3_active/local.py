@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from caps.basics.schemes import REP3_ACTIVE
 from caps.shares.ring import Words
@@ -29,7 +29,9 @@ def guard(ctx: Context) -> Guard:
 
 def claims(ctx: Context) -> Claims:
     """Where claims of this session are filed."""
-    return cast(Claims, ctx.guard)
+    found = ctx.guard
+    assert isinstance(found, Claims), "a session of this scheme has a guard of claims"
+    return found
 
 
 def component(share: AShare | BShare, number: int) -> Words | None:

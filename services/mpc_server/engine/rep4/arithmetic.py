@@ -7,13 +7,14 @@ import hmac
 import numpy as np
 
 from caps.errors import CheatingDetected, ShareError
+from caps.shares.digests import DIGEST_BYTES
 from caps.shares.ring import Ring, Words
 from caps.shares.sharing import Algebra
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Cost, plane
 from services.mpc_server.engine.rep4.joint import enter_terms, guard_of
-from services.mpc_server.engine.rep4.local import DIGEST_BYTES, LATTER, NAME, PARTIES, components_of, product_terms
+from services.mpc_server.engine.rep4.local import LATTER, NAME, PARTIES, components_of, product_terms
 from services.mpc_server.engine.shares import AShare, BShare, bits_of
 
 

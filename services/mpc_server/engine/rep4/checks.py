@@ -6,8 +6,10 @@ anything else makes it a word that it could not foresee. This XOR is all that a 
 honest parties: they stop together. Digests are not compared one by one, because after a first wrong message honest
 parties differ in what follows from it, and whether they do may depend on secrets.
 
-If the XOR is not zero, the first step that went wrong is looked for, by opening the XOR over fewer steps. Before that
-step all honest parties agreed, so its digests tell nothing, and they show who disagrees.
+If the XOR is not zero, the first step that went wrong is looked for, by opening XORs over fewer steps. Digests are then
+digested anew under a label of their own: by the first XOR a sender knows what its wrong message changed, and could make
+the next ones zero. Before the first wrong step all honest parties agree, so its digests tell nothing, and they show who
+disagrees. If nobody does, somebody has not told the XOR of its digests, and the XOR for each pair shows who.
 """
 
 from __future__ import annotations
@@ -19,22 +21,19 @@ from functools import reduce
 from operator import xor
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from caps.errors import CheatingDetected
+from caps.shares.digests import DIGEST_BYTES, Digests
 from caps.shares.ring import Z64, Words
 from services.mpc_server.engine import guard as guards
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.guard import Guard
-from services.mpc_server.engine.rep4.local import DIGEST_BYTES, NAME, PARTIES, Joint
+from services.mpc_server.engine.rep4.local import NAME, PARTIES, Joint
 
 _KEY_WORDS = 4
 _PERSON = b"caps/v1/rep4"
 _MOST_STEPS = 1 << 14
 """Steps after which they are checked: some megabytes of digests."""
-_LARGE_BYTES = 1 << 12
-"""From this size on, GMAC and a digest of its tag are faster than the digest alone."""
-_NONCE = bytes(12)
 
 Totals = dict[int, int]
 """By party, the XOR of its digests."""
@@ -45,37 +44,24 @@ def octets(words: Words) -> memoryview:
     return np.ascontiguousarray(words).reshape(-1).data.cast("B")
 
 
-class Digests:
-    """Keyed digests of messages. Two parties have the keys, so to the others a digest is a random word.
-
-    A large message is first hashed by GMAC, a universal hash: its key is secret and its tag never leaves the party, so
-    that the nonce need not change.
-    """
-
-    def __init__(self, secret: bytes) -> None:
-        expanded = hashlib.blake2b(secret, person=_PERSON).digest()
-        self._key, self._hash_key = expanded[:32], expanded[32:48]
-
-    def of(self, label: bytes, message: memoryview) -> int:
-        """The digest of a message of a step."""
-        head = len(label).to_bytes(4, "little") + len(message).to_bytes(8, "little") + label
-        if len(message) >= _LARGE_BYTES:
-            hashing = Cipher(algorithms.AES(self._hash_key), modes.GCM(_NONCE)).encryptor()
-            hashing.authenticate_additional_data(message)
-            hashing.finalize()
-            head += hashing.tag
-        else:
-            head += message
-        return int.from_bytes(hashlib.blake2b(head, key=self._key, digest_size=DIGEST_BYTES).digest(), "little")
-
-
 @dataclass(frozen=True, slots=True)
 class _Step:
     joints: Sequence[Joint]
     digests: Mapping[int, int]
     """Of the messages that this party backs up or receives, by their number among the joints."""
-    total: int
-    """The XOR of all digests of the session, these included."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What parties say of some first steps of those that are checked."""
+
+    ctx: Context
+    count: int
+    totals: Totals
+
+    @property
+    def fails(self) -> bool:
+        return reduce(xor, self.totals.values()) != 0
 
 
 class Comparisons(Guard):
@@ -87,10 +73,7 @@ class Comparisons(Guard):
         self._peers = ctx.scheme.peers_of(ctx.party)
         self._digests = {peer: Digests(self._secret(ctx, peer)) for peer in self._peers}
         self._steps: list[_Step] = []
-        self._total = 0
-        self._agreed: Totals = dict.fromkeys(range(PARTIES), 0)
-        self._order: list[int] = []
-        self._checks = 0
+        self._begun_checks = self._ended_checks = 0
 
     def _secret(self, ctx: Context, peer: int) -> bytes:
         """What this party and a peer know, and each of the others does not: they lack one of the two components."""
@@ -114,31 +97,55 @@ class Comparisons(Guard):
 
         All parties file all steps, in the same order, when the messages have arrived.
         """
-        digests = {}
-        for number, message in messages.items():
-            joint = joints[number]
-            peer = joint.receiver if joint.backup == self._party else joint.backup
-            digests[number] = self._digests[peer].of(b"%b#%d" % (path, number), message)
-            self._total ^= digests[number]
-        self._steps.append(_Step(joints, digests, self._total))
+        digests = {
+            number: self._digests[self._partner(joints[number])].of(b"%b#%d" % (path, number), message)
+            for number, message in messages.items()
+        }
+        self._steps.append(_Step(joints, digests))
+
+    def _partner(self, joint: Joint) -> int:
+        """The other party that has a digest."""
+        return joint.receiver if joint.backup == self._party else joint.backup
 
     def digest(self, peer: int, path: bytes, words: Words) -> bytes:
         """The digest of words that this party and a peer compare at once."""
         return self._digests[peer].of(path + b"#opened", octets(words)).to_bytes(DIGEST_BYTES, "little")
 
     async def check(self, ctx: Context) -> None:
-        """Open the XOR of all digests. Two rounds if it is zero."""
-        steps, self._steps = self._steps, []
-        number, self._checks = self._checks, self._checks + 1
-        self._order.append(number)
-        totals = await self._opened(ctx.step("all"), steps[-1].total)
-        if _differ(totals):
-            await self._blame(ctx, number, steps, totals)
-        self._agreed = totals
-        self._order.remove(number)
+        """Open the XOR of all digests. Two rounds if it is zero.
 
-    async def _opened(self, ctx: Context, own: int) -> Totals:
-        """All parties' XORs, the same at all honest parties."""
+        One check at a time: what is told in a check must not depend on a wrong message of an earlier one.
+        """
+        steps, self._steps = self._steps, []
+        number, self._begun_checks = self._begun_checks, self._begun_checks + 1
+        waited = 0
+        while self._ended_checks != number:
+            waited += 1
+            await ctx.step(f"wait{waited}").exchange([], [])
+        claim = await self._claimed(ctx.step("all"), steps, len(steps))
+        if claim.fails:
+            await self._blame(ctx, steps, claim)
+        self._ended_checks += 1
+
+    async def _claimed(self, ctx: Context, steps: Sequence[_Step], count: int) -> _Claim:
+        """All parties' XORs of digests of the first steps, the same at all honest parties."""
+        own = reduce(xor, self._by_peer(ctx, steps, count).values())
+        return _Claim(ctx, count, await self._told(ctx, own))
+
+    def _by_peer(self, ctx: Context, steps: Sequence[_Step], count: int) -> Totals:
+        """The XOR of the digests that this party has together with each peer; anew for each label, except for all."""
+        totals = dict.fromkeys(self._peers, 0)
+        for position, step in enumerate(steps[:count]):
+            for number, digest in step.digests.items():
+                peer = self._partner(step.joints[number])
+                totals[peer] ^= digest if count == len(steps) else self._anew(ctx, position, number, peer, digest)
+        return totals
+
+    def _anew(self, ctx: Context, position: int, number: int, peer: int, digest: int) -> int:
+        label = b"%b#%d/%d" % (ctx.path, position, number)
+        return self._digests[peer].of(label, digest.to_bytes(DIGEST_BYTES, "little"))
+
+    async def _told(self, ctx: Context, own: int) -> Totals:
         told = await self._swap(ctx.step("told"), dict.fromkeys(self._peers, _bytes([own])), 1)
         totals = {self._party: own} | {peer: word for peer, (word,) in told.items()}
         await self._confirmed(ctx.step("heard"), totals)
@@ -161,65 +168,81 @@ class Comparisons(Guard):
         )
         return {peer: _words(reply) for peer, reply in zip(self._peers, replies, strict=True)}
 
-    async def _blame(self, ctx: Context, number: int, steps: Sequence[_Step], totals: Totals) -> None:
+    async def _blame(self, ctx: Context, steps: Sequence[_Step], wrong: _Claim) -> None:
         """Find the first step that went wrong, and raise CheatingDetected with a pair of which one cheated."""
-        waited = 0
-        while self._order[0] != number:  # an earlier check has the first wrong step
-            waited += 1
-            await ctx.step(f"wait{waited}").exchange([], [])
-        low, high, before, after = 0, len(steps), self._agreed, totals
-        while high - low > 1:
-            middle = (low + high) // 2
-            found = await self._opened(ctx.step(f"first{middle}"), steps[middle - 1].total)
-            if _differ(found):
-                high, after = middle, found
+        right = 0
+        while wrong.count - right > 1:
+            middle = (right + wrong.count) // 2
+            claim = await self._claimed(ctx.step(f"first{middle}"), steps, middle)
+            if claim.fails:
+                wrong = claim
             else:
-                low, before = middle, found
-        await self._judge(ctx.step("step"), steps[low], {one: before[one] ^ after[one] for one in before})
-
-    async def _judge(self, ctx: Context, step: _Step, claimed: Totals) -> None:
-        """All show their digests of the step, which must be what they claimed; then some message has two of them."""
-        concerned = {
-            party: [n for n, joint in enumerate(step.joints) if party in (joint.backup, joint.receiver)]
-            for party in range(PARTIES)
-        }
-        own = _bytes([step.digests[n] for n in concerned[self._party]])
-        replies = await self.exchange(
-            ctx.step("shown"),
-            [(peer, own) for peer in self._peers],
-            [(peer, DIGEST_BYTES * len(concerned[peer])) for peer in self._peers],
-        )
-        heard = dict(zip(self._peers, replies, strict=True)) | {self._party: octets(own)}
-        await self._confirmed(ctx.step("heard"), {party: _plain_digest(reply) for party, reply in heard.items()})
-        shown = {peer: _words(heard[peer]) for peer in self._peers}
-        for peer, words in shown.items():
-            if reduce(xor, words, 0) != claimed[peer]:
-                raise CheatingDetected((peer, self._party))
-        found = {peer: dict(zip(concerned[peer], words, strict=True)) for peer, words in shown.items()}
-        found[self._party] = dict(step.digests)
-        for n, joint in enumerate(step.joints):
-            roles = (joint.sender, joint.backup, joint.receiver)
-            if self._party in roles and found[joint.backup][n] != found[joint.receiver][n]:
-                one, other = (role for role in roles if role != self._party)
-                self.verdict = CheatingDetected((one, other))
-                break
+                right = middle
+        disputed = await self._disputed(ctx.step("step"), right, steps[right])
+        if disputed:
+            self.verdict = self._accused(disputed)
+        else:
+            self.verdict = await self._lied(ctx.step("pairs"), steps, wrong)
         # Whoever gives up first must not keep the others from knowing as much.
         ready, from_all = np.zeros(1, np.uint8), [(peer, 1) for peer in self._peers]
         await self.exchange(ctx.step("judged"), [(peer, ready) for peer in self._peers], from_all)
         if self.verdict is not None:
             raise self.verdict
-        # The message is one of the three others; they end the session.
+        # The message is one of the three others, who know which two to suspect; they end the session.
         await self.exchange(ctx.step("named"), [], from_all)
+
+    async def _disputed(self, ctx: Context, position: int, step: _Step) -> list[Joint]:
+        """All show their digests of the step. The messages that have two of them."""
+        concerned = {
+            party: [n for n, joint in enumerate(step.joints) if party in (joint.backup, joint.receiver)]
+            for party in range(PARTIES)
+        }
+        own = [
+            self._anew(ctx, position, n, self._partner(step.joints[n]), step.digests[n]) for n in concerned[self._party]
+        ]
+        shown = await self._shown(ctx, own, {party: len(numbers) for party, numbers in concerned.items()})
+        found = {party: dict(zip(concerned[party], words, strict=True)) for party, words in shown.items()}
+        return [joint for n, joint in enumerate(step.joints) if found[joint.backup][n] != found[joint.receiver][n]]
+
+    def _accused(self, disputed: Sequence[Joint]) -> CheatingDetected | None:
+        """The two others that have to do with a disputed message, if this party has; else it cannot tell."""
+        for joint in disputed:
+            roles = [joint.sender, joint.backup, joint.receiver]
+            if self._party in roles:
+                roles.remove(self._party)
+                return CheatingDetected((roles[0], roles[1]))
+        return None
+
+    async def _lied(self, ctx: Context, steps: Sequence[_Step], claim: _Claim) -> CheatingDetected:
+        """No message is disputed, so somebody claims what its digests are not: its claim must be that of its pairs."""
+        own = self._by_peer(claim.ctx, steps, claim.count)
+        words = [own[peer] for peer in sorted(self._peers)]
+        shown = await self._shown(ctx, words, dict.fromkeys(range(PARTIES), len(words)))
+        by_pair: dict[tuple[int, int], int] = {}
+        for party, told in shown.items():
+            if reduce(xor, told) != claim.totals[party]:
+                return CheatingDetected((party, self._party))
+            others = [one for one in range(PARTIES) if one != party]
+            by_pair |= {(party, other): word for other, word in zip(others, told, strict=True)}
+        return next(CheatingDetected(pair) for pair in by_pair if by_pair[pair] != by_pair[pair[::-1]])
+
+    async def _shown(self, ctx: Context, own: Sequence[int], counts: Mapping[int, int]) -> dict[int, list[int]]:
+        """What all parties show, so many words each, the same at all honest parties."""
+        message = _bytes(own)
+        replies = await self.exchange(
+            ctx.step("shown"),
+            [(peer, message) for peer in self._peers],
+            [(peer, DIGEST_BYTES * counts[peer]) for peer in self._peers],
+        )
+        heard = dict(zip(self._peers, replies, strict=True)) | {self._party: octets(message)}
+        await self._confirmed(ctx.step("heard"), {party: _plain_digest(reply) for party, reply in heard.items()})
+        return {party: _words(reply) for party, reply in heard.items()}
 
 
 @guards.guard.of(NAME)
 def guard(ctx: Context) -> Guard:
     """What backups would have sent is compared with what receivers received."""
     return Comparisons(ctx)
-
-
-def _differ(totals: Totals) -> bool:
-    return reduce(xor, totals.values()) != 0
 
 
 def _plain_digest(message: memoryview) -> int:

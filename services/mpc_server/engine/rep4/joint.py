@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import cast
 
 import numpy as np
@@ -88,8 +87,20 @@ def held(ctx: Context, entered: Iterable[Entered], shape: Shape, ring: Ring, alg
     components = []
     for number in ctx.scheme.held[ctx.party]:
         found = [words for one in parts if (words := one.component(number)) is not None]
-        components.append(reduce(algebra.combine, found) if found else np.zeros(shape, ring.dtype))
+        components.append(_combined(found, algebra) if found else np.zeros(shape, ring.dtype))
     return tuple(components)
+
+
+def _combined(parts: Sequence[Words], algebra: Algebra) -> Words:
+    """The sum, or XOR, of arrays, with one new array for all."""
+    if len(parts) == 1:
+        return parts[0]
+    add = np.add if algebra is Algebra.ADD else np.bitwise_xor
+    total = np.empty_like(parts[0])
+    add(parts[0], parts[1], out=total)
+    for part in parts[2:]:
+        add(total, part, out=total)
+    return total
 
 
 def guard_of(ctx: Context) -> Comparisons:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from caps.basics.schemes import REP4
+from caps.shares.digests import DIGEST_BYTES
 from caps.shares.ring import Words
 from services.mpc_server.engine.cost import OfParty, Price
 from services.mpc_server.engine.registry import price
@@ -25,8 +26,6 @@ from services.mpc_server.engine.verbs import Bilinear, BitForm
 
 NAME = REP4.name
 PARTIES = REP4.parties
-DIGEST_BYTES = 16
-"""Bytes of the digest that an opening is checked with."""
 LATTER = OfParty("latter", lambda party: int(party >= 2))
 """1 for S3 and S4, which send two of the six terms of a product, and 0 for the others, which send one."""
 price(NAME, Price(product=1 + LATTER, sums=True, opened=1, digest=DIGEST_BYTES))
@@ -102,11 +101,13 @@ def product_terms(x: AShare, y: AShare, times: Bilinear = np.multiply) -> dict[i
 
 def bit_terms(x: BShare, y: BShare, form: BitForm) -> dict[int, Words]:
     """The same over Z_2, where + and - are XOR."""
-    left, right = components_of(x.map(form.left)), components_of(y.map(form.right))
-    found = {}
-    for number, term in known_terms(x.owner.party):
-        one, two = term.joint.other, term.joint.receiver
-        both = left(one) ^ left(two)
-        both &= right(one) ^ right(two)
+    party = x.owner.party
+    left, right = ([one(words) for words in share.components] for one, share in ((form.left, x), (form.right, y)))
+    found, factor = {}, np.empty_like(right[0])
+    for number, term in known_terms(party):
+        one, two = (component - (component > party) for component in (term.joint.other, term.joint.receiver))
+        both = left[one] ^ left[two]
+        np.bitwise_xor(right[one], right[two], out=factor)
+        both &= factor
         found[number] = form.summed(both)
     return found

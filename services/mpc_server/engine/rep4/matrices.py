@@ -10,13 +10,12 @@ then all later rows are orthogonal to r E with probability 2^-(48-p); with that 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from caps.errors import CheatingDetected
-from caps.shares.ring import Z32, Ring, Words, ring_of
+from caps.shares.ring import Z8, Z32, Ring, Words, ring_of
 from caps.shares.sharing import Algebra
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context, together
@@ -107,7 +106,7 @@ async def _checked(
     )
     found = {number: np.frombuffer(reply, dtype) for number, reply in zip(backed, replies, strict=True)}
     for number, triangle in found.items():
-        if not _right(parts, TERMS[number], triangle, modulo):
+        if not _right(ctx.step(f"coins{number}"), parts, TERMS[number], triangle, modulo):
             raise CheatingDetected((JOINTS[number].sender, ctx.party))
     return found
 
@@ -124,10 +123,10 @@ def _gram(parts: Sequence[AShare], term: Term, modulo: Ring) -> Words:
     return gram_of_parts(summands, modulo=modulo, mixed=mixed)
 
 
-def _right(parts: Sequence[AShare], term: Term, triangle: Words, modulo: Ring) -> bool:
+def _right(ctx: Context, parts: Sequence[AShare], term: Term, triangle: Words, modulo: Ring) -> bool:
     """Whether a triangle that a sender claims is the term's, as far as random combinations of columns tell."""
     columns = sum(share.shape[1] for share in parts)
-    coins = _coins(columns)
+    coins = _coins(ctx, term.joint.sender, columns)
     whole = np.zeros((columns, columns), triangle.dtype)
     upper = np.triu_indices(columns)
     whole[upper] = whole.T[upper] = triangle
@@ -137,10 +136,10 @@ def _right(parts: Sequence[AShare], term: Term, triangle: Words, modulo: Ring) -
     return not modulo.reduce(claimed - found).any()
 
 
-def _coins(columns: int) -> Coins:
-    """Coins that nobody else knows, for each column."""
-    octets = np.frombuffer(secrets.token_bytes(columns * CHECK_ROWS // 8), np.uint8)
-    return np.unpackbits(octets.reshape(columns, -1), axis=1)
+def _coins(ctx: Context, sender: int, columns: int) -> Coins:
+    """Coins for each column that the sender does not know: it lacks the component that has its number."""
+    octets = ctx.prss.component(sender, ctx.path + b"#coins", (columns, CHECK_ROWS // 8), Z8)
+    return np.unpackbits(octets, axis=1)
 
 
 def _combined_gram(parts: Sequence[AShare], term: Term, coins: Coins, modulo: Ring) -> Words:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from services.mpc_server.storage import tables
 from services.mpc_server.storage.ledger import Ledger
 from tests.kit.federation import POPULATIONS, Driver, ServerStores, manifest_of, opened
 from tests.kit.study import AT, Keys, example_manifest, honest_walk, joined_manifest
+from tests.kit.waiting import until
 
 RUN, INPUTS = "ab" * 16, "cd" * 32
 
@@ -204,6 +206,10 @@ def honest_rows(manifest: Manifest) -> Any:
     return np.stack([generator.integers(0, size, 200) for size in manifest.domain.sizes], axis=1)
 
 
+def state_at(driver: Driver, name: str) -> str:
+    return str(driver.clients[name].get(f"/v1/runs/{driver.run}").json()["state"])
+
+
 def problem(response: Any) -> str:
     assert response.headers["content-type"] == "application/problem+json", response.text
     return str(response.json()["type"]).rpartition(":")[2]
@@ -211,7 +217,7 @@ def problem(response: Any) -> str:
 
 @pytest.mark.integration
 def test_the_server_refuses_with_the_reason_and_its_peers_wait(accused) -> None:
-    _, driver, responses = accused
+    federation, driver, responses = accused
     assert problem(responses[2]) == "aborted"
     body = responses[2].json()
     assert "S3 found that S1 or S2 deviates from the protocol" in body["detail"]
@@ -220,6 +226,13 @@ def test_the_server_refuses_with_the_reason_and_its_peers_wait(accused) -> None:
     given.verify(driver.manifest.server("S3")).matches(driver.manifest, driver.run)
     assert (given.document.pair, given.document.step) == (("S1", "S2"), 2)
     assert all(problem(response) == "peer-failed" for response in responses[:2])
+    for name in ("S1", "S2"):
+        until(lambda name=name: state_at(driver, name) == "waiting")
+    time.sleep(1.0)  # a session that is opened again would be by now
+    assert [state_at(driver, name) for name in SERVERS] == ["waiting", "waiting", "aborted"]
+    told = federation.log("S3")
+    assert '"aborted"' in told
+    assert "session opened" not in told.partition('"aborted"')[2]
 
 
 @pytest.mark.integration
@@ -250,7 +263,7 @@ def test_the_run_is_over_at_this_server_also_after_a_restart(accused) -> None:
         ({"server": "S2", "pair": ("S1", "S3")}, "S3", "invalid"),
         ({"run": "0" * 32}, "S3", "invalid"),
         ({"study": "0" * 64}, "S3", "invalid"),
-        ({"pair": ("S2", "S3")}, "S3", "invalid"),
+        ({"pair": ("S2", "S2")}, "S3", "invalid"),
         ({"scheme": "rep4"}, "S3", "invalid"),
     ],
 )

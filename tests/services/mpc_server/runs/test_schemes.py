@@ -22,6 +22,8 @@ pytestmark = pytest.mark.integration
 
 ENGINE = [scheme for scheme in SCHEMES.values() if scheme.name in guard.schemes]
 """The schemes whose protocols are here."""
+BEGINNING, CONTROL_BYTES = 5, 1 << 14
+"""What a session costs besides its protocols: rounds until records are compared, then two for each step; bytes."""
 ALL = pytest.mark.parametrize("scheme", ENGINE, ids=[scheme.name for scheme in ENGINE])
 
 
@@ -79,13 +81,16 @@ def test_a_run_is_the_central_one(four: Federation, scheme: Scheme, brings: str)
         assert tuple(one.signer for one in attested) == scheme.server_names
         assert manifest.premises[0] in attested[0].document.statement["assumptions"]
         spent_once(four, driver)
-        for client in driver.clients.values():
-            status = RunStatus.model_validate(client.get(f"/v1/runs/{driver.run}").json())
-            assert (status.state, status.evidence) == ("ended", ())
+        answers = [client.get(f"/v1/runs/{driver.run}").json() for client in driver.clients.values()]
+        statuses = [RunStatus.model_validate(one) for one in answers]
+        assert all((status.state, status.evidence) == ("ended", ()) for status in statuses)
         costs = declared_costs(manifest)
         assert costs is not None
-        assert len(costs.total.sent) == scheme.parties
-        assert all(sent >= 0 for sent in costs.total.sent)
+        assert (costs.checks.rounds > 0) == scheme.active
+        control = BEGINNING + 2 * statuses[0].position
+        for status, sent in zip(statuses, costs.total.sent, strict=True):
+            assert status.rounds <= costs.total.rounds + control <= 3 * status.rounds
+            assert status.bytes_sent <= sent + CONTROL_BYTES
     if scheme.parties == 3:
         assert not any(row for row in ServerStores(four, "S4").rows()["runs"] if row[0] == driver.run)
 

@@ -191,9 +191,8 @@ def _centred(words: Words, bits: int) -> list[Limbs]:
     rest = np.ascontiguousarray(words).view(f"i{words.itemsize}")
     if spare:
         rest = (rest << spare) >> spare
-    found = []
-    for _ in range(limb_count(bits)):
-        low = rest.astype(np.int16, copy=False)
-        found.append(low)
-        rest = (rest - low) >> LIMB
+    found = [rest.astype(np.int16, copy=False)]
+    for _ in range(limb_count(bits) - 1):
+        rest = (rest - found[-1]) >> LIMB
+        found.append(rest.astype(np.int16))
     return found

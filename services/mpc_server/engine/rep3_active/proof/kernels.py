@@ -419,13 +419,16 @@ def bucket_sums(
 ) -> None:
     """Add left * right of each row to the bucket of each of its bytes."""
     columns = left.shape[1]
+    products = np.empty(_COLUMNS, np.int64)
     for start in range(0, columns, _COLUMNS):
-        stop = min(start + _COLUMNS, columns)
+        size = min(_COLUMNS, columns - start)
         for t in range(len(octets)):
+            for u in range(size):
+                products[u] = np.int64(left[t, start + u]) * np.int64(right[t, start + u])
             for g in range(octets.shape[1]):
-                bucket = buckets[g, octets[t, g]]
-                for u in range(start, stop):
-                    bucket[u] += np.int64(np.int32(left[t, u]) * np.int32(right[t, u]))
+                bucket = buckets[g, octets[t, g], start : start + size]
+                for u in range(size):
+                    bucket[u] += products[u]
 
 
 @numba.njit(inline="always")
@@ -454,11 +457,12 @@ def fold_rows(
             row = data[g * blocks + l]
             for part in range(2):
                 weight = weights[g * blocks + l, part]
-                low, high = np.int64(weight & _LOW), np.int64(weight >> _HALF)
+                # As products of 32 bits these take one instruction each.
+                low, high = np.int32(weight & _LOW), np.int32(weight >> _HALF)
                 x, y = sums[2 * part], sums[2 * part + 1]
                 for u in range(width):
-                    x[u] += np.int64(row[u]) * low
-                    y[u] += np.int64(row[u]) * high
+                    x[u] += np.int64(row[u]) * np.int64(low)
+                    y[u] += np.int64(row[u]) * np.int64(high)
         for u in range(width):
             a, b = _of_signed(sums[0, u], sums[1, u], q), _of_signed(sums[2, u], sums[3, u], q)
             if len(columns):
@@ -466,16 +470,26 @@ def fold_rows(
             out[g * width + u, 0], out[g * width + u, 1] = a, b
 
 
-@numba.njit(inline="always")
-def _parts(value: Any, weight: Any, q: Any) -> Any:
-    """value * weight modulo q as low + 2^31 high, both at most 2^30 and a little in absolute value."""
-    if q == MERSENNE:
-        low = value * np.int64(weight & _LOW)
-        carried = (low + _QUARTER) >> np.int64(31)
-        high = value * np.int64(weight >> _HALF) + carried
-        over = (high + _EIGHTH) >> np.int64(30)
-        return low - (carried << np.int64(31)) + over, high - (over << np.int64(30))
-    return (value * np.int64(weight)) % np.int64(q), np.int64(0)
+@_compiled("void(i2[::1], i4[::1], i4[::1], f8[::1], f8[::1])")
+def _weigh(
+    values: npt.NDArray[np.int16],
+    lows: npt.NDArray[np.int32],
+    highs: npt.NDArray[np.int32],
+    low: npt.NDArray[np.float64],
+    high: npt.NDArray[np.float64],
+) -> None:
+    """Values times weights (low + 2^31 high) modulo 2^61 - 1, in two parts of about 2^30 or less in absolute value.
+
+    Weights below 2^15 come out as they are, so that it serves for small fields as well.
+    """
+    for u in range(len(values)):
+        value = np.int64(values[u])
+        small = value * np.int64(lows[u])
+        carried = (small + _QUARTER) >> np.int64(31)
+        large = value * np.int64(highs[u]) + carried
+        over = (large + _EIGHTH) >> np.int64(30)
+        low[u] = small - (carried << np.int64(31)) + over
+        high[u] = large - (over << np.int64(30))
 
 
 @_compiled("void(i2[:,::1], i2[:,::1], u8[:,::1], u8[:,::1], i8, u8, u8[:,::1])", reorder=True)
@@ -493,8 +507,13 @@ def row_products(
     Doubles hold them: sums of up to 248 products of numbers of up to 2^30 + 2^15 and 2^15 are below 2^53.
     """
     width = left.shape[1]
-    x = np.empty((4, _EXACT))
-    y = np.empty((blocks, _EXACT))
+    x_0, x_1, x_2, x_3 = np.empty(_EXACT), np.empty(_EXACT), np.empty(_EXACT), np.empty(_EXACT)
+    y, sums = np.empty((blocks, _EXACT)), np.empty((blocks, 4))
+    lows, highs = np.empty((2, width), np.int32), np.empty((2, width), np.int32)
+    for u in range(width):
+        for part in range(2):
+            lows[part, u] = np.int32(columns[u, part] & _LOW)
+            highs[part, u] = np.int32(columns[u, part] >> _HALF)
     for g in range(left.shape[0] // blocks):
         for start in range(0, width, _EXACT):
             size = min(_EXACT, width - start)
@@ -503,23 +522,44 @@ def row_products(
                     y[k, u] = right[g * blocks + k, start + u]
             for l in range(blocks):
                 row = g * blocks + l
-                for u in range(size):
-                    value = np.int64(left[row, start + u])
-                    a, b = _parts(value, columns[start + u, 0], q)
-                    c, d = _parts(value, columns[start + u, 1], q)
-                    x[0, u], x[1, u], x[2, u], x[3, u] = a, b, c, d
+                values, stop = left[row, start : start + size], start + size
+                _weigh(values, lows[0, start:stop], highs[0, start:stop], x_0, x_1)
+                _weigh(values, lows[1, start:stop], highs[1, start:stop], x_2, x_3)
+                # Four rows at a time, so that what is loaded is used four times.
+                for k in range(0, blocks, 4):
+                    y_0, y_1, y_2, y_3 = y[k], y[k + 1], y[k + 2], y[k + 3]
+                    a_0, b_0, c_0, d_0 = 0.0, 0.0, 0.0, 0.0
+                    a_1, b_1, c_1, d_1 = 0.0, 0.0, 0.0, 0.0
+                    a_2, b_2, c_2, d_2 = 0.0, 0.0, 0.0, 0.0
+                    a_3, b_3, c_3, d_3 = 0.0, 0.0, 0.0, 0.0
+                    for u in range(size):
+                        a, b, c, d = x_0[u], x_1[u], x_2[u], x_3[u]
+                        a_0 += a * y_0[u]
+                        b_0 += b * y_0[u]
+                        c_0 += c * y_0[u]
+                        d_0 += d * y_0[u]
+                        a_1 += a * y_1[u]
+                        b_1 += b * y_1[u]
+                        c_1 += c * y_1[u]
+                        d_1 += d * y_1[u]
+                        a_2 += a * y_2[u]
+                        b_2 += b * y_2[u]
+                        c_2 += c * y_2[u]
+                        d_2 += d * y_2[u]
+                        a_3 += a * y_3[u]
+                        b_3 += b * y_3[u]
+                        c_3 += c * y_3[u]
+                        d_3 += d * y_3[u]
+                    sums[k, 0], sums[k, 1], sums[k, 2], sums[k, 3] = a_0, b_0, c_0, d_0
+                    sums[k + 1, 0], sums[k + 1, 1], sums[k + 1, 2], sums[k + 1, 3] = a_1, b_1, c_1, d_1
+                    sums[k + 2, 0], sums[k + 2, 1], sums[k + 2, 2], sums[k + 2, 3] = a_2, b_2, c_2, d_2
+                    sums[k + 3, 0], sums[k + 3, 1], sums[k + 3, 2], sums[k + 3, 3] = a_3, b_3, c_3, d_3
                 for k in range(blocks):
                     if k == l:
                         continue
-                    a, b, c, d = 0.0, 0.0, 0.0, 0.0
-                    for u in range(size):
-                        a += x[0, u] * y[k, u]
-                        b += x[1, u] * y[k, u]
-                        c += x[2, u] * y[k, u]
-                        d += x[3, u] * y[k, u]
                     real, rest = _product(
-                        _of_signed(np.int64(a), np.int64(b), q),
-                        _of_signed(np.int64(c), np.int64(d), q),
+                        _of_signed(np.int64(sums[k, 0]), np.int64(sums[k, 1]), q),
+                        _of_signed(np.int64(sums[k, 2]), np.int64(sums[k, 3]), q),
                         weights[row, 0],
                         weights[row, 1],
                         q,

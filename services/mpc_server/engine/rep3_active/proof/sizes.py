@@ -137,7 +137,7 @@ def stage_rows(columns: int, bits: int) -> int:
 def deviation_equations(*, rows: int, columns: int, bits: int) -> Equations:
     """For a claim on deviations: one equation for each of 48 x 48 results; limbs are centred."""
     most_rows = stage_rows(columns, bits)
-    stages = -(-rows // most_rows)
+    stages = max(1, -(-rows // most_rows))
     limbs = limb_count(bits)
     elements = -(-rows // GROUP) * columns * (limbs * (limbs + 1) // 2)
     most = _deviation_most(min(rows, most_rows), columns, bits)
@@ -206,7 +206,7 @@ def size_of(
 
 
 def proof_bytes(prover: Size, following: Size, previous: Size) -> int:
-    """What a party sends in one validation: that it is ready, coins, its proof, and its verdicts on the proofs of the other two."""
+    """What a party sends in one validation: that it is ready, coins, its proof, and its verdicts on the other two."""
     if prover.empty and following.empty and previous.empty:
         return 0
     verdicts = VERDICT_BYTES * ((not following.empty) + (not previous.empty))

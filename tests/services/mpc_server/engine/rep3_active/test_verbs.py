@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from scipy import stats
 
 from caps.basics.schemes import REP3_ACTIVE
 from caps.errors import CapsError, CheatingDetected
@@ -126,3 +127,44 @@ def test_no_altered_message_goes_unnoticed(name: str, guards: list[Recorded]) ->
                 judge(call, outcome.value)
                 assert place, (name, number, "the lowest byte counts")
     assert noticed >= len(numbers)
+
+
+CLOSED = [name for name in NAMES if REGISTRY[name].leaks.rstrip(".") == "nothing" and name != "shuffle"]
+"""Protocols that open nothing. The shuffle opens a random matrix and tells digests that the receivers know."""
+
+
+@pytest.mark.parametrize("fill", ["zeros", "ones", "random"])
+@pytest.mark.parametrize("name", CLOSED)
+def test_received_words_look_uniform_whatever_the_input(name: str, fill: str, guards: list[Recorded]) -> None:
+    """Bytes, and bytes XORed with those before them, fit the uniform law at every party. Seeds are fixed."""
+    received = {party: bytearray() for party in range(3)}
+    for seed in range(60):
+        recorder = Recorder()
+        world = World(1000 + seed, scheme=REP3_ACTIVE, interceptor=recorder)
+        run(name, CASES[name][1](source(seed, seed, fill)), world)
+        for message in recorder.messages:
+            received[message.dest] += message.payload
+        if min(len(data) for data in received.values() if data) >= 4096:
+            break
+    streams = [np.frombuffer(data, np.uint8) for data in received.values() if len(data) >= 1280]
+    assert streams
+    for data in streams:
+        assert stats.chisquare(np.bincount(data, minlength=256)).pvalue > 1e-6
+        assert stats.chisquare(np.bincount(data[1:] ^ data[:-1], minlength=256)).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_what_is_sent_is_masked_afresh(name: str, guards: list[Recorded]) -> None:
+    """The same shares under other keys make other messages; a byte is the same by chance, 1 in 256."""
+    same = total = 0
+    for seed in range(5):
+        transcripts = []
+        for keys in (1, 2):
+            recorder = Recorder()
+            world = World(9, scheme=REP3_ACTIVE, keys=keys, interceptor=recorder)
+            run(name, CASES[name][1](source(seed, seed)), world)
+            transcripts.append(np.frombuffer(b"".join(bytes(m.payload) for m in recorder.messages), np.uint8))
+        same += int((transcripts[0] == transcripts[1]).sum())
+        total += transcripts[0].size
+    assert total
+    assert same / total < 1 / 256 + 5 / np.sqrt(256 * total)

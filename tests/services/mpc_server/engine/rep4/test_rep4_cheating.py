@@ -191,13 +191,17 @@ def test_a_server_that_alters_all_it_sends_from_some_point_on_is_noticed(name: s
     last = max(message.round for message in recorder.messages)
     for start in range(0, last + 1, max(1, last // 4)):
         rng = np.random.default_rng(start)
+        altered: list[Message] = []
 
-        def interceptor(message: Message, start: int = start, rng: np.random.Generator = rng) -> bytes:
-            return (
-                drawn(message.payload, rng) if message.source == culprit and message.round >= start else message.payload
-            )
+        def interceptor(
+            message: Message, start: int = start, rng: np.random.Generator = rng, altered: list[Message] = altered
+        ) -> bytes:
+            if message.source != culprit or message.round < start:
+                return message.payload
+            altered.append(message)
+            return drawn(message.payload, rng)
 
-        assert judge(trial, expected, trial.run(interceptor), culprit)
+        assert judge(trial, expected, trial.run(interceptor), culprit) == bool(altered)
 
 
 # What a server computes -----------------------------------------------------------------------------------------------
@@ -305,28 +309,53 @@ def lies_in_digests(culprit: int, rng: np.random.Generator) -> list[Any]:
     return [replaced(Comparisons, "file", wrapper)]
 
 
+def in_totals(lie: Callable[[Comparisons, Context, int], int]) -> Any:
+    def wrapper(original: Any) -> Any:
+        async def told(self: Comparisons, ctx: Context, own: int) -> Any:
+            return await original(self, ctx, lie(self, ctx, own))
+
+        return told
+
+    return replaced(Comparisons, "_told", wrapper)
+
+
 def lies_in_totals(culprit: int, rng: np.random.Generator) -> list[Any]:
     """Another total than its digests have, the same to all."""
+    return [in_totals(lambda guard, _, own: own ^ (1 << 77) if guard._party == culprit else own)]
+
+
+def lies_in_all_totals(culprit: int, rng: np.random.Generator) -> list[Any]:
+    """Random totals, also while the first wrong step is looked for."""
+    return [
+        in_totals(lambda guard, _, own: int.from_bytes(rng.bytes(16), "little") if guard._party == culprit else own)
+    ]
+
+
+def lies_in_the_first_total(culprit: int, rng: np.random.Generator) -> list[Any]:
+    """A wrong total, and right ones while the first wrong step is looked for."""
+
+    def lie(guard: Comparisons, ctx: Context, own: int) -> int:
+        return own ^ 1 if guard._party == culprit and ctx.path.endswith(b"/all") else own
+
+    return [in_totals(lie)]
+
+
+def lies_to_hide_the_first_wrong_step(culprit: int, rng: np.random.Generator) -> list[Any]:
+    """Wrong products; then it adds to its totals what was wrong in the first, so that steps before look right."""
+    wrong = {}
 
     def wrapper(original: Any) -> Any:
         async def told(self: Comparisons, ctx: Context, own: int) -> Any:
-            return await original(self, ctx, own ^ (1 << 77) if self._party == culprit else own)
+            if self._party == culprit and not ctx.path.endswith(b"/all"):
+                own ^= wrong["sum"]
+            totals = await original(self, ctx, own)
+            if self._party == culprit and ctx.path.endswith(b"/all"):
+                wrong["sum"] = int(np.bitwise_xor.reduce(np.array(list(totals.values()), object)))
+            return totals
 
         return told
 
-    return [replaced(Comparisons, "_opened", wrapper)]
-
-
-def lies_in_some_totals(culprit: int, rng: np.random.Generator) -> list[Any]:
-    """The right total first, then random ones while the first wrong step is looked for."""
-
-    def wrapper(original: Any) -> Any:
-        async def told(self: Comparisons, ctx: Context, own: int) -> Any:
-            return await original(self, ctx, int.from_bytes(rng.bytes(16), "little") if self._party == culprit else own)
-
-        return told
-
-    return [replaced(Comparisons, "_opened", wrapper)]
+    return [*lies_in_products(culprit, rng), replaced(Comparisons, "_told", wrapper)]
 
 
 LIES = [
@@ -336,7 +365,9 @@ LIES = [
     lies_in_gram,
     lies_in_digests,
     lies_in_totals,
-    lies_in_some_totals,
+    lies_in_all_totals,
+    lies_in_the_first_total,
+    lies_to_hide_the_first_wrong_step,
 ]
 
 

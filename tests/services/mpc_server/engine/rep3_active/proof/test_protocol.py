@@ -100,6 +100,16 @@ def largest(value: Any, ring_bits: int) -> Any:
     return np.full_like(value, (1 << ring_bits) - 1)
 
 
+def test_claims_of_nothing_are_accepted() -> None:
+    rng = rng_of(1)
+    nothing = [bits_claim(rng, 0, 0), words_claim(rng, 0, 0), gram_claim(rng, 0, 0), deviations_claim(rng, 0, 0)]
+    for claim in nothing[1:]:
+        assert accepted([claim])
+    assert statements(nothing[:1])[LEFT].size.empty
+    assert accepted(nothing)
+    assert accepted([*nothing, bits_claim(rng, 0), matrices_claim(rng, 0)])
+
+
 def test_deviations_in_stages_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the integers were smaller, so that sums have to be cut."""
     from services.mpc_server.engine.rep3_active.proof import deviations, sizes
