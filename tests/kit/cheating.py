@@ -390,6 +390,7 @@ def watched(run: Run) -> Iterator[None]:
         except PeerViolation:
             if guard._ctx.party != run.culprit:
                 raise
+            guard._running.clear()
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(runtimes, "randomness", keys))

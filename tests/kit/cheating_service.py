@@ -2,7 +2,7 @@
 
 It runs as always until there is a file CAPS_HOME/cheat with a lie and a part of a step's name, such as
 "message /compute/": then in the next round of such a step in which it sends something it cheats once, the file is
-removed and CAPS_HOME/cheated has the step's name. From then on it does not mind if its own checks fail. The lies:
+removed and CAPS_HOME/cheated has the step's name. In that session it does not mind if its own checks fail. The lies:
 
     message   what it sends is altered, what it keeps is not
     copy      both alike: without a check, servers hold a consistent sharing of another value
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from caps.errors import CheatingDetected
-from services.mpc_server.engine.context import Round
+from services.mpc_server.engine.context import Checks, Round
 from services.mpc_server.engine.guard import Guard
 from services.mpc_server.engine.runtime import Runtime
 from tests.kit.wrapping import run
@@ -55,10 +55,11 @@ class Liar:
 
     def __init__(self, home: Path) -> None:
         self._file, self._done = home / FILE, home / DONE
-        self.has_cheated = False
+        self.guard: Checks | None = None
+        """The guard of the session in which it cheated last."""
 
-    def passing(self, request: Round) -> Round:
-        """A round as it is, or with a lie in it."""
+    def passing(self, session: Runtime, request: Round) -> Round:
+        """A round of a session as it is, or with a lie in it."""
         if not self._file.exists() or not any(words.size for _, words in request.sends):
             return request
         lie, _, step = self._file.read_text().partition(" ")
@@ -66,7 +67,7 @@ class Liar:
         checks = all(name.startswith("/guard/") for name in names)
         if checks != (lie == "check") or not any(re.search(step, name) for name in names):
             return request
-        self.has_cheated = True
+        self.guard = session.context.guard
         self._file.unlink()
         self._done.write_text(" ".join(names))
         if lie == "copy":
@@ -82,15 +83,16 @@ def install(liar: Liar) -> None:
     exchange, validate = Runtime._exchange, Guard.validate
 
     async def wrapped(self: Runtime, request: Round) -> Any:
-        return await exchange(self, liar.passing(request))
+        return await exchange(self, liar.passing(self, request))
 
     async def stubborn(self: Guard) -> None:
         try:
             await validate(self)
         except CheatingDetected:
-            if not liar.has_cheated:
+            if self is not liar.guard:
                 raise
             self.verdict = None
+            self._running.clear()
 
     Runtime._exchange, Guard.validate = wrapped, stubborn
 

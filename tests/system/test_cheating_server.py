@@ -53,9 +53,8 @@ def start(federation: Everybody) -> None:
 def small(federation: Everybody, folder: Path, scheme: Scheme, seed: int = 7) -> Study:
     """AIM on columns of two holders, with few rounds."""
     folder.mkdir(exist_ok=True)
-    agreed = {name: value for name, value in federation.parties([], scheme).items() if name in ("scheme", "servers")}
     study = vertical(
-        federation, folder, persons(60, seed), slots=64, algorithm="aim", parameters={"rounds": 3}, **agreed
+        federation, folder, persons(60, seed), slots=64, algorithm="aim", parameters={"rounds": 3}, scheme=scheme
     )
     study.patience = PATIENCE
     return study
