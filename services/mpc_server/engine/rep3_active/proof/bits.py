@@ -54,7 +54,7 @@ def target(words: int) -> int:
 
 def folded_size(planes: Elements) -> int:
     """Elements of a side after the first fold."""
-    return 4 * 64 * planes.shape[2]
+    return 4 * 64 * int(planes.shape[2])
 
 
 def fold_left(left: Elements, r: Scalar, q: int, out: Elements) -> None:
