@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from unittest.mock import patch
 
@@ -290,7 +291,7 @@ def lies_in_gram(culprit: int, rng: np.random.Generator) -> list[Any]:
         return found
 
     def right(original: Any) -> Any:
-        return lambda parts, *args: parts[0].owner.party == culprit or original(parts, *args)
+        return lambda ctx, *args: ctx.party == culprit or original(ctx, *args)
 
     return [replaced(matrices, "_gram", gram), replaced(matrices, "_right", right)]
 
@@ -397,22 +398,23 @@ def test_no_error_of_a_gram_matrix_passes_a_backup() -> None:
     rng = np.random.default_rng(9)
     x = rng.integers(0, 1 << 16, (50, 7)).astype(np.uint16)
     upper = np.triu_indices(7)
-    seen = []
+    seen, labels = [], count()
 
     async def judged(ctx: Context, share: AShare) -> None:
         for term in matrices.TERMS:
             if term.joint.backup != ctx.party:
                 continue
             right = term.signed(matrices._gram([share], term, Z16))[upper]
-            assert matrices._right([share], term, right, Z16)
+            assert matrices._right(ctx.step(next(labels)), [share], term, right, Z16)
             for _ in range(60):
                 wrong = right.copy()
                 places = rng.choice(wrong.size, int(rng.integers(1, 4)), replace=False)
                 wrong[places] ^= np.uint16(1 << int(rng.integers(16)))
-                seen.append(matrices._right([share], term, wrong, Z16))
+                seen.append(matrices._right(ctx.step(next(labels)), [share], term, wrong, Z16))
             v = rng.integers(0, 2, 7).astype(np.uint16)
             if v.any():
-                seen.append(matrices._right([share], term, right + (np.outer(v, v)[upper] << np.uint16(15)), Z16))
+                wrong = right + (np.outer(v, v)[upper] << np.uint16(15))
+                seen.append(matrices._right(ctx.step(next(labels)), [share], term, wrong, Z16))
         await ctx.exchange([], [])
 
     World(2, scheme=REP4).run(judged, x)
@@ -423,7 +425,7 @@ def test_no_error_of_a_gram_matrix_passes_a_backup() -> None:
 def test_a_check_with_few_combinations_fails_as_often_as_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     """With two combinations in place of 48, an error of one bit on the diagonal passes with probability 1/4."""
     draws = np.random.default_rng(10)
-    monkeypatch.setattr(matrices, "_coins", lambda columns: draws.integers(0, 2, (columns, 2)).astype(np.uint8))
+    monkeypatch.setattr(matrices, "_coins", lambda _, __, columns: draws.integers(0, 2, (columns, 2)).astype(np.uint8))
     x = draws.integers(0, 1 << 16, (5, 3)).astype(np.uint16)
     upper = np.triu_indices(3)
     passed = []
@@ -433,7 +435,7 @@ def test_a_check_with_few_combinations_fails_as_often_as_predicted(monkeypatch: 
         if ctx.party == term.joint.backup:
             wrong = matrices._gram([share], term, Z16)[upper]
             wrong[0] ^= np.uint16(1 << 15)
-            passed.extend(matrices._right([share], term, wrong, Z16) for _ in range(2000))
+            passed.extend(matrices._right(ctx, [share], term, wrong, Z16) for _ in range(2000))
         await ctx.exchange([], [])
 
     World(2, scheme=REP4).run(judged, x)
@@ -560,20 +562,6 @@ def test_what_is_checked_costs_no_round_again() -> None:
     outcome = World(1, scheme=REP4).run(twice, np.arange(3, dtype=np.uint64))
     assert outcome.check_rounds == 2
     assert outcome.rounds == 1 + 2 + 3
-
-
-def test_a_digest_depends_on_the_step_the_length_and_every_bit() -> None:
-    digests = checks.Digests(bytes(64))
-    for size in (40, 5000):
-        message = bytearray(np.random.default_rng(size).bytes(size))
-        seen = {digests.of(b"/a", memoryview(message)), digests.of(b"/b", memoryview(message))}
-        seen.add(digests.of(b"/a", memoryview(message + b"\0")))
-        seen.add(checks.Digests(bytes(63) + b"\1").of(b"/a", memoryview(message)))
-        for place in range(0, size, 7):
-            message[place] ^= 4
-            seen.add(digests.of(b"/a", memoryview(message)))
-            message[place] ^= 4
-        assert len(seen) == 4 + len(range(0, size, 7))
 
 
 def test_two_servers_have_keys_that_the_others_lack() -> None:
