@@ -20,7 +20,7 @@ from services.mpc_server.engine.registry import REGISTRY
 
 VALIDATION: dict[str, StepCost] = {
     REP3.name: StepCost(),
-    REP3_ACTIVE.name: StepCost(3, (8192,) * REP3_ACTIVE.parties),
+    REP3_ACTIVE.name: StepCost(4, (12288,) * REP3_ACTIVE.parties),
     REP4.name: StepCost(2, (512,) * REP4.parties),
 }
 """What one validation of all pending messages costs, by scheme (`services.mpc_server.engine.guard`); bytes roughly."""
