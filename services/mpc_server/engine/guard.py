@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from types import coroutine
 
-from caps.errors import CheatingDetected
+from caps.errors import CheatingDetected, SessionClosed
 from caps.shares.ring import Words
 from services.mpc_server.engine.context import Context, Replies, Round
 from services.mpc_server.engine.registry import verb
@@ -26,6 +26,7 @@ class Guard(ABC):
         self._ctx = ctx
         self._begun = self._waits = 0
         self._running: set[int] = set()
+        self._over = False
         self.rounds = 0
         """Rounds of all checks so far, as far as they were not shared with other messages."""
         self.sent = 0
@@ -51,11 +52,20 @@ class Guard(ABC):
         """
 
     async def validate(self) -> None:
-        """Return when all that has been filed so far is checked; raise if a check fails. No rounds if there is none."""
+        """Return when all that has been filed so far is checked; raise if a check fails. No rounds if there is none.
+
+        Once a check has failed, nothing is valid any more: whoever asks again is told that the session is over.
+        """
+        if self._over:
+            raise SessionClosed("a check of this session did not come to a good end")
         if self.pending:
             number, self._begun = self._begun, self._begun + 1
             self._running.add(number)
-            await self.check(self._ctx.step(f"check{number}"))
+            try:
+                await self.check(self._ctx.step(f"check{number}"))
+            except BaseException:
+                self._over = True
+                raise
             self._running.discard(number)
         # What another branch is having checked may be what this one is about to open.
         begun = self._begun
