@@ -145,6 +145,7 @@ class World:
         """One argument as each party sees it."""
         match argument:
             case PerParty(values=values):
+                assert len(values) == self.scheme.parties, "an argument for each party"
                 return list(values)
             case Bits(words=words, width=width):
                 words = np.asarray(words)

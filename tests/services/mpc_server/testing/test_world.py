@@ -42,5 +42,8 @@ def test_an_error_names_the_seed_and_other_keys() -> None:
 
 
 def test_every_party_has_an_argument_of_its_own() -> None:
-    with pytest.raises(AssertionError):
-        PerParty(1, 2)
+    async def told(ctx, argument):
+        return ctx.party
+
+    with pytest.raises(AssertionError, match="for each party"):
+        World(1).run(told, PerParty(1, 2))
