@@ -26,7 +26,7 @@ def source(seed: int) -> Source:
 
 def share_for(party: Runtime, seed: int, argument: Any) -> Any:
     """This party's share of an argument that every process knows: all deal alike and keep their own part."""
-    owners = [Context(Owner(p, party.context.owner.study, REP3), Prss({})) for p in range(3)]
+    owners = [Context(Owner(p, party.context.owner.study, REP3), Prss({}), Prss({})) for p in range(3)]
     return World(seed).share(owners, argument)[party.context.party]
 
 

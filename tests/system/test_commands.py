@@ -47,7 +47,7 @@ def test_the_demo_makes_a_synthetic_dataset_and_leaves_nothing_running(tmp_path:
     assert done.returncode == 0, done.stdout + done.stderr
     words = " ".join(done.stdout.replace("│", " ").split())
     assert "non-collusion is NOT met" in words
-    assert "signed by three servers and three owners" in words
+    assert "signed by 3 servers and 3 owners" in words
     assert words.count("3 of 3") == 3
     assert "differentially private with epsilon = 1 and delta = 1e-9" in words
     for line in ("synthetic data", "privacy", "certificate", "quality", "time"):

@@ -136,7 +136,7 @@ def every_field_is_accounted_for(both: Both) -> None:
         "GET /v1/studies/<id>/contributions": {"contribution", "holder", "state", "missing", "receipt"},
         "PUT /v1/studies/<id>/seal": {"document", "signer", "signature"},
         "PUT /v1/runs/<id>": {
-            "run", "study", "inputs", "state", "reason", "party", "position", "due", "rounds", "bytes_sent",
+            "run", "study", "inputs", "state", "reason", "evidence", "party", "position", "due", "rounds", "bytes_sent",
         },
         "PUT /v1/runs/<id>/steps/N": {"document", "signer", "signature"},
         "PUT /v1/runs/<id>/attestation": {"document", "signer", "signature"},

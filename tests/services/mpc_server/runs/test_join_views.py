@@ -368,7 +368,7 @@ def overlaps_seen(manifest: Manifest, present: bool, run: int) -> dict[tuple[int
     layout = Layout(manifest.domain, tuple((name,) for name in manifest.domain.names))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(join, "match", watched)
-        world = World(1, keys=run)
+        world = World(1 + run)
         assert world.run(computed, *(dealt(table.rows(manifest.domain)) for table in tables)).value.all()
     assert seen[0] == seen[1] == seen[2]
     return {chosen: seen[0][tuple(int(i in chosen) for i in range(4))] for chosen in alignment.sets_of(4)}
