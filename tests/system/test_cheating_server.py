@@ -22,7 +22,7 @@ from tests.kit.federation import POPULATIONS
 from tests.kit.processes import CANARIES, HOLDERS, Everybody, Study, client, nobody_wrote, persons, vertical
 from tests.kit.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ACTIVE = [scheme for scheme in SCHEMES.values() if scheme.active]
 NAMES = [scheme.name for scheme in ACTIVE]

@@ -279,7 +279,14 @@ def test_true_claims_are_accepted_in_any_field(q: int) -> None:
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("kind", ["bits", "words of 22", "gram of 16", "deviations of 16"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "bits",
+        "words of 22",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gram of 16", "deviations of 16")),
+    ],
+)
 @pytest.mark.parametrize("verifier", [LEFT, RIGHT])
 def test_what_a_verifier_sees_does_not_depend_on_what_it_does_not_know(kind: str, verifier: str) -> None:
     """The same claims in the eyes of one verifier, with two different other sides, in a small field."""
