@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
+import numpy as np
+import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from caps.errors import DomainError, LabelReused
-from caps.shares.ring import Ring, Words
+from caps.shares.ring import Z64, Ring, Words
 
 SEED_BYTES = 32
 _COMPONENT_KEY = b"caps/v1/prss/component-key"
@@ -76,6 +78,22 @@ class Prss:
         """Words known to the holders of one component only: that component of a random sharing."""
         self.claim(label)
         return expand(self.keys[number], label, shape, ring)
+
+    def order(self, number: int, label: bytes, count: int) -> npt.NDArray[np.intp]:
+        """A permutation that the holders of one component know: the order of random 64-bit keys, all different.
+
+        Keys are drawn anew until no two are equal. Given that they differ, every order of them is equally likely, so
+        there is no bias at all. All holders draw the same keys and so agree on the number of attempts; a second one
+        has probability below n^2 / 2^65.
+        """
+        attempt = 0
+        while True:
+            keys = self.component(number, b"%b%d" % (label, attempt), (count,), Z64)
+            order = np.argsort(keys)
+            ranked = keys[order]
+            if not (ranked[1:] == ranked[:-1]).any():
+                return order
+            attempt += 1
 
 
 def expand_stream(seed: bytes, label: bytes, size: int) -> Callable[[int], bytes]:

@@ -87,37 +87,19 @@ class Prices:
         return octets * self._price.opened + times * self._price.digest
 
 
-class _Composed(Mapping[str, Cost]):
-    """A cost for each scheme there is, composed when it is first asked for: schemes declare their verbs later."""
+class _OfSchemes(Mapping[str, T]):
+    """Something for each scheme there is, made when it is first asked for: schemes declare their verbs later."""
 
-    def __init__(self, compose: Callable[[Prices], Cost]) -> None:
-        self._compose = compose
-        self._known: dict[str, Cost] = {}
+    def __init__(self, made: Callable[[str], T]) -> None:
+        self._made = made
+        self._known: dict[str, T] = {}
 
-    def __getitem__(self, scheme: str) -> Cost:
+    def __getitem__(self, scheme: str) -> T:
         if scheme not in _PRICES:
             raise KeyError(scheme)
         if scheme not in self._known:
-            self._known[scheme] = self._compose(Prices(scheme))
+            self._known[scheme] = self._made(scheme)
         return self._known[scheme]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_PRICES)
-
-    def __len__(self) -> int:
-        return len(_PRICES)
-
-
-class _Everywhere(Mapping[str, str]):
-    """The same source under every scheme there is."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-
-    def __getitem__(self, scheme: str) -> str:
-        if scheme not in _PRICES:
-            raise KeyError(scheme)
-        return self._source
 
     def __iter__(self) -> Iterator[str]:
         return iter(_PRICES)
@@ -137,7 +119,7 @@ def protocol(
 
     def declare(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         if compose is not None:
-            _declare(function, _Everywhere(source), _Composed(compose))
+            _declare(function, _OfSchemes(lambda _: source), _OfSchemes(lambda scheme: compose(Prices(scheme))))
         else:
             _declare(function, dict.fromkeys(costs, source), costs)
         return function

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.basics.schemes import Scheme
-from caps.errors import ShareError, party_name
+from caps.errors import DomainError, ShareError, party_name
 from caps.shares.ring import (
     PLANE,
     Z8,
@@ -424,6 +424,22 @@ class Summands(_Inert):
     def combine(self, function: Linear, *others: Summands) -> Summands:
         """A linear function of these sums and others. Local."""
         return Summands(self.owner, tuple(map(function, self.parts, *(other.parts for other in others))))
+
+
+def lifted_from(x: AShare, ring: Ring, modulo: Ring | None) -> Ring:
+    """The ring that x is lifted from: that of its words, or a smaller one. It must be smaller than the other."""
+    source = x.ring if modulo is None else modulo
+    if source.bits >= ring.bits or source.dtype != x.ring.dtype:
+        raise DomainError(f"{source!r} in words of {x.ring!r} cannot be lifted to {ring!r}")
+    return source
+
+
+def check_segments(sign: BShare, y: AShare, starts: Indices) -> None:
+    """Refuse signs that are not those of a vector, and segments that are not all of it."""
+    if len(y.shape) != 1 or sign.shape != y.shape or sign.width != 1:
+        raise ShareError(f"{sign!r} must have one sign for each element of {y!r}")
+    if not len(starts) or starts[0] != 0 or np.any(np.diff(starts) < 1) or starts[-1] >= y.size:
+        raise DomainError("segments must start at 0, be in order and not be empty")
 
 
 def stack_planes(shares: Sequence[BShare]) -> BShare:

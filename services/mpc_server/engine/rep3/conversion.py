@@ -19,7 +19,7 @@ from services.mpc_server.engine.cost import FIRST, Cost, log2, plane
 from services.mpc_server.engine.rep3.arithmetic import share_from
 from services.mpc_server.engine.rep3.boolean import bits_known_to_two, conjunction, share_bits_from
 from services.mpc_server.engine.rep3.local import NAME
-from services.mpc_server.engine.shares import AShare, BShare, Shape, component_bits, stack_planes
+from services.mpc_server.engine.shares import AShare, BShare, Shape, component_bits, lifted_from, stack_planes
 
 
 def halves(ctx: Context, x: AShare) -> tuple[Words | None, Words | None]:
@@ -165,10 +165,8 @@ async def inject(ctx: Context, x: BShare, ring: Ring) -> Injection:
 async def lift(ctx: Context, x: AShare, *, ring: Ring, modulo: Ring | None = None) -> AShare:
     """Over the integers x = a + b - 2^k (carry out of a + b), with a and b of `halves` read as they stand."""
     ctx.own(x)
-    source = x.ring if modulo is None else modulo
+    source = lifted_from(x, ring, modulo)
     k = source.bits
-    if k >= ring.bits or source.dtype != x.ring.dtype:
-        raise DomainError(f"{source!r} in words of {x.ring!r} cannot be lifted to {ring!r}")
     a, b = halves(ctx, x)
     wide_a = None if a is None else source.reduce(a).astype(ring.dtype)
     (low_a, low_b), shared_a = await together(

@@ -6,11 +6,9 @@ party lacks that one, so to it the order of the result is uniformly random.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
-from caps.shares.ring import Z8, Z64, Words
+from caps.shares.ring import Z8, Words
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost
@@ -22,28 +20,17 @@ class _Pair:
     """What this party draws together with the other holder of one component; the third party knows none of it."""
 
     def __init__(self, ctx: Context, component: int, shape: tuple[int, int]) -> None:
-        self._draw = partial(ctx.prss.component, component)
+        self._prss, self._component = ctx.prss, component
         self._label = b"%b#component%d/" % (ctx.path, component)
         self._shape = shape
 
     def octets(self, name: bytes) -> Words:
         """Uniformly random rows."""
-        return self._draw(self._label + name, self._shape, Z8)
+        return self._prss.component(self._component, self._label + name, self._shape, Z8)
 
     def order(self) -> Indices:
-        """A uniformly random permutation: the order of random 64-bit keys, drawn anew until no two are equal.
-
-        Given that keys differ, every order of them is equally likely, so there is no bias at all. Both parties draw
-        the same keys and so agree on the number of attempts; a second one has probability below n^2 / 2^65.
-        """
-        attempt = 0
-        while True:
-            keys = self._draw(b"%border%d" % (self._label, attempt), self._shape[:1], Z64)
-            order = np.argsort(keys)
-            ranked = keys[order]
-            if not (ranked[1:] == ranked[:-1]).any():
-                return order
-            attempt += 1
+        """A uniformly random permutation of the rows."""
+        return self._prss.order(self._component, self._label + b"order", self._shape[0])
 
     def move(self, rows: Words) -> Words:
         """Mask the rows and permute them. Done to both halves of a sharing, the masks cancel."""

@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from caps.errors import DomainError, ShareError
 from caps.shares.ring import Words, unpack_bits
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.cost import Cost
 from services.mpc_server.engine.rep3.arithmetic import reshare, share_from
 from services.mpc_server.engine.rep3.local import NAME, products
-from services.mpc_server.engine.shares import AShare, BShare, Indices
+from services.mpc_server.engine.shares import AShare, BShare, Indices, check_segments
 
 
 @verbs.signed_sums.of(
@@ -48,10 +47,7 @@ class Factors(NamedTuple):
 async def signed_factors(ctx: Context, sign: BShare, y: AShare, starts: Indices) -> Factors:
     """What is multiplied by `signed_sums`. One round."""
     ctx.own(sign, y)
-    if len(y.shape) != 1 or sign.shape != y.shape or sign.width != 1:
-        raise ShareError(f"{sign!r} must have one sign for each element of {y!r}")
-    if not len(starts) or starts[0] != 0 or np.any(np.diff(starts) < 1) or starts[-1] >= y.size:
-        raise DomainError("segments must start at 0, be in order and not be empty")
+    check_segments(sign, y, starts)
     (turned, rests), factor = await together(
         _turned(ctx.step("turned"), sign, y), _first_factor(ctx.step("factor"), sign, y)
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from caps.errors import DomainError
 from caps.shares.ring import Ring, Words, unpack_bits
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.boolean import carry, carry_ands
@@ -21,7 +20,7 @@ from services.mpc_server.engine.rep3.boolean import share_bits_from
 from services.mpc_server.engine.rep3.conversion import Injection, bit_weights, inject
 from services.mpc_server.engine.rep3_active.boolean import conjunction
 from services.mpc_server.engine.rep3_active.local import NAME, claims, component
-from services.mpc_server.engine.shares import AShare, BShare, component_bits
+from services.mpc_server.engine.shares import AShare, BShare, component_bits, lifted_from
 
 _DEALER = 0
 _FIRST, _SECOND = (0, 1), (2,)
@@ -175,10 +174,8 @@ async def lift(ctx: Context, x: AShare, *, ring: Ring, modulo: Ring | None = Non
     cl + cr - 2 cl cr for a carry in two parts. It sends as much as in `engine.rep3`, where it deals a and its bits.
     """
     ctx.own(x)
-    source = x.ring if modulo is None else modulo
+    source = lifted_from(x, ring, modulo)
     k = source.bits
-    if k >= ring.bits or source.dtype != x.ring.dtype:
-        raise DomainError(f"{source!r} in words of {x.ring!r} cannot be lifted to {ring!r}")
     dealt, number = None, None
     if ctx.party == _DEALER:
         dealt = _carries(x, k)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from caps.errors import DomainError
 from caps.shares.ring import Z64, Ring, Words, plane_words, unpack_bits
 from caps.shares.sharing import Algebra
 from services.mpc_server.engine import size, verbs
@@ -20,7 +19,7 @@ from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.cost import Cost, OfParty, log2, plane
 from services.mpc_server.engine.rep4.joint import Entered, enter, held
 from services.mpc_server.engine.rep4.local import LATTER, NAME, PARTIES, Joint, components_of
-from services.mpc_server.engine.shares import AShare, BShare, Shape, component_bits
+from services.mpc_server.engine.shares import AShare, BShare, Shape, component_bits, lifted_from
 
 ENTERS = OfParty("enters", lambda party: party % 2)
 """1 for S2 and S4, which send the two halves of what is converted, and 0 for the others, which back them up."""
@@ -146,10 +145,8 @@ async def _enter_crossed(
 async def lift(ctx: Context, x: AShare, *, ring: Ring, modulo: Ring | None = None) -> AShare:
     """Over the integers x = a + b - 2^k (carry out of a + b), with a and b read as they stand."""
     ctx.own(x)
-    source = x.ring if modulo is None else modulo
+    source = lifted_from(x, ring, modulo)
     k = source.bits
-    if k >= ring.bits or source.dtype != x.ring.dtype:
-        raise DomainError(f"{source!r} in words of {x.ring!r} cannot be lifted to {ring!r}")
     half = source.reduce(known_half(x))
     planes = component_bits(half, k)
     low, wide = await together(

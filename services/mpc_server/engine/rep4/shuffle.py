@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from caps.shares.ring import Z8, Z64
+from caps.shares.ring import Z8
 from caps.shares.sharing import Algebra
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Cost
 from services.mpc_server.engine.rep4.joint import enter
 from services.mpc_server.engine.rep4.local import NAME, PARTIES, Joint, components_of
-from services.mpc_server.engine.shares import Indices, RowShare
+from services.mpc_server.engine.shares import RowShare
 
 
 def _movers(mover: int) -> tuple[Joint, ...]:
@@ -55,26 +55,10 @@ async def _move(ctx: Context, rows: RowShare, mover: int) -> RowShare:
         entered = await enter(ctx, joints, {}, rows.shape, Z8, Algebra.XOR)
         moved = {}
     else:
-        order = _order(ctx, mover, len(rows))
+        order = ctx.prss.order(mover, ctx.path + b"#order", len(rows))
         known = {n: component(one.other).take(order, axis=0) for n, one in enumerate(joints) if one.knows(ctx.party)}
         entered = await enter(ctx, joints, known, rows.shape, Z8, Algebra.XOR)
         masks = [one.mask for one in entered if one.mask is not None]
         moved = {mover: np.bitwise_xor.reduce([component(mover).take(order, axis=0), *masks])}
     moved |= {one.joint.other: one.rest for one in entered if one.rest is not None}
     return ctx.rows(*(moved[number] for number in ctx.scheme.held[ctx.party]))
-
-
-def _order(ctx: Context, component: int, count: int) -> Indices:
-    """A uniformly random permutation: the order of random 64-bit keys, drawn anew until no two are equal.
-
-    Given that keys differ, every order of them is equally likely, so there is no bias at all. All holders of the
-    component draw the same keys, and so agree on the number of attempts.
-    """
-    attempt = 0
-    while True:
-        keys = ctx.prss.component(component, b"%b#order%d" % (ctx.path, attempt), (count,), Z64)
-        order = np.argsort(keys)
-        ranked = keys[order]
-        if not (ranked[1:] == ranked[:-1]).any():
-            return order
-        attempt += 1

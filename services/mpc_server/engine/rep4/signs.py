@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from caps.errors import DomainError, ShareError
 from caps.shares.ring import Words, unpack_bits
 from caps.shares.sharing import Algebra
 from services.mpc_server.engine import size, verbs
@@ -13,7 +12,7 @@ from services.mpc_server.engine.cost import Cost
 from services.mpc_server.engine.rep4.conversion import CROSSED, crossed, half_of, known_half
 from services.mpc_server.engine.rep4.joint import enter, held
 from services.mpc_server.engine.rep4.local import NAME, Joint
-from services.mpc_server.engine.shares import AShare, BShare, Indices
+from services.mpc_server.engine.shares import AShare, BShare, Indices, check_segments
 
 _FACTORS = (Joint(3, 2, 0), Joint(2, 3, 1), Joint(1, 0, 2), Joint(0, 1, 3))
 """Who enters C and C y', which S3 and S4 know, then D and D y'', which S1 and S2 know."""
@@ -30,10 +29,7 @@ async def signed_sums(ctx: Context, sign: BShare, y: AShare, *, starts: Indices)
     With C = 1 - 2c and D = 1 - 2d the result is a sum of (C y') D + C (D y''), products of two halves.
     """
     ctx.own(sign, y)
-    if len(y.shape) != 1 or sign.shape != y.shape or sign.width != 1:
-        raise ShareError(f"{sign!r} must have one sign for each element of {y!r}")
-    if not len(starts) or starts[0] != 0 or np.any(np.diff(starts) < 1) or starts[-1] >= y.size:
-        raise DomainError("segments must start at 0, be in order and not be empty")
+    check_segments(sign, y, starts)
     ring = y.ring
     factor = 1 - 2 * unpack_bits(known_half(sign)[0], y.size).astype(ring.dtype)
     first = 2 * half_of(ctx.party)

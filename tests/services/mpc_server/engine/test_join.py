@@ -15,7 +15,6 @@ from caps.basics.schemes import REP3
 from caps.data.domain import MISSING, Attribute, Domain, Layout
 from caps.data.linkage import ID_BYTES, RowFormat
 from caps.errors import DomainError, ShareError
-from caps.shares.prss import Prss
 from caps.shares.ring import Z32, Z64
 from services.mpc_server.engine import alignment, join
 from services.mpc_server.engine.aes import RoundKeys, random_key
@@ -23,7 +22,6 @@ from services.mpc_server.engine.alignment import Dummies, match
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.join import Mode, compute_joined_answers, join_answers
 from services.mpc_server.engine.registry import REGISTRY
-from services.mpc_server.engine.rep3.shuffle import _Pair
 from services.mpc_server.engine.shares import Owner, RowShare
 from services.mpc_server.testing.world import STUDY, Failed, Outcome, Recorder, World
 from tests.kit.cases.base import Source, sources
@@ -310,33 +308,6 @@ def test_to_each_party_alone_the_order_is_uniform(party: int) -> None:
         bytes(in_bytes(OneSecretVaried(party, number).run(shuffled, dealt(rows)).value, 1)) for number in range(180)
     )
     assert stats.chisquare([orders.get(bytes(order), 0) for order in permutations((1, 2, 3))]).pvalue > 1e-6
-
-
-def pair_of(label: int, rows: int) -> _Pair:
-    prss = Prss({0: bytes(32), 1: bytes([1]) * 32})
-    return _Pair(Context(Owner(0, STUDY, REP3), prss, prss, b"/%d" % label), 0, (rows, 1))
-
-
-def test_every_order_of_a_pair_is_as_frequent() -> None:
-    orders = Counter(tuple(pair_of(label, 4).order().tolist()) for label in range(4800))
-    assert stats.chisquare([orders[order] for order in permutations(range(4))]).pvalue > 1e-6
-
-
-def test_equal_sort_keys_are_drawn_anew() -> None:
-    """A tie would favour the order in which rows came."""
-    pair = pair_of(0, 3)
-    draws = iter([np.array([5, 1, 5], np.uint64), np.array([1, 1, 0], np.uint64), np.array([9, 3, 4], np.uint64)])
-    labels = []
-
-    def draw(label: bytes, shape: tuple[int, ...], ring: Any) -> np.ndarray:
-        assert shape == (3,)
-        assert ring == Z64
-        labels.append(label)
-        return next(draws)
-
-    pair._draw = draw  # type: ignore[assignment]
-    assert pair.order().tolist() == [1, 2, 0]
-    assert len(set(labels)) == 3
 
 
 # What is refused
