@@ -17,6 +17,7 @@ Exceptions defined in other modules have the module in parentheses; tests/caps/t
     |   +-- NotTheParty         a certificate is not that of the intended party (caps.trust.tls)
     |   +-- DatabaseRefused     the database is out of reach, not durable, or another version (caps.service.migrations)
     |   +-- LedgerBroken        a ledger's record was altered or lost (services.mpc_server.storage.ledger)
+    |   +-- HeadRefused         a peer's ledger lacks what the peer has signed (services.mpc_server.storage.heads)
     |   +-- RunAborted          a check on shares failed, so a run is over (services.mpc_server.runs.record)
     |   +-- RequestChanged      a step's request differs from the recorded one (services.mpc_server.runs.record)
     |   +-- RequestsDiffer      servers received different requests for one step (services.mpc_server.runs.session)

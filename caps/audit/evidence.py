@@ -1,17 +1,13 @@
-"""What servers say about a run that they aborted, and a server's own ledger: checked without their help."""
+"""What servers say about a run that they aborted, checked without their help."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from caps.basics import canonical
 from caps.errors import CapsError
 from caps.study import Manifest
 from caps.wire import Evidence, Signed
-
-_GENESIS = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +36,3 @@ def _examined(manifest: Manifest, run: str, signed: Signed[Evidence]) -> Accusat
     except CapsError as error:
         verdict = str(error)
     return Accusation(said.server, said.pair, said.step, said.check, said.at, verdict)
-
-
-def broken_at(records: Iterable[dict[str, Any]]) -> int | None:
-    """The number of the first record of a server's ledger that does not continue its chain; None if all do."""
-    previous = _GENESIS
-    for number, record in enumerate(records):
-        content = {name: value for name, value in record.items() if name != "hash"}
-        found = canonical.digest("ledger-record", {"record": content}).hex()
-        if (record.get("number"), record.get("previous"), record.get("hash")) != (number, previous, found):
-            return number
-        previous = found
-    return None

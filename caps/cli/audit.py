@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
+from caps.basics import canonical
+from caps.basics.document import first_mistake
 from caps.cli.exits import Exit, Stop
 from caps.cli.kit import command, group, matching
 from caps.cli.output import Output, as_document, facts, listing, plain
@@ -51,11 +54,7 @@ def add_to(app: typer.Typer) -> None:
         if not document["verified"]:
             raise Stop(Exit.NOT_VERIFIED)
 
-    @command(app, "ledger", site="server")
-    def ledger(out: Output, client: "Client") -> None:
-        """Auditor: show every record of an MPC server's privacy ledger."""
-        records = [as_document(one) for one in client.ledger()]
-        out.show({"records": records}, listing(map(_entry, records), _LEDGER))
+    _add_ledger(group(app, "ledger", "Auditor: an MPC server's privacy ledger."))
 
     @command(app, "audit", site="server")
     def audit(
@@ -105,8 +104,79 @@ def add_to(app: typer.Typer) -> None:
         )
 
 
+def _add_ledger(ledger: typer.Typer) -> None:
+    @command(ledger, "show", site="server")
+    def show(out: Output, client: "Client") -> None:
+        """Show every record."""
+        records = [as_document(one) for one in client.ledger()]
+        out.show({"records": records}, listing(map(_entry, records), _LEDGER))
+
+    @command(ledger, "heads", site="server")
+    def heads(out: Output, client: "Client") -> None:
+        """Show the signed heads of ledgers that the server keeps, its own and its peers'. `verify` reads the JSON."""
+        found = [one.to_json() for one in client.ledger_heads()]
+        out.show(
+            {"heads": found}, listing((one["document"] for one in found), ("server", "number", "hash", "run", "at"))
+        )
+
+    @command(ledger, "verify", site="server")
+    def verify(
+        out: Output,
+        client: "Client",
+        card: Annotated[Path, typer.Option("--card", help="The server's card, with its key.", exists=True)],
+        heads: Annotated[
+            list[Path] | None,
+            typer.Option(
+                "--heads",
+                help="What a peer keeps, from `caps ledger heads --url PEER --json`; repeat for more.",
+                exists=True,
+                dir_okay=False,
+            ),
+        ] = None,
+    ) -> None:
+        """Check the chain, and that it contains every head that the server has signed. Exit code 5 if it does not."""
+        document = _ledger_verified(client, card, heads or [])
+        words = "The ledger holds." if document["verified"] else "THE LEDGER IS NOT THE ONE THAT THE SERVER HAS SIGNED."
+        if not document["compared"]:
+            words += " No peer's heads were given: whether its end is missing cannot be told."
+        listed = listing(document["heads"], ("kept_by", "number", "at", "run", "verdict"), "heads")
+        out.show(document, facts({name: document[name] for name in ("server", "records", "broken_at")}), listed, words)
+        if not document["verified"]:
+            raise Stop(Exit.NOT_VERIFIED)
+
+
+def _ledger_verified(client: "Client", card: Path, files: list[Path]) -> dict[str, Any]:
+    from caps.audit.ledger import broken_at, compared
+    from caps.trust.cards import Card
+    from caps.wire import LedgerHead, Signed
+
+    def kept(path: Path) -> list[Signed[LedgerHead]]:
+        found = canonical.parse(path.read_bytes())
+        listed = found.get("heads") if isinstance(found, dict) else None
+        if not isinstance(listed, list):
+            raise DomainError(f"{path}: not what `caps ledger heads --json` writes")
+        try:
+            return [Signed[LedgerHead].model_validate_json(canonical.dump(one)) for one in listed]
+        except ValidationError as error:
+            raise DomainError(f"{path}: {first_mistake(error)}") from None
+
+    party = Card.read(card)
+    records = [as_document(one) for one in client.ledger()]
+    sources = {str(path): kept(path) for path in files} | {"the server itself": client.ledger_heads()}
+    verdicts, broken = compared(records, party.name, party.signing_key, sources), broken_at(records)
+    return {
+        "server": party.name,
+        "records": len(records),
+        "broken_at": broken,
+        "compared": len(files),
+        "heads": [asdict(one) for one in verdicts],
+        "verified": broken is None and not any(one.holds is False for one in verdicts),
+    }
+
+
 def _audited(client: "Client", run: str) -> dict[str, Any]:
-    from caps.audit.evidence import broken_at, examined
+    from caps.audit.evidence import examined
+    from caps.audit.ledger import broken_at
 
     status = client.run_here(run)
     records = [as_document(one) for one in client.ledger()]

@@ -41,6 +41,7 @@ from caps.wire import (
     Approval,
     Certificate,
     ContributionState,
+    LedgerHead,
     Receipt,
     RunStatus,
     Signed,
@@ -403,6 +404,10 @@ class Client:
             for line in _lines(response.iter_bytes()):
                 if line:
                     yield _read(LedgerRecord, line)
+
+    def ledger_heads(self) -> list[Signed[LedgerHead]]:
+        """The signed heads of ledgers that the server keeps: its own and its peers'."""
+        return self._ask(list[Signed[LedgerHead]], "GET", "/v1/ledger/heads")
 
     # How requests are sent.
 

@@ -244,6 +244,21 @@ class Attestation(Signable):
     at: Instant
 
 
+class LedgerHead(Signable):
+    """The last record of a server's ledger when a session of a run begins: its number and its hash.
+
+    The hash covers all records before it. Servers give each other their heads before they compute, and keep them, so a
+    ledger that is later cut off or rewritten no longer contains what its server has signed.
+    """
+
+    kind: ClassVar[str] = "ledger-head"
+    server: Name
+    run: RunId
+    number: Index
+    hash: Hex32
+    at: Instant
+
+
 class Evidence(Signable):
     """A server's statement that a check on shares failed, so that one of a pair of servers deviates from the protocol.
 

@@ -10,6 +10,7 @@ from caps.dp.privacy import together
 from caps.errors import party_name
 from caps.service.metrics import Reading, Source
 from caps.study import Policy
+from services.mpc_server.storage.heads import Heads
 from services.mpc_server.storage.ledger import Ledger, LedgerBroken
 from services.mpc_server.transport.keeper import MeshKeeper
 
@@ -30,22 +31,26 @@ def mesh_figures(keeper: MeshKeeper) -> Source:
     return source
 
 
-def ledger_figures(ledger: Ledger, policy: Policy, *, monotonic: Callable[[], float] = time.monotonic) -> Source:
-    """Whether the chain holds, and what is left of each population's budget on this server."""
+def ledger_figures(
+    ledger: Ledger, policy: Policy, heads: Heads | None = None, *, monotonic: Callable[[], float] = time.monotonic
+) -> Source:
+    """Whether the chain holds, with all this server has signed, and what is left of each population's budget here."""
     cached: tuple[float, list[Reading]] | None = None
 
     def source() -> list[Reading]:
         nonlocal cached
         if cached is None or monotonic() - cached[0] > _LEDGER_LASTS:
-            cached = monotonic(), list(_ledger(ledger, policy))
+            cached = monotonic(), list(_ledger(ledger, policy, heads))
         return cached[1]
 
     return source
 
 
-def _ledger(ledger: Ledger, policy: Policy) -> Iterator[Reading]:
+def _ledger(ledger: Ledger, policy: Policy, heads: Heads | None) -> Iterator[Reading]:
     try:
         count = ledger.verify()
+        if heads is not None:
+            heads.verify()
     except LedgerBroken:
         yield Reading("caps_ledger_sound", 0)
         return

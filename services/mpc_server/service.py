@@ -27,6 +27,7 @@ from services.mpc_server.runs.alive import AliveRuns
 from services.mpc_server.runs.runs import Runs
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.settings import ServerSettings
+from services.mpc_server.storage.heads import Heads
 from services.mpc_server.storage.ledger import Ledger
 from services.mpc_server.storage.shares import ShareStore, Vault
 from services.mpc_server.storage.tables import metadata
@@ -53,6 +54,7 @@ class MpcServer:
         database = open_database(settings.base.database, metadata, migrations="services.mpc_server.migrations")
         store = ShareStore(settings.base.data / "shares", Vault(settings.base.home))
         self._ledger = Ledger(database)
+        self._heads = Heads(database, self._ledger, self._site.name, self._site.signing_key)
         self._studies = Studies(self._site, policy, database, store, mesh=len(settings.mesh))
         self._contributions = Contributions(self._site, self._studies, database, store)
         self._matching = Matching(self._site, self._studies, database, store)
@@ -68,11 +70,13 @@ class MpcServer:
             store,
             self._engine,
             self._keeper,
+            self._heads,
             build=build_digest(),
             patience=settings.patience,
         )
-        self._runs = Runs(self._site, policy, database, self._ledger, self._studies, self._engine, alive)
-        for source in (mesh_figures(self._keeper), ledger_figures(self._ledger, policy), self._runs.figures):
+        self._runs = Runs(self._site, policy, database, self._ledger, self._studies, self._engine, alive, self._heads)
+        figures = ledger_figures(self._ledger, policy, self._heads)
+        for source in (mesh_figures(self._keeper), figures, self._runs.figures):
             self._site.metrics.read(source)
 
     @property
@@ -90,7 +94,7 @@ class MpcServer:
             routers=[
                 studies_api.router(self._studies, self._contributions),
                 matching_api.router(self._matching),
-                runs_api.router(self._runs, self._ledger),
+                runs_api.router(self._runs, self._ledger, self._heads),
             ],
             tokens=self._site.tokens,
             clock=self._site.clock,
@@ -101,8 +105,10 @@ class MpcServer:
         )
 
     def missing(self) -> list[str]:
-        """Why no run can go on now: peers out of reach, or a certificate that nobody accepts."""
+        """Why no run can go on now: peers out of reach, a certificate that nobody accepts, or a ledger cut off."""
         state, expired = self._keeper.state, self._site.expired()
+        if self._heads.broken is not None:
+            expired = [*expired, self._heads.broken]
         if state.phase == "connected":
             return expired
         troubles = [str(trouble) for trouble in state.troubles.values() if trouble is not None]

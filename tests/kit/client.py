@@ -26,6 +26,7 @@ from caps.service.problems import Problem
 from caps.service.tokens import Scope, Tokens
 from caps.trust import home as party
 from caps.trust.tls import Credentials, client_context
+from caps.wire import LedgerHead, Signed
 from caps.wire.coordinator import ReleaseView, RunView, StudyView
 from caps.wire.holder import TableReport
 from caps.wire.problems import Kind
@@ -90,6 +91,8 @@ class Script:
     events: bool = True
     answers: list[dict[str, Any]] = field(default_factory=list)
     """Of GET contribution, in order; the last one stays."""
+    heads: list[Signed[LedgerHead]] = field(default_factory=list)
+    """Of GET ledger/heads."""
     met: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
 
@@ -228,6 +231,10 @@ def routes(script: Script) -> APIRouter:
         lines = [{"number": 0, "kind": "reserve", **common}, {"number": 1, "kind": "charge", "entry": ENTRY, **common}]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         return Response(text, media_type="application/x-ndjson")
+
+    @router.get("/ledger/heads")
+    def heads() -> list[Signed[LedgerHead]]:
+        return script.heads
 
     return router
 

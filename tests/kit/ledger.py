@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 
@@ -72,3 +74,10 @@ def filled(database: Engine, manifest: Manifest) -> Engine:
     with database.begin() as transaction:
         Ledger(database).close(transaction, RUNS[0], manifest.study_id, Fraction(3, 100), AT)
     return database
+
+
+def back_up(database: Engine, to: Path) -> None:
+    """A consistent copy of a database, as operators make one (docs/operations.md)."""
+    assert database.url.database is not None
+    with closing(sqlite3.connect(database.url.database)) as source, closing(sqlite3.connect(to)) as copy:
+        source.backup(copy)

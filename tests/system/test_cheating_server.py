@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from caps.audit.evidence import broken_at, examined
+from caps.audit.evidence import examined
+from caps.audit.ledger import broken_at
 from caps.basics.schemes import REP3, REP4, SCHEMES, Scheme
 from caps.client import ProblemError
 from caps.wire import RunStatus

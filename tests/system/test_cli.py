@@ -114,7 +114,7 @@ def test_the_main_path(federation: Everybody, tmp_path: Path) -> None:
     assert verdict["verified"]
     assert all(check["passed"] for check in verdict["checks"])
     assert pl.read_csv(data).columns == ["income", "smoker", "illness"]
-    assert any(one["run"] == study.run for one in caps("ledger", site="S1")["records"])
+    assert any(one["run"] == study.run for one in caps("ledger", "show", site="S1")["records"])
 
     data.write_text(data.read_text().replace("asthma", "other", 1))
     assert not terminal.fails(NOT_VERIFIED, "verify", certificate, "--data", data)["verified"]

@@ -32,6 +32,7 @@ from services.mpc_server.runs.record import Record, RunAborted
 from services.mpc_server.runs.session import Seat
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.storage import states
+from services.mpc_server.storage.heads import Heads
 from services.mpc_server.storage.ledger import Ledger
 from services.mpc_server.storage.rows import runs as rows
 from services.mpc_server.storage.shares import ShareStore
@@ -70,6 +71,7 @@ class AliveRuns:
         store: ShareStore,
         engine: EngineThread,
         keeper: MeshKeeper,
+        heads: Heads,
         *,
         build: str,
         patience: float,
@@ -82,6 +84,7 @@ class AliveRuns:
         self._store = store
         self._engine = engine
         self._keeper = keeper
+        self._heads = heads
         self.build = build
         self._patience = patience
         self._alive: dict[str, Alive] = {}
@@ -171,7 +174,9 @@ class AliveRuns:
             self._site.instant,
             bytes.fromhex(self.build),
         )
-        live = LiveRun(record, seat, material, self._keeper, patience=self._patience, metrics=self._site.metrics)
+        live = LiveRun(
+            record, seat, material, self._keeper, self._heads, patience=self._patience, metrics=self._site.metrics
+        )
         found = Alive(record, live)
         if row.state == states.Run.GOING:
             found.task = self._engine.submit(self._keep_alive(live, run))

@@ -12,8 +12,9 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from caps.dp.oracle import StepRequest
 from caps.service.identity import Allow, Caller
 from caps.service.tokens import Scope
-from caps.wire import Answer, Attestation, Computing, EvidenceRequest, RunRequest, RunStatus, Signed, media
+from caps.wire import Answer, Attestation, Computing, EvidenceRequest, LedgerHead, RunRequest, RunStatus, Signed, media
 from services.mpc_server.runs.runs import Runs
+from services.mpc_server.storage.heads import Heads
 from services.mpc_server.storage.ledger import Ledger
 
 LIMITS = (("/v1/runs/[0-9a-f]{32}/steps/[0-9]+", 1 << 28),)
@@ -27,7 +28,7 @@ Checker = Annotated[Caller, Depends(Allow(machines=["coordinator"], scopes=[Scop
 Auditor = Annotated[Caller, Depends(Allow(scopes=[Scope.OPERATOR, Scope.AUDITOR]))]
 
 
-def router(runs: Runs, ledger: Ledger) -> APIRouter:
+def router(runs: Runs, ledger: Ledger, heads: Heads) -> APIRouter:
     """The routes."""
     routes = APIRouter(prefix="/v1", tags=["runs"])
 
@@ -89,5 +90,10 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
                 yield json.dumps(record) + "\n"
 
         return StreamingResponse(lines(), media_type=media.NDJSON)
+
+    @routes.get("/ledger/heads")
+    def kept_heads(caller: Auditor) -> list[Signed[LedgerHead]]:
+        """The signed heads of ledgers that this server keeps, one for each run: its own and its peers'."""
+        return heads.all()
 
     return routes

@@ -18,9 +18,11 @@ from caps.errors import (
 )
 from caps.service import logs
 from caps.service.metrics import Metrics
+from services.mpc_server.runs.heads import exchange_heads
 from services.mpc_server.runs.material import Material
 from services.mpc_server.runs.record import Record, Recorded, RunAborted
 from services.mpc_server.runs.session import RequestsDiffer, RunSession, Seat, open_channel
+from services.mpc_server.storage.heads import Heads
 from services.mpc_server.transport.keeper import MeshKeeper
 
 log = logging.getLogger("caps.runs")
@@ -37,6 +39,7 @@ class LiveRun:
         seat: Seat,
         material: Material,
         keeper: MeshKeeper,
+        heads: Heads,
         *,
         patience: float,
         metrics: Metrics | None = None,
@@ -46,6 +49,7 @@ class LiveRun:
         self._seat = seat
         self._material = material
         self._keeper = keeper
+        self._heads = heads
         self._patience = patience
         self._open = asyncio.Event()
         self._session: RunSession | None = None
@@ -137,6 +141,7 @@ class LiveRun:
         mesh = await self._keeper.ready(self._patience)
         channel = await open_channel(mesh, self.record, self._seat)
         try:
+            await exchange_heads(channel, self._heads, self.record.manifest, self.record.run, self._seat.instant())
             session = await RunSession.begin(channel, self.record, self._seat, self._material)
             self._session = session
             self._heard = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError as StillWorking
 from threading import Lock
@@ -12,6 +13,7 @@ from sqlalchemy import Engine
 from caps import __version__
 from caps.dp.oracle import Compute, StepRequest, request_digest
 from caps.errors import CheatingDetected, party_name
+from caps.service import logs
 from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.metrics import Reading
@@ -25,8 +27,11 @@ from services.mpc_server.runs.alive import AliveRuns
 from services.mpc_server.runs.record import RunAborted, abort, charged
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.storage import states
-from services.mpc_server.storage.ledger import Ledger
+from services.mpc_server.storage.heads import Heads
+from services.mpc_server.storage.ledger import Ledger, LedgerBroken
 from services.mpc_server.storage.rows import runs as rows
+
+log = logging.getLogger("caps.runs")
 
 WAIT = 10.0
 """Seconds that a request for a step is held open before the caller is told to ask again."""
@@ -44,6 +49,7 @@ class Runs:
         studies: Studies,
         engine: EngineThread,
         alive: AliveRuns,
+        heads: Heads,
     ) -> None:
         self._site = site
         self._policy = policy
@@ -52,11 +58,17 @@ class Runs:
         self._studies = studies
         self._engine = engine
         self._alive = alive
+        self._heads = heads
         self._ending = Lock()
 
     def resume(self) -> None:
         """Bring every run that has not ended back to life. Raises LedgerBroken if the record cannot be trusted."""
-        self._ledger.verify()
+        try:
+            self._ledger.verify()
+            self._heads.verify()
+        except LedgerBroken as error:
+            logs.say(log, "the ledger cannot be trusted", level=logging.CRITICAL, reason=str(error))
+            raise
         self._alive.resume()
 
     def figures(self) -> Iterator[Reading]:
@@ -80,6 +92,7 @@ class Runs:
 
     def begin(self, run: str, asked: RunRequest, caller: Caller) -> RunStatus:
         """Reserve the study's budget for a run, once, and connect with the peers."""
+        self._heads.require_sound()
         manifest = self._studies.manifest(asked.study)
         confirm(caller, manifest.coordinator)
         sealed = self._alive.sealed(asked.study)
@@ -141,6 +154,7 @@ class Runs:
         row = self._alive.row(run)
         confirm(caller, self._studies.manifest(row.study).coordinator)
         self._alive.require_own(row)
+        self._heads.require_sound()
         found = self._alive.get(run)
         if isinstance(request, Compute) != (number == 0):
             raise Problem(Kind.NOT_DUE, "step 0 must be the request to compute the answers, and no other step may be")

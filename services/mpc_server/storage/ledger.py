@@ -140,6 +140,19 @@ class Ledger:
         with reading(self._database) as connection:
             return _evidence(connection, run)
 
+    def head(self, within: Connection) -> tuple[int, str]:
+        """Number and hash of the last record. Raises LedgerBroken if there is none: a run has reserved its budget."""
+        last = _last(within)
+        if last is None:
+            raise LedgerBroken("the ledger is empty although a run has reserved its budget")
+        return last.number, last.hash
+
+    def contains(self, number: int, digest: str) -> bool:
+        """Whether the record of this number has this hash."""
+        found = select(ledger.c.number).where(ledger.c.number == number, ledger.c.hash == digest)
+        with reading(self._database) as connection:
+            return connection.execute(found).first() is not None
+
     def range_of(self, run: str) -> LedgerRange:
         """Where a run stands in the record."""
         with reading(self._database) as connection:
@@ -149,7 +162,7 @@ class Ledger:
         return LedgerRange(first=first.number, last=last.number, first_hash=first.hash, last_hash=last.hash)
 
     def _append(self, within: Connection, kind: RecordKind, study: str, run: str, at: str, **members: object) -> str:
-        last = within.execute(select(ledger.c.number, ledger.c.hash).order_by(ledger.c.number.desc()).limit(1)).first()
+        last = _last(within)
         number, previous = (0, GENESIS) if last is None else (last.number + 1, last.hash)
         record = {"number": number, "previous": previous, "at": at, "kind": kind, "study": study, "run": run, **members}
         digest = _hash(record)
@@ -161,6 +174,10 @@ class Ledger:
     def _rows(self) -> Sequence[Row[Any]]:
         with reading(self._database) as connection:
             return connection.execute(select(ledger).order_by(ledger.c.number)).all()
+
+
+def _last(within: Connection) -> Row[Any] | None:
+    return within.execute(select(ledger).order_by(ledger.c.number.desc()).limit(1)).first()
 
 
 def _taken(within: Connection, *conditions: ColumnElement[bool]) -> dict[str, list[Reservation]]:

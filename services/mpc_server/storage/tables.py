@@ -1,8 +1,8 @@
 """All of an MPC server's tables. Rows hold public documents and states; shares are files.
 
 Digests and signed documents are text in canonical JSON. Nothing here is ever updated except the columns `state`,
-`receipt`, `wrapped_key`, `join_key`, `given`, `received`, `answer` and those of peers' acknowledgements; the ledger is
-append-only.
+`receipt`, `wrapped_key`, `join_key`, `given`, `received`, `answer` and those of peers' acknowledgements; a later head
+of the same run replaces the earlier one. The ledger is append-only.
 """
 
 from __future__ import annotations
@@ -119,4 +119,14 @@ ledger = Table(
     Column("run", String(32), nullable=False, index=True),
     Column("population", String(63), index=True),
     UniqueConstraint("hash"),
+)
+
+heads = Table(
+    "heads",
+    metadata,
+    Column("key", String(64), primary_key=True),  # the signing key of the server whose ledger it is, also this one's
+    Column("run", String(32), primary_key=True),
+    Column("number", Integer, nullable=False),
+    Column("hash", String(64), nullable=False),
+    Column("head", Text, nullable=False),  # Signed[LedgerHead]
 )

@@ -1,4 +1,4 @@
-"""Evidence of an abort proves something or says why not; a ledger's chain is checked without its server."""
+"""Evidence of an abort proves something or says why not."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from caps.audit.evidence import broken_at, examined
-from caps.basics import canonical
+from caps.audit.evidence import examined
 from caps.study import Manifest
 from caps.wire import Evidence, Signed
 from tests.kit.study import AT, RUN, Keys, example_manifest
@@ -57,26 +56,3 @@ def test_good_evidence_is_valid(study) -> None:
 def test_evidence_that_proves_nothing_says_why(study, changes: dict[str, Any], said: str) -> None:
     (found,) = examined(study[0], RUN, [evidence_of(study, **changes)])
     assert said in found.signature
-
-
-def chain(count: int) -> list[dict[str, Any]]:
-    records, previous = [], "0" * 64
-    for number in range(count):
-        record = {"number": number, "previous": previous, "kind": "reserve", "run": RUN}
-        previous = canonical.digest("ledger-record", {"record": record}).hex()
-        records.append({**record, "hash": previous})
-    return records
-
-
-def test_a_whole_chain_holds_and_a_broken_one_is_seen_where_it_breaks() -> None:
-    assert broken_at(chain(4)) is None
-    assert broken_at([]) is None
-    altered = chain(4)
-    altered[2]["kind"] = "charge"
-    assert broken_at(altered) == 2
-    missing = chain(4)
-    del missing[1]
-    assert broken_at(missing) == 1
-    rehashed = chain(4)
-    rehashed[1]["hash"] = "1" * 64
-    assert broken_at(rehashed) == 1

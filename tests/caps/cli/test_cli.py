@@ -18,7 +18,8 @@ from caps.cli.exits import MEANINGS, failure_of
 from caps.client import Client, ProblemError
 from caps.errors import DomainError
 from caps.service.problems import Problem
-from caps.wire import Evidence, RunStatus, Signed
+from caps.trust.cards import Card
+from caps.wire import Evidence, LedgerHead, RunStatus, Signed
 from caps.wire.problems import Kind
 from caps.wire.server import LedgerRecord
 from tests.kit.client import AT, ROWS, RUN, STUDY, make_home, run_view
@@ -283,10 +284,42 @@ def test_a_transcript_is_fetched_and_checked(service, tmp_path):
 
 
 def test_the_ledger_is_shown_with_what_was_charged(service):
-    assert len(as_json("ledger", *service.options)["records"]) == 2
-    words = caps("ledger", *service.options).stdout
+    assert len(as_json("ledger", "show", *service.options)["records"]) == 2
+    words = caps("ledger", "show", *service.options).stdout
     assert "0.25" in words
     assert "geometric" in words
+
+
+def test_a_ledger_is_compared_with_what_its_server_signed_and_others_keep(service, monkeypatch, tmp_path):
+    keys = study_kit.make_keys(["S1", "S2"])
+    places = {"role": "mpc-server", "url": "https://s1.example:8443", "mesh": "s1.example:9443"}
+    Card(**keys["S1"].party(), **places).write(tmp_path / "card.json")
+    record = {"number": 0, "previous": "0" * 64, "at": AT, "kind": "reserve", "study": STUDY, "run": RUN}
+    whole = {**record, "hash": canonical.digest("ledger-record", {"record": record}).hex()}
+    monkeypatch.setattr(Client, "ledger", lambda *_: iter([LedgerRecord(**whole)]))
+
+    def head(number, digest, by="S1"):
+        document = LedgerHead(server="S1", run=RUN, number=number, hash=digest, at=AT)
+        return Signed[LedgerHead].by(document, "S1", keys[by].signing)
+
+    verify = ("ledger", "verify", "--card", tmp_path / "card.json", *service.options)
+    service.script.heads = [head(0, whole["hash"])]
+    words = caps(*verify).stdout
+    assert "The ledger holds. No peer's heads were given" in " ".join(words.split())
+    kept = tmp_path / "kept.json"
+    kept.write_text(json.dumps(as_json("ledger", "heads", *service.options)))
+    found = as_json(*verify, "--heads", kept)
+    assert (found["verified"], found["compared"], [one["holds"] for one in found["heads"]]) == (True, 1, [True, True])
+    for heads, expect in (
+        ([head(7, "a" * 64)], Exit.NOT_VERIFIED),
+        ([head(0, "a" * 64)], Exit.NOT_VERIFIED),
+        ([head(7, "a" * 64, by="S2")], Exit.OK),
+    ):
+        kept.write_text(json.dumps({"heads": [one.to_json() for one in heads]}))
+        assert as_json(*verify, "--heads", kept, expect=expect)["verified"] == (expect == Exit.OK)
+    for wrong in ("[]", "{}", '{"heads": [{}]}', "{"):
+        kept.write_text(wrong)
+        caps(*verify, "--heads", kept, expect=Exit.REFUSED)
 
 
 def test_a_run_that_was_aborted_is_shown_with_its_evidence(service, monkeypatch):
