@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "mpc_server_0005"
-down_revision = "mpc_server_0004"
+revision = "mpc_server_0006"
+down_revision = "mpc_server_0005"
 
 
 def upgrade() -> None:
