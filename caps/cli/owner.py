@@ -42,6 +42,23 @@ def add_to(app: typer.Typer) -> None:
         client.erase_table(matching(study, client.studies, "study"))
         out.show({}, "The table at your holder is erased.")
 
+    @command(table, "ledger", site="holder")
+    def ledger(out: Output, client: "Client") -> None:
+        """Show which of your tables went to which studies, and what these cost the persons together."""
+        document = as_document(client.table_ledger())
+        losses = [
+            *({"of": f"population {one['population']}", **one["loss"]} for one in document["populations"]),
+            *({"of": f"table {one['fingerprint'][:12]}", **one["loss"]} for one in document["tables"]),
+            *([{"of": "all, if they are the same persons", **document["total"]}] if document["total"] else []),
+        ]
+        entries = [{**one, "table": (one["fingerprint"] or "unknown")[:12]} for one in document["entries"]]
+        out.show(
+            document,
+            listing(entries, ("study", "title", "population", "table", "state", "counted", "epsilon", "delta")),
+            listing(losses, ("of", "studies", "epsilon", "delta", "rho", "relation", "multiplicity")),
+            *(f"WARNING: {warning}" for warning in document["warnings"]),
+        )
+
     @command(app, "preview", site="holder")
     def preview(out: Output, client: "Client", study: StudyId) -> None:
         """Owner: show exactly what would leave your site, to whom, and how many bytes. Nothing is sent."""
@@ -62,6 +79,9 @@ def add_to(app: typer.Typer) -> None:
         identity = matching(study, client.studies, "study")
         with out.transfer("sending to the holder") as progress:
             found = client.contribute(identity, file, progress=progress)
+        loss = getattr(client.study(identity), "loss", None)
+        for warning in loss.warnings if loss is not None else ():
+            out.note(f"WARNING: {warning}")
         if wait:
             found = _settled(out, client, identity, found, "pushing")
         _tell(out, found)

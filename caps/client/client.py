@@ -62,7 +62,7 @@ from caps.wire.coordinator import (
     StartBody,
 )
 from caps.wire.health import Health
-from caps.wire.holder import ContributionView, Invitation, Preview, TableReport
+from caps.wire.holder import ContributionView, HolderLedger, Invitation, Preview, TableReport
 from caps.wire.releases import Measurements, Report
 from caps.wire.server import LedgerRecord
 
@@ -383,6 +383,10 @@ class Client:
     def withdraw(self, study: str) -> ContributionView:
         """Withdraw the contribution, before the study is sealed."""
         return self._ask(ContributionView, "DELETE", _path("studies", study, "contribution"))
+
+    def table_ledger(self) -> HolderLedger:
+        """Which tables went to which studies and populations, and what that costs the persons in them."""
+        return self._ask(HolderLedger, "GET", "/v1/ledger")
 
     # An MPC server.
 

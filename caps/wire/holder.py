@@ -70,7 +70,7 @@ class Invitation(Document):
 
 
 class StudyView(BaseModel):
-    """A study at this holder. problem: why the coordinator does not have the approval yet."""
+    """A study at this holder. problem: why the coordinator does not have the approval yet. loss: not in lists."""
 
     study: str
     title: str
@@ -80,6 +80,71 @@ class StudyView(BaseModel):
     approval_sent: bool
     problem: dict[str, Any] | None
     table: bool
+    loss: StudyLoss | None = None
+
+
+class Loss(BaseModel):
+    """What studies cost one person who is in all of them, under the worst of their relations and multiplicities.
+
+    epsilon: at this delta, the sum of the studies'; None if nothing can be promised any more.
+    """
+
+    studies: int
+    rho: float
+    epsilon: float | None
+    delta: float
+    relation: str
+    multiplicity: int
+
+
+class StudyLoss(BaseModel):
+    """What a study adds for its population, over all that this holder contributed: before it and with it."""
+
+    population: str
+    before: Loss | None
+    after: Loss
+    warnings: list[str]
+
+
+class LedgerEntry(BaseModel):
+    """A contribution in the owner's ledger. fingerprint: of its rows; None if it was made before there were any."""
+
+    study: str
+    title: str
+    population: str
+    contribution: str
+    at: str
+    state: Goal
+    counted: bool
+    fingerprint: str | None
+    epsilon: str
+    delta: str
+    rho: float
+
+
+class PopulationLoss(BaseModel):
+    """What all studies of a population cost its persons."""
+
+    population: str
+    loss: Loss
+
+
+class TableLoss(BaseModel):
+    """What all studies cost to which the same rows were contributed, whatever their populations are called."""
+
+    fingerprint: str
+    populations: list[str]
+    loss: Loss
+
+
+class HolderLedger(BaseModel):
+    """The owner's ledger. total: for a person who would be in every table; None if nothing is counted."""
+
+    entries: list[LedgerEntry]
+    populations: list[PopulationLoss]
+    tables: list[TableLoss]
+    total: Loss | None
+    warnings: list[str]
 
 
 class DeliveryView(BaseModel):
@@ -124,6 +189,8 @@ class TableReport(BaseModel):
     alignment: SlotCounts | None = None
     join: KeyReport | None = None
     """Present if rows are joined by a key."""
+    fingerprint: str | None = None
+    """Of the rows, whatever their order: the same rows are recognised when they are contributed again."""
 
 
 class Part(BaseModel):
@@ -158,7 +225,7 @@ class ServerPreview(BaseModel):
 
 
 class Preview(BaseModel):
-    """What would leave the site. No size depends on the contents of a table."""
+    """What would leave the site. No size depends on the contents of a table; only the warnings of `loss` do."""
 
     study: str
     holder: str
@@ -173,4 +240,6 @@ class Preview(BaseModel):
     """What the guarantee covers, and what it does not, of what is published and of what each party sees."""
     statement: str
     """What servers can learn from what they receive."""
+    loss: StudyLoss
+    """What the study adds to what this holder's studies of the same persons cost."""
     public: list[str] = list(PUBLIC)

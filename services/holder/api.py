@@ -26,6 +26,7 @@ from caps.wire.holder import (
     Delivery,
     DeliveryView,
     Goal,
+    HolderLedger,
     Invitation,
     Preview,
     StudyView,
@@ -76,9 +77,10 @@ def holder_app(service: HolderService) -> FastAPI:
 
 def router(service: HolderService) -> APIRouter:
     """The routes of one service."""
-    routes = APIRouter(prefix="/v1/studies", tags=["holder"])
+    every = APIRouter(prefix="/v1", tags=["holder"])
+    routes = APIRouter(prefix="/studies")
 
-    def study_view(record: StudyRecord) -> StudyView:
+    def study_view(record: StudyRecord, *, listed: bool = False) -> StudyView:
         return StudyView(
             study=record.study,
             title=record.manifest.title,
@@ -88,6 +90,7 @@ def router(service: HolderService) -> APIRouter:
             approval_sent=record.approval_sent,
             problem=record.approval_problem,
             table=service.store.table(record.study) is not None,
+            loss=None if listed else service.loss(record),
         )
 
     def matching_view(record: MatchingRecord) -> ContributionView:
@@ -159,7 +162,7 @@ def router(service: HolderService) -> APIRouter:
     @routes.get("", dependencies=BOTH)
     def studies() -> list[StudyView]:
         """All studies known here."""
-        return [study_view(record) for record in service.store.studies()]
+        return [study_view(record, listed=True) for record in service.store.studies()]
 
     @routes.get("/{study}", dependencies=BOTH)
     def study(study: Hex32) -> StudyView:
@@ -213,7 +216,13 @@ def router(service: HolderService) -> APIRouter:
         """Withdraw the contribution from all servers. They allow this until the study is sealed."""
         return reply(service.withdraw(study), response)
 
-    return routes
+    @every.get("/ledger", dependencies=OWNER)
+    def ledger() -> HolderLedger:
+        """Which tables went to which studies and populations, and what all of them cost the persons together."""
+        return service.ledger()
+
+    every.include_router(routes)
+    return every
 
 
 def media_type_of(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""The dry run: exactly what would leave the site. It depends on the manifest only, not on the table's content."""
+"""The dry run: exactly what would leave the site. That depends on the manifest only, not on the table's content."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
 from caps.service.site import Site
 from caps.study import Holder, Manifest
 from caps.wire import Contribution, Signed
-from caps.wire.holder import ComponentPreview, Part, Preview, ServerPreview, statement_of
+from caps.wire.holder import ComponentPreview, Part, Preview, ServerPreview, StudyLoss, statement_of
 from services.holder.matching import joins_by_tags
 from services.holder.sharing import Secrets, offer, stated
 
@@ -17,7 +17,7 @@ JOINED_BY_TAGS = (
 )
 
 
-def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> Preview:
+def preview(site: Site, manifest: Manifest, holder: Holder, loss: StudyLoss, *, loaded: bool) -> Preview:
     """The dry run of one holder. Its offers are built with blanks in place of secrets, and measured."""
     form = manifest.form_of(holder)
     by_tags = joins_by_tags(manifest, holder)
@@ -69,5 +69,6 @@ def preview(site: Site, manifest: Manifest, holder: Holder, *, loaded: bool) -> 
         servers=servers,
         total_bytes=sum(server.total_bytes for server in servers),
         views=list(manifest.views),
+        loss=loss,
         statement=f"{JOINED_BY_TAGS} {statement_of(scheme)}" if by_tags else statement_of(scheme),
     )

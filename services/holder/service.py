@@ -29,9 +29,10 @@ from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest
 from caps.wire import Approval, Signed
-from caps.wire.holder import Goal, Preview, State, TableReport
+from caps.wire.holder import Goal, HolderLedger, Preview, State, StudyLoss, TableReport
 from caps.wire.problems import Kind
 from services.holder import matching, peers
+from services.holder.ledger import ledger_of, study_loss
 from services.holder.matching import Matcher, Unmatched
 from services.holder.peers import PeerProblem
 from services.holder.preview import preview
@@ -170,7 +171,8 @@ class HolderService:
                     return old.report, None
                 what = "has been contributed" if record.state is State.CONTRIBUTED else "is being matched"
                 raise Problem(Kind.CONFLICT, f"another table {what}; withdraw it before loading a new one")
-            rows, report = read_table(upload, media_type, record.manifest, self.me(record.manifest), self._limits)
+            manifest = record.manifest
+            rows, report = read_table(upload, media_type, manifest, self.me(manifest), self._limits, recognise=True)
             table = TableRecord(f"table-{secrets.token_hex(8)}", media_type, digest, upload.stat().st_size, report)
             kept = upload.with_name(table.file)
             upload.rename(kept)
@@ -208,8 +210,19 @@ class HolderService:
 
     def preview(self, study: str) -> Preview:
         """What would leave the site."""
-        manifest = self.store.study(study).manifest
-        return preview(self.site, manifest, self.me(manifest), loaded=self.store.table(study) is not None)
+        record = self.store.study(study)
+        loaded, loss = self.store.table(study) is not None, self.loss(record)
+        return preview(self.site, record.manifest, self.me(record.manifest), loss, loaded=loaded)
+
+    def loss(self, record: StudyRecord) -> StudyLoss:
+        """What a study adds to what this holder's studies of the same persons cost."""
+        table = self.store.table(record.study)
+        found = None if table is None else table.report.fingerprint
+        return study_loss(self.store.given(), record.manifest, found, loaded=table is not None)
+
+    def ledger(self) -> HolderLedger:
+        """Which tables went to which studies, and what that costs the persons in them."""
+        return ledger_of(self.store.given())
 
     def contribute(self, study: str) -> Progress:
         """Share the table and push it; if rows are joined by tags, match them first. Resumes what was already begun."""

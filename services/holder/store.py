@@ -16,6 +16,7 @@ from caps.wire import Approval, Contribution, Receipt, Signed
 from caps.wire.holder import Delivery, Goal, State, TableReport
 from caps.wire.problems import Kind
 from services.holder import tables
+from services.holder.ledger import Given
 from services.holder.state import Event, after, settled
 
 
@@ -172,7 +173,8 @@ class Store:
             db.execute(tables.matchings.update().where(tables.matchings.c.study == study).values(wanted=False))
             name = document.document.digest()
             values = {"contribution": name, "study": study, "folder": folder, "goal": Goal.PUSHING}
-            db.execute(tables.contributions.insert().values(document=document.model_dump_json(), **values))
+            seen = {"document": document.model_dump_json(), "fingerprint": table.report.fingerprint}
+            db.execute(tables.contributions.insert().values(**values, **seen))
             for server in record.manifest.servers:
                 state = {"contribution": name, "server": server.name, "state": Delivery.PENDING}
                 db.execute(tables.deliveries.insert().values(state))
@@ -218,6 +220,22 @@ class Store:
             found = _matching(db, study)
             db.execute(tables.matchings.delete().where(tables.matchings.c.study == study))
             return found
+
+    def given(self) -> list[Given]:
+        """Every contribution ever made here, in order, withdrawn ones too."""
+        listed = tables.contributions.join(tables.studies)
+        with reading(self._engine) as db:
+            rows = db.execute(listed.select().order_by(tables.contributions.c.number)).mappings().all()
+        return [
+            Given(
+                self._manifest(row),
+                row["contribution"],
+                Signed[Contribution].model_validate_json(row["document"]).document.at,
+                Goal(row["goal"]),
+                row["fingerprint"],
+            )
+            for row in rows
+        ]
 
     def contribution(self, study: str) -> ContributionRecord | None:
         """The latest contribution to a study."""

@@ -21,6 +21,7 @@ from caps.study import Holder, Manifest
 from caps.wire.holder import SlotCounts, TableReport
 from caps.wire.media import PARQUET
 from caps.wire.problems import Kind
+from services.holder.fingerprint import fingerprint
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,17 +35,18 @@ class Rows:
 
 
 def read_table(
-    path: Path, media_type: str, manifest: Manifest, holder: Holder, limits: Limits
+    path: Path, media_type: str, manifest: Manifest, holder: Holder, limits: Limits, *, recognise: bool = False
 ) -> tuple[Rows, TableReport]:
     """The table in a file, which is read once. Raises DomainError, or a Problem with a report, if the study does not
-    admit it."""
+    admit it. recognise: whether the report has the fingerprint of the rows."""
     _check_format(path, media_type)
     schema = manifest.columns_of(holder)
     if holder.brings == "columns" and manifest.join is not None:
-        return _joined(path, schema, manifest, holder, limits)
+        return _joined(path, schema, manifest, holder, limits, recognise=recognise)
     alignment = manifest.alignment if holder.brings == "columns" else None
     names = [] if alignment is None or alignment.column is None else [alignment.column]
-    codes, found, beside = schema.encode_with(path, names, limits=limits)
+    raw = [column.name for column in schema.columns] if recognise else []
+    codes, found, beside = schema.encode_with(path, [*names, *raw], limits=limits)
     report, slots = TableReport(rows=found.rows, columns=list(found.columns)), None
     if alignment is not None and alignment.column is not None:
         slots, report.alignment = _slots(beside[alignment.column], alignment.column, alignment.slots)
@@ -58,19 +60,25 @@ def read_table(
         raise _refusal(f"the table has more rows than the {manifest.most_persons} that the study can count", report)
     if not len(codes):
         raise DomainError("the table has no rows")
+    if recognise:
+        report.fingerprint = fingerprint({name: beside[name] for name in raw})
     return Rows(codes, slots), report
 
 
-def _joined(path: Path, schema: Schema, manifest: Manifest, holder: Holder, limits: Limits) -> tuple[Rows, TableReport]:
+def _joined(
+    path: Path, schema: Schema, manifest: Manifest, holder: Holder, limits: Limits, *, recognise: bool
+) -> tuple[Rows, TableReport]:
     """The table of a holder whose rows are joined by a key: the rows with a usable key, with hashed identifiers."""
     assert manifest.join is not None
     assert holder.capacity is not None
     key = manifest.join.key
-    codes, found, beside = schema.encode_with(path, [column.name for column in key.columns], days=True, limits=limits)
+    raw = [column.name for column in schema.columns] if recognise else []
+    names = [column.name for column in key.columns]
+    codes, found, beside = schema.encode_with(path, [*names, *raw], days=True, limits=limits)
     report = TableReport(rows=found.rows, columns=list(found.columns))
     _check_values(found, report)
     try:
-        keys, report.join = key.normalise(beside)
+        keys, report.join = key.normalise({name: beside[name] for name in names})
     except KeyRefused as error:
         report.join = error.report
         raise _refusal(str(error), report) from None
@@ -78,6 +86,8 @@ def _joined(path: Path, schema: Schema, manifest: Manifest, holder: Holder, limi
         raise _refusal(f"the table has more rows than the {holder.capacity} that the study has room for", report)
     if not len(keys):
         raise DomainError("the table has no rows")
+    if recognise:
+        report.fingerprint = fingerprint({name: beside[name] for name in raw})
     return Rows(codes[keys.rows], ids=keys.ids(manifest.study_id, key.digest)), report
 
 

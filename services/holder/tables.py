@@ -40,6 +40,7 @@ contributions = Table(
     Column("folder", String(64), nullable=False),
     Column("document", Text, nullable=False),  # Signed[Contribution]
     Column("goal", String(16), nullable=False),  # Goal
+    Column("fingerprint", String(64)),  # of the rows; NULL if it was made before there were any
 )
 
 matchings = Table(

@@ -61,9 +61,14 @@ class _Tag:
 
 
 def control_tags() -> set[str]:
-    """Of the messages in which servers compare public records and sign charges."""
+    """Of the messages in which servers compare public records and sign charges and heads of ledgers."""
     tags = set()
-    for name in ("sync", *(f"step{n}/{what}" for n in range(6) for what in ("request", "charged"))):
+    for name in (
+        "sync",
+        "ledger/kept",
+        "ledger/heads",
+        *(f"step{n}/{what}" for n in range(6) for what in ("request", "charged")),
+    ):
         spy = _Tag()
         with pytest.raises(StopIteration):
             swap(spy, name, b"").send(None)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from tests.kit.migrations import FAILS, Package, differences, metadata, old, pac
 from tests.kit.postgres import SERVICES
 
 ROOT = Path(__file__).parents[3]
-HEADS = {"mpc_server": "mpc_server_0006", "coordinator": "coordinator_0002", "holder": "holder_0001"}
+HEADS = {"mpc_server": "mpc_server_0006", "coordinator": "coordinator_0002", "holder": "holder_0002"}
 
 
 @pytest.fixture
@@ -154,6 +154,33 @@ def test_servers_of_the_first_revision_keep_their_runs_and_shares_and_approve_ag
         assert found.all() == [("a", "judged", None, None, None), ("b", "erased", None, None, None)]
         assert connection.execute(text("SELECT run, state, build FROM runs")).all() == [("r", "going", "unknown")]
         assert connection.execute(text("SELECT state FROM contributions")).all() == [("x",)]
+    assert differences(engine, tables) == []
+    engine.dispose()
+
+
+def test_holders_of_the_first_revision_keep_their_contributions_without_fingerprints(url: str, tmp_path: Path) -> None:
+    package, tables = SERVICES["holder"]
+    folder = tmp_path / "first_migrations" / "versions"
+    folder.mkdir(parents=True)
+    for part in ("__init__.py", "versions/__init__.py", "versions/r0001_initial.py"):
+        shutil.copy(ROOT / package.replace(".", "/") / part, tmp_path / "first_migrations" / part)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        engine = open_database(url, tables, migrations="first_migrations")
+    with engine.begin() as connection:
+        connection.execute(
+            text("INSERT INTO holder_studies (study, manifest, state, approval_sent) VALUES ('a', '{}', 'x', true)")
+        )
+        connection.execute(
+            text(
+                "INSERT INTO holder_contributions (contribution, study, folder, document, goal) VALUES "
+                "('c', 'a', 'f', '{}', 'complete')"
+            )
+        )
+    assert upgrade(engine, package)[:2] == ("holder_0001", HEADS["holder"])
+    with reading(engine) as connection:
+        found = connection.execute(text("SELECT contribution, goal, fingerprint FROM holder_contributions"))
+        assert found.all() == [("c", "complete", None)]
     assert differences(engine, tables) == []
     engine.dispose()
 
