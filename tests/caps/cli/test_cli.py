@@ -20,6 +20,7 @@ from caps.errors import DomainError
 from caps.service.problems import Problem
 from caps.trust.cards import Card
 from caps.wire import Evidence, LedgerHead, RunStatus, Signed
+from caps.wire.holder import HolderLedger, LedgerEntry, Loss, PopulationLoss, TableLoss
 from caps.wire.problems import Kind
 from caps.wire.server import LedgerRecord
 from tests.kit.client import AT, ROWS, RUN, STUDY, make_home, run_view
@@ -288,6 +289,41 @@ def test_the_ledger_is_shown_with_what_was_charged(service):
     words = caps("ledger", "show", *service.options).stdout
     assert "0.25" in words
     assert "geometric" in words
+
+
+def test_an_owner_sees_what_all_studies_cost_and_where_rows_go_by_two_names(service, monkeypatch):
+    loss = Loss(studies=2, rho=0.1, epsilon=1.4375, delta=2e-6, relation="unbounded", multiplicity=1)
+    entry = LedgerEntry(
+        study=STUDY,
+        title="First",
+        population="patients",
+        contribution="c" * 64,
+        at=AT,
+        state="complete",
+        counted=True,
+        fingerprint=None,
+        epsilon="1",
+        delta="0.000001",
+        rho=0.05,
+    )
+    found = HolderLedger(
+        entries=[entry],
+        populations=[PopulationLoss(population="patients", loss=loss)],
+        tables=[TableLoss(fingerprint="f" * 64, populations=["insured", "patients"], loss=loss)],
+        total=loss,
+        warnings=["the same rows go by two names"],
+    )
+    monkeypatch.setattr(Client, "table_ledger", lambda _: found)
+    assert as_json("table", "ledger", *service.options) == found.model_dump(mode="json")
+    words = caps("table", "ledger", *service.options).stdout
+    for said in (
+        "unknown",
+        "population patients",
+        "table ffffffffffff",
+        "1.4375",
+        "WARNING: the same rows go by two names",
+    ):
+        assert said in words
 
 
 def test_a_ledger_is_compared_with_what_its_server_signed_and_others_keep(service, monkeypatch, tmp_path):
