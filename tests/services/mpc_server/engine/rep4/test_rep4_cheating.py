@@ -267,7 +267,7 @@ def lies_in_masks(culprit: int, rng: np.random.Generator) -> list[Any]:
         def masks(ctx: Context, *args: Any) -> Any:
             found = original(ctx, *args)
             if ctx.party == culprit:
-                return [None if words is None else disturbed(words, rng) for words in found]
+                return {number: disturbed(words, rng) for number, words in found.items()}
             return found
 
         return masks
