@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-from services.mpc_server.process import worker_environment
+from services.mpc_server.process import keep_freed_memory, worker_environment
 
 os.environ.update(worker_environment(os.environ))  # before numpy starts its threads
+keep_freed_memory()
 
 from caps.service import logs
 from caps.service.serve import begin
