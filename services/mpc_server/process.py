@@ -4,7 +4,8 @@ Three servers on two cores that each start a BLAS thread per core spend their ti
 work is one stream of numpy calls between messages, so one thread is also what it can use.
 
 Every step of a protocol allocates arrays of some hundred kilobytes and frees them. By default the C library gives such
-memory back to the kernel at once, which has to clear it anew for the next step: a quarter of the processor time of a join in `rep4`.
+memory back to the kernel at once, which has to clear it anew for the next step: up to a quarter of a join's processor
+time.
 """
 
 from __future__ import annotations

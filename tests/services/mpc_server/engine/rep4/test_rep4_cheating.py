@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import count
 from typing import Any
 from unittest.mock import patch
@@ -137,8 +138,11 @@ def alter(chosen: Message, way: Callable[[bytes, np.random.Generator], bytes], r
     return interceptor
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_altered_message_of_a_verb_is_noticed_before_the_opening(name: str) -> None:
+@pytest.mark.parametrize(("name", "narrow"), [*((name, matrices.NARROW) for name in NAMES), ("gram_cells", 0)])
+def test_every_altered_message_of_a_verb_is_noticed_before_the_opening(
+    name: str, narrow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrices, "NARROW", narrow)
     rng = np.random.default_rng(5)
     trial = Trial(name, small(name, 3))
     recorder = Recorder()
@@ -374,7 +378,11 @@ LIES = [
 
 @pytest.mark.parametrize("culprit", PARTIES)
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_a_server_that_computes_something_else_is_noticed_or_harmless(lie: Any, culprit: int) -> None:
+def test_a_server_that_computes_something_else_is_noticed_or_harmless(
+    lie: Any, culprit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One of the Gram matrices is as narrow as backups compute, and one is shown to them.
+    monkeypatch.setattr(matrices, "NARROW", 5)
     noticed = 0
     for name in [*NAMES, "to_bits", "noisy_argmax", "check_one_hot"]:
         for seed in range(2):
@@ -422,8 +430,28 @@ def test_no_error_of_a_gram_matrix_passes_a_backup() -> None:
     assert not any(seen)
 
 
+def test_a_gram_matrix_is_checked_by_so_many_coins_that_the_sender_lacks() -> None:
+    """So many that the bound of `matrices` is below 2^-54: 2^10 sessions of a run leave it below 2^-44."""
+    bound = matrices.CHECK_ROWS * Fraction(2) ** (1 - matrices.CHECK_ROWS) + Fraction(2) ** -matrices.CHECK_ROWS
+    assert bound < Fraction(2) ** -54
+    drawn = {}
+
+    async def coins(ctx: Context) -> None:
+        for sender in PARTIES:
+            if sender != ctx.party:
+                drawn[ctx.party, sender] = matrices._coins(ctx.step(sender), sender, 9)
+            else:
+                with pytest.raises(KeyError):
+                    matrices._coins(ctx.step(sender), sender, 9)
+        await ctx.exchange([], [])
+
+    World(2, scheme=REP4).run(coins)
+    assert all(found.shape == (9, matrices.CHECK_ROWS) for found in drawn.values())
+    assert all(np.array_equal(drawn[party, 0], drawn[1, 0]) for party in (2, 3))
+
+
 def test_a_check_with_few_combinations_fails_as_often_as_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two combinations in place of 48, an error of one bit on the diagonal passes with probability 1/4."""
+    """With two combinations in place of 64, an error of one bit on the diagonal passes with probability 1/4."""
     draws = np.random.default_rng(10)
     monkeypatch.setattr(matrices, "_coins", lambda _, __, columns: draws.integers(0, 2, (columns, 2)).astype(np.uint8))
     x = draws.integers(0, 1 << 16, (5, 3)).astype(np.uint16)
