@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from caps.basics.schemes import REP4
+from caps.dp.bounds import DEVIATION_SOUNDNESS, MOST_SESSIONS
 from caps.errors import CheatingDetected, CheatingUnresolved, LocalError
 from caps.shares.ring import Z16, Z64
 from services.mpc_server.channel import TAG_BYTES
@@ -432,9 +433,10 @@ def test_no_error_of_a_gram_matrix_passes_a_backup() -> None:
 
 
 def test_a_gram_matrix_is_checked_by_so_many_coins_that_the_sender_lacks() -> None:
-    """So many that the bound of `matrices` is below 2^-54: 2^10 sessions of a run leave it below 2^-44."""
+    """So many that the bound of `matrices` holds for 2^10 sessions, with room: for more than servers take part in."""
     bound = matrices.CHECK_ROWS * Fraction(2) ** (1 - matrices.CHECK_ROWS) + Fraction(2) ** -matrices.CHECK_ROWS
     assert bound < Fraction(2) ** -54
+    assert MOST_SESSIONS * bound < DEVIATION_SOUNDNESS
     drawn = {}
 
     async def coins(ctx: Context) -> None:
