@@ -32,6 +32,7 @@ from services.mpc_server.testing.world import Failed, Recorder, World
 from services.mpc_server.transport.memory import Message
 from tests.kit.cases.all import CASES
 from tests.kit.cases.base import Call, Source
+from tests.kit.cheating import Table, cheat
 
 pytestmark = pytest.mark.chaos
 
@@ -401,6 +402,15 @@ def test_a_server_that_computes_something_else_is_noticed_or_harmless(
                     one.__exit__(None, None, None)
             noticed += judge(trial, expected, errors, culprit)
     assert noticed
+
+
+@pytest.mark.parametrize("name", ["count", "gram_cells"])
+def test_cheating_with_wide_gram_matrices_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `test_cheating` has it for narrow ones."""
+    monkeypatch.setattr(matrices, "NARROW", 0)
+    table = Table(REP4.name)
+    cheat(table, REP4, name, runs=40)
+    assert not table.found, "\n".join(map(str, table.found))
 
 
 def test_no_error_of_a_gram_matrix_passes_a_backup() -> None:
