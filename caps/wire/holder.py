@@ -80,7 +80,7 @@ class StudyView(BaseModel):
     approval_sent: bool
     problem: dict[str, Any] | None
     table: bool
-    loss: StudyLoss | None = None
+    loss: StudyLoss | None
 
 
 class Loss(BaseModel):

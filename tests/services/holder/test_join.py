@@ -30,6 +30,7 @@ from caps.wire.holder import TableReport
 from caps.wire.media import CSV, PARQUET
 from caps.wire.problems import Kind
 from services.holder import sharing
+from services.holder.ledger import study_loss
 from services.holder.preview import preview
 from services.holder.sharing import Secrets
 from services.holder.table import Rows, read_table
@@ -377,7 +378,8 @@ def test_from_an_upload_to_the_servers(joining: HolderBench) -> None:
 
 def test_the_preview_says_what_would_leave_and_who_sees_what(joining: HolderBench) -> None:
     manifest = joining.manifest
-    found = preview(joining.site("holder", "holder"), manifest, manifest.holders[0], loaded=False)
+    loss = study_loss([], manifest, None, loaded=False)
+    found = preview(joining.site("holder", "holder"), manifest, manifest.holders[0], loss, loaded=False)
     assert (found.form, found.bits, found.shape) == ("records", 8, [16, 17])
     assert found.views == list(manifest.views)
     assert [part.attributes for part in found.parts] == [["age"], ["smoker"]]
