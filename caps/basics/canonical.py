@@ -47,10 +47,8 @@ def bound(text: bytes, *, elements: int = MAX_ELEMENTS) -> None:
 
     Takes linear time, and only looks at brackets, commas and numbers outside strings: the text need not be JSON.
     """
-    if b"\\" in text:
-        outside = _STRINGS.sub(b'"', text)
-    else:  # every quotation mark begins or ends a string
-        outside = b'"'.join(text.split(b'"')[::2])
+    # Without escapes, every quotation mark begins or ends a string.
+    outside = _STRINGS.sub(b'"', text) if b"\\" in text else b'"'.join(text.split(b'"')[::2])
     found = outside.count(b",") + outside.count(b"[") + outside.count(b"{")
     if found > elements:
         raise DomainError(f"JSON has more than {elements} elements")

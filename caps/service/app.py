@@ -172,9 +172,7 @@ def create_app(
     app.add_exception_handler(CapsError, _on_caps_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, on_http)
-    app.add_middleware(
-        _Frame, service=service, tokens=tokens, clock=clock, table=table, limits=limits, metrics=figures
-    )
+    app.add_middleware(_Frame, service=service, tokens=tokens, clock=clock, table=table, limits=limits, metrics=figures)
     return app
 
 
@@ -473,7 +471,9 @@ class _Room:
             yield
             return
         if self._taken and self._taken + size > self._size:
-            raise Problem(Kind.BUSY, "other bodies are being received; send this one again", headers={"Retry-After": "1"})
+            raise Problem(
+                Kind.BUSY, "other bodies are being received; send this one again", headers={"Retry-After": "1"}
+            )
         self._taken += size
         try:
             yield
