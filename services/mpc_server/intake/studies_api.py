@@ -75,13 +75,15 @@ def limits(studies: Studies, contributions: Contributions) -> Limits:
         return DOCUMENT_LIMIT
 
     def chunk(study: str, contribution: str, number: str, caller: Caller) -> int:
-        return contributions.chunk_length(study, contribution, int(number), caller)
+        if number.isascii() and number.isdigit() and len(number) <= len(str(MOST_CHUNKS)):
+            return contributions.chunk_length(study, contribution, int(number), caller)
+        return offered(study, contribution, caller)  # the route refuses the number
 
     return (
         Limit("/v1/studies/[0-9a-f]{64}", MANIFEST_LIMIT),
         Limit(f"{study}/seal", studies.seal_length),
         Limit(f"{study}/{contribution}", offered),
-        Limit(f"{study}/{contribution}/chunks/(?P<number>[0-9]{{1,5}})", chunk),
+        Limit(f"{study}/{contribution}/chunks/(?P<number>[^/]+)", chunk),
     )
 
 
