@@ -397,6 +397,7 @@ class _Frame:
             raise
         except Exception as error:  # noqa: BLE001  the last line of defence: says where, never what
             log.error(_line(request_id=request_id, error=type(error).__name__, where=logs.frames(error)))
+            self._metrics.count("caps_unexpected_errors", work="request", error=type(error).__name__)
             await ending(
                 Problem(Kind.INTERNAL, "an unexpected error; details are withheld because they may quote data")
             )
