@@ -25,11 +25,13 @@ from caps.service.identity import Caller, Machine, machine
 from caps.service.logs import level_of, trace
 from caps.service.metrics import Metrics, Reading, sizes_of
 from caps.service.problems import Problem
+from caps.service.supervision import Supervisor
 from caps.service.tokens import Tokens
 from caps.study import Coordinator, Holder, Server
 from caps.trust import pki, signing
 from caps.trust.cards import Party
 from caps.trust.home import SIGNING_KEY, TOKENS
+from caps.trust.timely import TimelyTransport
 from caps.trust.tls import Credentials, client_context
 from caps.wire.problems import Kind
 
@@ -77,6 +79,7 @@ class Site:
         self.tokens = Tokens(home / TOKENS)
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.metrics = Metrics(role, self.name)
+        self.supervisor = Supervisor(self.metrics)
         self.metrics.read(self._certificates)
         self.metrics.read(sizes_of(settings.data))
         self._expiries: tuple[tuple[object, ...], dict[str, datetime]] | None = None
@@ -109,7 +112,8 @@ class Site:
             own.authority, certificate=own.certificate, private_key=own.private_key, role=role, pin=pin
         )
         hooks = {"request": [trace]}
-        return httpx.Client(base_url=url, verify=context, timeout=timeout, trust_env=False, event_hooks=hooks)
+        transport = TimelyTransport(context)
+        return httpx.Client(base_url=url, transport=transport, timeout=timeout, trust_env=False, event_hooks=hooks)
 
     def expiries(self) -> dict[str, datetime]:
         """When this party's certificate and the authority's expire, according to the current files."""
