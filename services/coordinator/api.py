@@ -179,14 +179,15 @@ def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
     """Starting runs and watching them."""
 
     def view(run: Run) -> RunView:
-        at = runs.position(run.run)
+        at, refused = runs.position(run.run), runs.refused(run)
         return RunView(
             run=run.run,
             study=run.study,
             state=run.state,
             party=run.party,
             reason=run.reason,
-            holders=sorted(set(run.contributions.values())),
+            holders=sorted(set(run.contributions.values()) - set(refused)),
+            refused=refused,
             percent=at.percent,
             round=at.round,
             stage=at.stage,

@@ -147,14 +147,17 @@ class Runs:
         digest = request_digest(request).hex()
         recorded = found.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
+            self._alive.stop(run)
             return recorded.answer
-        state = self._alive.row(run).state
-        if state == states.Run.ABORTED:
+        row = self._alive.row(run)
+        if row.state == states.Run.ABORTED:
             raise self._aborted(run)
-        if not found.keeps_a_session and state != states.Run.GOING:
-            raise Problem(Kind.CONFLICT, "the run has ended")
+        if not found.keeps_a_session and row.state != states.Run.GOING:
+            raise Problem(Kind.CONFLICT, f"the run has {row.state}" + (f": {row.reason}" if row.reason else ""))
         try:
-            return self._engine.submit(found.live.ask(number, request, digest)).result(WAIT).answer
+            answer = self._engine.submit(found.live.ask(number, request, digest)).result(WAIT).answer
+            self._alive.stop(run)
+            return answer
         except StillWorking:
             return None
         except (CheatingDetected, RunAborted):
@@ -222,7 +225,8 @@ class Runs:
                 transcript=record.transcript(),
                 steps=len(record.steps),
                 contributions=tuple(contribution.digest() for contribution in sealed.contributions),
-                holders=tuple(contribution.holder for contribution in sealed.contributions),
+                holders=record.account.accepted,
+                refused=record.account.refused,
                 statement=json.loads(record.account.statement().to_json()),
                 ledger=self._ledger.range_of(run),
                 software=f"caps {__version__} (build {self._alive.build})",
@@ -243,7 +247,7 @@ class Runs:
                     if not charged(transaction, run, manifest):
                         self._ledger.release(transaction, run, manifest, self._site.instant())
                     rows.change(transaction, run, states.RunEvent.FAIL, reason="abandoned by the coordinator")
-                self._alive.let_go(run, manifest.study_id)
+            self._alive.let_go(run, manifest.study_id)
         return self.status(run)
 
     def _attestation(self, run: str) -> Signed[Attestation] | None:
