@@ -113,7 +113,8 @@ class RunChanged(BaseModel):
 class RunProgress(BaseModel):
     """The event `progress` of a run: what it is doing. All of it is public or follows from opened, noisy values.
 
-    error: after a measurement, the L1 distance between the noisy answer and the previous model's marginal.
+    error: after a measurement, the L1 distance between the noisy answer and the previous model's marginal; if the study
+    publishes its measurements.
     annealed: whether the next rounds spend more.
     """
 

@@ -233,7 +233,10 @@ class Execution:
     def _report(self, progress: Progress) -> None:
         self._reported += 1
         if self._reported > self._told:  # the others were reported before a restart
-            self._news.progress.append(progress.view().model_dump(mode="json", exclude={"at"}))
+            told = progress.view().model_dump(mode="json", exclude={"at"})
+            if not self._manifest.publication.measurements:  # how far the model is from an answer tells of the answer
+                told["error"] = None
+            self._news.progress.append(told)
             if progress.stage not in _FOLLOWED:
                 self._write_down()
 

@@ -160,7 +160,7 @@ class AliveRuns:
         with reading(self._database) as connection:
             row = rows.find(connection, run)
         if row is None:
-            raise Problem(Kind.NOT_FOUND, f"this server has no run {run}")
+            raise unknown(run)
         return row
 
     def sealed(self, study: str) -> Sealed:
@@ -222,3 +222,8 @@ class AliveRuns:
                 self._ledger.release(transaction, run, manifest, self._site.instant())
             rows.change(transaction, run, states.RunEvent.FAIL, reason=reason)
         logs.say(log, "failed", level=logging.ERROR, run=run, reason=reason)
+
+
+def unknown(run: str) -> Problem:
+    """The problem for a run that does not exist, or that the caller must not know of."""
+    return Problem(Kind.NOT_FOUND, f"this server has no run {run}")

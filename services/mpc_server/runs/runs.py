@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError as StillWorking
 from threading import Lock
+from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Row
 
 from caps import __version__
 from caps.dp.oracle import Compute, StepRequest, request_digest
@@ -16,12 +17,13 @@ from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.metrics import Reading
 from caps.service.problems import Problem
-from caps.service.site import Site, confirm
-from caps.study import Policy
+from caps.service.site import Site, confirm, speaks_for
+from caps.service.tokens import Scope
+from caps.study import Manifest, Policy
 from caps.wire import Answer, Attestation, EvidenceRequest, RunRequest, RunStatus, Signed
 from caps.wire.problems import Kind
 from services.mpc_server.intake.studies import Studies
-from services.mpc_server.runs.alive import AliveRuns
+from services.mpc_server.runs.alive import AliveRuns, unknown
 from services.mpc_server.runs.record import RunAborted, abort, charged
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.storage import states
@@ -105,10 +107,26 @@ class Runs:
                 rows.add(transaction, run, asked.study, asked.inputs, self._alive.build)
             elif (row.study, row.inputs) != (asked.study, asked.inputs):
                 raise Problem(Kind.CONFLICT, "a different run already has this id")
-        return self.status(run)
+        return self._status(run)
 
-    def status(self, run: str) -> RunStatus:
+    def _known(self, run: str, caller: Caller, *scopes: Scope) -> tuple[Row[Any], Manifest]:
+        """A run and its study, for the study's coordinator and for people of this server with one of these scopes.
+
+        To other coordinators it does not exist: they get the same problem as for a run that nobody began.
+        """
+        row = self._alive.row(run)
+        manifest = self._studies.manifest(row.study)
+        is_person = caller.person is not None and not caller.person.scopes.isdisjoint(scopes)
+        if not is_person and not speaks_for(caller, manifest.coordinator):
+            raise unknown(run)
+        return row, manifest
+
+    def status(self, run: str, caller: Caller) -> RunStatus:
         """The state of a run."""
+        self._known(run, caller, Scope.OPERATOR, Scope.AUDITOR)
+        return self._status(run)
+
+    def _status(self, run: str) -> RunStatus:
         row = self._alive.row(run)
         state, reason, party = row.state, row.reason, None
         if self._alive.is_foreign(row):
@@ -138,8 +156,7 @@ class Runs:
 
     def answer_to(self, run: str, number: int, request: StepRequest, caller: Caller) -> Signed[Answer] | None:
         """The answer to a step's request, from the record or computed now; None if it is still being computed."""
-        row = self._alive.row(run)
-        confirm(caller, self._studies.manifest(row.study).coordinator)
+        row, _ = self._known(run, caller)
         self._alive.require_own(row)
         found = self._alive.get(run)
         if isinstance(request, Compute) != (number == 0):
@@ -168,9 +185,7 @@ class Runs:
 
         Only evidence is passed on: a run ends on a server's signed word, but no contribution is refused on it.
         """
-        row = self._alive.row(run)
-        manifest = self._studies.manifest(row.study)
-        confirm(caller, manifest.coordinator)
+        _, manifest = self._known(run, caller)
         for evidence in given.evidence:
             document = evidence.verify(manifest.server(evidence.signer))
             if document.server != evidence.signer:
@@ -181,7 +196,7 @@ class Runs:
                 over = [abort(transaction, self._ledger, manifest, one, self._site.instant()) for one in given.evidence]
             if any(over):
                 self._alive.let_go(run, manifest.study_id, aborted=True)
-        return self.status(run)
+        return self._status(run)
 
     def _aborted(self, run: str) -> Problem:
         """The problem that answers every request to go on with an aborted run."""
@@ -189,9 +204,16 @@ class Runs:
         detail = "; ".join(one.document.words for one in evidence)
         return Problem(Kind.ABORTED, f"run {run} was aborted: {detail}", evidence=[one.to_json() for one in evidence])
 
-    def recorded_answer(self, run: str, number: int) -> Signed[Answer]:
-        """The recorded answer to a step."""
-        self._alive.row(run)
+    def recorded_answer(self, run: str, number: int, caller: Caller) -> Signed[Answer]:
+        """The recorded answer to a step: for the coordinator at any time, for auditors once it may be published."""
+        row, manifest = self._known(run, caller, Scope.AUDITOR)
+        if not speaks_for(caller, manifest.coordinator):
+            if not manifest.publication.measurements:
+                raise Problem(Kind.FORBIDDEN, "the study's manifest forbids publishing the answers", run=run)
+            if row.state == states.Run.GOING:
+                raise Problem(Kind.NOT_READY, "answers are published when the run has ended", run=run)
+            if row.state != states.Run.ENDED:
+                raise Problem(Kind.FORBIDDEN, f"the run is {row.state}, so its answers are not published", run=run)
         with reading(self._database) as connection:
             answer = rows.answer(connection, run, number)
         if answer is None:
@@ -200,9 +222,7 @@ class Runs:
 
     def attest(self, run: str, caller: Caller) -> Signed[Attestation]:
         """This server's attestation of a run that has ended."""
-        row = self._alive.row(run)
-        manifest = self._studies.manifest(row.study)
-        confirm(caller, manifest.coordinator)
+        row, manifest = self._known(run, caller)
         if (attested := self._attestation(run)) is not None:
             return attested
         self._alive.require_own(row)
@@ -239,8 +259,7 @@ class Runs:
 
     def abandon(self, run: str, caller: Caller) -> RunStatus:
         """The coordinator abandons a run: what it charged is spent, what it did not charge is given back."""
-        manifest = self._studies.manifest(self._alive.row(run).study)
-        confirm(caller, manifest.coordinator)
+        _, manifest = self._known(run, caller)
         with self._ending:
             if self._alive.row(run).state == states.Run.GOING:
                 with self._database.begin() as transaction:
@@ -248,7 +267,7 @@ class Runs:
                         self._ledger.release(transaction, run, manifest, self._site.instant())
                     rows.change(transaction, run, states.RunEvent.FAIL, reason="abandoned by the coordinator")
             self._alive.let_go(run, manifest.study_id)
-        return self.status(run)
+        return self._status(run)
 
     def _attestation(self, run: str) -> Signed[Attestation] | None:
         given = self._alive.row(run).attestation
