@@ -151,6 +151,7 @@ class Runs:
             due=due,
             rounds=traffic[0],
             bytes_sent=traffic[1],
+            interrupted=row.interrupted,
             evidence=tuple(self._ledger.evidence(run)),
         )
 
@@ -170,7 +171,8 @@ class Runs:
         if row.state == states.Run.ABORTED:
             raise self._aborted(run)
         if not found.keeps_a_session and row.state != states.Run.GOING:
-            raise Problem(Kind.CONFLICT, f"the run has {row.state}" + (f": {row.reason}" if row.reason else ""))
+            failed = f"failed: {row.reason}" if row.state == states.Run.FAILED else "ended"
+            raise Problem(Kind.CONFLICT, f"the run has {failed}")
         try:
             answer = self._engine.submit(found.live.ask(number, request, digest)).result(WAIT).answer
             self._alive.stop(run)
