@@ -27,7 +27,7 @@ from pydantic import (
 from caps.basics import canonical
 from caps.basics.document import Address, Document, Name, Text, Url
 from caps.basics.schemes import SCHEMES, Scheme, SchemeName, extremes
-from caps.data.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
+from caps.data.domain import MAX_WEIGHT, Attribute, Clique, Domain, Layout, Workload
 from caps.data.joinkey import JoinKey
 from caps.data.linkage import RowFormat
 from caps.data.schema import Column, Schema
@@ -717,6 +717,22 @@ class Manifest(Document):
         if lacking := self.columns_lacking(accepted):
             return f"{what}, and nobody else brings {', '.join(lacking)}"
         return None
+
+    @cached_property
+    def absent_together(self) -> tuple[Clique, ...]:
+        """Groups of columns that a person lacks together, if no holder of them has the person; in the schema's order.
+
+        None if rows are joined to persons for whom every column is there, or if all holders bring all columns.
+        """
+        if self.join is not None and self.join.mode == "inner":
+            return ()
+        taking = [holder for holder in self.holders if holder.brings == "columns"]
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for name in self.domain.names:
+            bringing = tuple(one.name for one in taking if name in (one.columns or self.domain.names))
+            if len(bringing) < len(taking):
+                groups.setdefault(bringing, []).append(name)
+        return tuple(map(tuple, groups.values()))
 
     @property
     def shared_columns(self) -> tuple[str, ...]:

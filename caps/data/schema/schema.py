@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from os import PathLike
@@ -207,15 +207,18 @@ class Schema:
         kept = {name: frame[f"beside {number}"] for number, name in enumerate(beside)}
         return codes, Report(len(codes), tuple(reports)), kept
 
-    def frame(self, codes: npt.ArrayLike, *, uniform: Draws | None = None) -> pl.DataFrame:
+    def frame(
+        self, codes: npt.ArrayLike, *, uniform: Draws | None = None, lacking: Collection[str] = ()
+    ) -> pl.DataFrame:
         """Returns rows of codes as a typed frame for Parquet or Arrow; missing values are null, or the number declared.
 
         Numbers are drawn uniformly from their bins, one draw per row and numeric column in the order of columns.
-        Without `uniform` they are the middles of the bins.
+        Without `uniform` they are the middles of the bins. `lacking` names columns that may be missing although the
+        schema refuses that: a person in a joint table may be in the table of another holder only.
         """
         array = self._domain.check_codes(codes)
         for column, values in zip(self.columns, array.T, strict=True):
-            if column.missing != "null" and (values == MISSING).any():
+            if column.missing != "null" and column.name not in lacking and (values == MISSING).any():
                 raise DomainError(f"column {column.name} must have no missing codes")
         return pl.DataFrame(
             [
@@ -238,10 +241,14 @@ class Schema:
         target: str | PathLike[str] | BinaryIO,
         *,
         uniform: Draws | None = None,
+        lacking: Collection[str] = (),
         separator: str = ",",
     ) -> None:
-        """Writes rows of codes as a CSV that encode() can read: with a header, in UTF-8, quoted where needed."""
-        frame = self.frame(codes, uniform=uniform)
+        """Writes rows of codes as a CSV: with a header, in UTF-8, quoted where needed.
+
+        encode() can read it, unless a value is missing in a column that the schema lets nobody lack.
+        """
+        frame = self.frame(codes, uniform=uniform, lacking=lacking)
         texts = pl.DataFrame([column.written(frame[column.name]).alias(column.name) for column in self.columns])
         texts.write_csv(Path(target) if isinstance(target, str | PathLike) else target, separator=separator)
 
