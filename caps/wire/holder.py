@@ -72,8 +72,8 @@ class Invitation(Document):
 class StudyView(BaseModel):
     """A study at this holder. problem: why the coordinator does not have the approval yet.
 
-    views: what the owner agrees to: what the guarantee covers of what is published and of what each party sees, and what
-    follows if a contribution fails the servers' checks.
+    views: what the guarantee covers of what is published and of what each party sees, and what follows if a
+    contribution fails the servers' checks: this is what an approval agrees to.
     """
 
     study: str
