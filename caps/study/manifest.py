@@ -735,6 +735,11 @@ class Manifest(Document):
         return tuple(map(tuple, groups.values()))
 
     @property
+    def lacking(self) -> frozenset[str]:
+        """Columns in which a value of a person, and so of a synthetic row, may be missing whatever the schema says."""
+        return frozenset(name for group in self.absent_together for name in group)
+
+    @property
     def shared_columns(self) -> tuple[str, ...]:
         """Columns that more than one holder brings for the same persons, in the schema's order."""
         return tuple(name for name in self.domain.names if self.brought[name] > 1)

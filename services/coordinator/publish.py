@@ -15,7 +15,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import chain
 from math import pi, sqrt
 from pathlib import Path
 from threading import Lock
@@ -194,8 +193,7 @@ class Publisher:
 
 def write_rows(manifest: Manifest, model: Model, rows: int, seed: str, folder: Path) -> None:
     """Draw rows and write them. They depend on the model and the seed alone."""
-    lacking = frozenset(chain.from_iterable(manifest.absent_together))
-    write_all(manifest.schema_, model.sample(rows, seed=bytes.fromhex(seed)), seed, folder, lacking)
+    write_all(manifest.schema_, model.sample(rows, seed=bytes.fromhex(seed)), seed, folder, manifest.lacking)
 
 
 def make_report(manifest: Manifest, attested: Attested, rows: int, measurements: Sequence[NoisyMarginal]) -> Report:

@@ -150,14 +150,20 @@ class Schema:
         return schema
 
     def encode(
-        self, table: Table, *, extra: str = "refuse", separator: str = ",", limits: Limits | None = None
+        self,
+        table: Table,
+        *,
+        extra: str = "refuse",
+        lacking: Collection[str] = (),
+        separator: str = ",",
+        limits: Limits | None = None,
     ) -> tuple[Codes, Report]:
         """Returns the codes of the table's rows and a report. Raises TableRefused if the schema forbids a value.
 
         The table's columns may be in any order. `extra` says what to do with columns that the schema does not have:
-        "ignore" or "refuse".
+        "ignore" or "refuse". `lacking`: as for frame().
         """
-        codes, report, _ = self.encode_with(table, (), extra=extra, separator=separator, limits=limits)
+        codes, report, _ = self.encode_with(table, (), extra=extra, lacking=lacking, separator=separator, limits=limits)
         if report.refused:
             raise TableRefused(report)
         return codes, report
@@ -175,6 +181,7 @@ class Schema:
         *,
         days: bool = False,
         extra: str = "refuse",
+        lacking: Collection[str] = (),
         separator: str = ",",
         limits: Limits | None = None,
     ) -> tuple[Codes, Report, dict[str, pl.Series]]:
@@ -202,7 +209,7 @@ class Schema:
         codes = np.empty((frame.height, len(coded)), np.int64, order="F")
         reports = []
         for position, (column, place) in enumerate(coded):
-            codes[:, position], report = _coded(column, frame[place])
+            codes[:, position], report = _coded(column, frame[place], lacking=column.name in lacking)
             reports.append(report)
         kept = {name: frame[f"beside {number}"] for number, name in enumerate(beside)}
         return codes, Report(len(codes), tuple(reports)), kept
@@ -253,14 +260,15 @@ class Schema:
         texts.write_csv(Path(target) if isinstance(target, str | PathLike) else target, separator=separator)
 
 
-def _coded(column: Column, prepared: pl.Series) -> tuple[Codes, ColumnReport]:
+def _coded(column: Column, prepared: pl.Series, *, lacking: bool) -> tuple[Codes, ColumnReport]:
     codes = column.classify(prepared)
     counts = np.bincount(-codes[codes < 0], minlength=1 - min(Fault))
     count = {fault: int(counts[-fault]) for fault in Fault}
-    for fault, code in column.remedies.items():
+    remedies = ({Fault.MISSING: MISSING} if lacking else {}) | column.remedies
+    for fault, code in remedies.items():
         if count[fault]:
             codes[codes == fault] = code
-    refused = sum(number for fault, number in count.items() if fault not in column.remedies)
+    refused = sum(number for fault, number in count.items() if fault not in remedies)
     return codes, ColumnReport(column.name, **{fault.name.lower(): count[fault] for fault in Fault}, refused=refused)
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from caps.data.domain import MISSING
-from caps.data.schema import Schema
+from caps.data.schema import Schema, TableRefused
 from caps.errors import DomainError
 
 SCHEMA = Schema.from_json(
@@ -55,3 +55,14 @@ def test_rows_that_lack_nothing_are_written_as_ever() -> None:
     SCHEMA.write_csv(ROWS[[0, 2]], whole)
     SCHEMA.write_csv(ROWS[[0, 2]], lacking, lacking=SCHEMA.domain().names)
     assert whole.getvalue() == lacking.getvalue()
+
+
+def test_what_is_published_can_be_read() -> None:
+    written = io.BytesIO()
+    names = SCHEMA.domain().names
+    SCHEMA.write_csv(ROWS, written, lacking=names)
+    with pytest.raises(TableRefused):
+        SCHEMA.encode(written.getvalue())
+    codes, report = SCHEMA.encode(written.getvalue(), lacking=names)
+    assert np.array_equal(codes, [[0, 1, 1, 0, 0], [MISSING, MISSING, MISSING, 1, 1], [1, 0, 0, 1, 1]])
+    assert report.refused == 0
