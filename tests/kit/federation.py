@@ -292,7 +292,8 @@ class DriverOracle:
     def answers(self) -> None:
         """Step 0."""
         verdicts = self.driver.step(0, {"kind": "compute"})
-        assert verdicts == (self.driver.expected or (1,) * len(self.driver.contributions))
+        assert isinstance(verdicts, tuple)
+        assert verdicts == (self.driver.expected or (1,) * len(verdicts))
 
     def select(self, selection: Selection) -> int:
         """The next step."""
