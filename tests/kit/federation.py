@@ -277,7 +277,7 @@ class Driver:
 
     def _run(self, oracle: Any) -> Outcome:
         choice = self.manifest.algorithm
-        estimator = create_estimator("kernel", self.manifest.domain)
+        estimator = create_estimator("kernel", self.manifest.domain, groups=self.manifest.absent_together)
         return algorithm(choice.name, choice.parameters).run(self.manifest.task, oracle, estimator)
 
 
