@@ -90,6 +90,7 @@ def router(service: HolderService) -> APIRouter:
             approval_sent=record.approval_sent,
             problem=record.approval_problem,
             table=service.store.table(record.study) is not None,
+            views=list(record.manifest.views),
             loss=None if listed else service.loss(record),
         )
 

@@ -75,6 +75,7 @@ class MpcServer:
             self._heads,
             build=build_digest(),
             patience=settings.patience,
+            least_holders=policy.least_holders,
         )
         self._runs = Runs(self._site, policy, database, self._ledger, self._studies, self._engine, alive, self._heads)
         figures = ledger_figures(self._ledger, policy, self._heads)
