@@ -54,7 +54,6 @@ docs: $(READY) ## write what is generated from the code: docs/protocols.md, docs
 	@$(BIN)/python -m deploy.architecture docs/architecture.md
 
 lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
-	@$(BIN)/pip install -q uv
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-annotate \
 		--python-version 3.11 --extra dev pyproject.toml -o requirements.lock
 	@$(MAKE) -s setup && $(BIN)/python -m deploy.images.requirements
