@@ -33,7 +33,7 @@ from caps.basics.files import digest_of
 from caps.basics.retry import Backoff, Retries
 from caps.client import calls
 from caps.client.calls import AnswerRefused, ClientError, NotTrusted, ProblemError, Unreachable
-from caps.data.schema.tables import PARQUET_MAGIC
+from caps.data.schema.parquet import PARQUET_MAGIC
 from caps.errors import DomainError
 from caps.study import Manifest
 from caps.trust.tls import client_context

@@ -70,7 +70,7 @@ class HolderService:
         self.matcher = Matcher(site, self._retries)
         self.uploader = Uploader(site, self.store, self._retries, parcel=self._parcel, delivered=self._drop)
         self._heavy = threading.Lock()  # one table in memory at a time, and nobody erases it in the meantime
-        self._limits = Limits(bytes=self.options.max_upload)
+        self._limits = Limits(bytes=self.options.max_upload, expansion=self.options.max_expansion)
 
     def start(self) -> None:
         """Erase what a crash left behind and resume what it interrupted."""

@@ -16,7 +16,8 @@ import polars as pl
 from caps.basics import canonical
 from caps.data.domain import MISSING, Codes, Domain
 from caps.data.schema.columns import Column, Draws, Fault, Numeric, check_fields, fail
-from caps.data.schema.tables import Limits, Table, collected, lazy_frame
+from caps.data.schema.limits import Limits
+from caps.data.schema.tables import Table, collected, lazy_frame
 from caps.errors import DomainError
 
 VERSION = 1

@@ -435,7 +435,7 @@ def test_a_parquet_file_that_unfolds_to_too_much_is_not_unfolded(monkeypatch: py
     assert max(len(long), len(many)) < 20_000
     monkeypatch.setattr(pl, "scan_parquet", None)
     for bomb in (long, many):
-        with pytest.raises(DomainError, match="decompresses to more than 1000000 bytes"):
+        with pytest.raises(DomainError, match="unfolds to more than the 1000000"):
             schema.encode(bomb, limits=Limits(bytes=1_000_000))
     with pytest.raises(DomainError, match="more than 1000 rows"):
         schema.encode(many, limits=Limits(rows=1000))
