@@ -13,6 +13,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from caps.basics.document import Document, Name
+from caps.basics.naming import alike_in_ascii
 from caps.basics.schemes import SchemeName
 from caps.dp.privacy import PopulationBudget
 from caps.errors import DomainError
@@ -52,7 +53,9 @@ class Policy(Document):
 
     @model_validator(mode="after")
     def _spendable(self) -> Self:
-        """Refuse population budgets that have no room for any study."""
+        """Refuse population budgets that have no room for any study, and names that people take for each other."""
+        if pair := alike_in_ascii(self.populations):
+            raise ValueError(f"populations: {pair[0]} and {pair[1]} look alike")
         for name in (*self.populations, ""):
             try:
                 self.population_budget(name)
@@ -74,7 +77,12 @@ class Policy(Document):
         if privacy.exact_delta > _exact(self.largest_delta):
             objections.append(f"delta {privacy.delta} exceeds this server's limit of {self.largest_delta:g}")
         population = self.population_budget(privacy.population)
-        if population is None:
+        likely = [one for one in self.populations if alike_in_ascii((one, privacy.population))]
+        if likely:
+            objections.append(
+                f"privacy.population: {privacy.population} looks like {likely[0]}, which is registered on this server"
+            )
+        elif population is None:
             objections.append(
                 f"privacy.population: {privacy.population} is not registered on this server; if its persons are in no "
                 "registered population, the operator can add it to `populations` in policy.yaml, with the largest "
