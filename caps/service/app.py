@@ -29,6 +29,7 @@ from caps.service.metrics import Metrics, Reading
 from caps.service.metrics import router as metrics_router
 from caps.service.problems import Problem, of_error
 from caps.service.tokens import Tokens
+from caps.trust.denials import Denials
 from caps.wire import media
 from caps.wire.health import Health
 from caps.wire.problems import Kind, ProblemDocument
@@ -81,13 +82,16 @@ def create_app(
     description: str,
     routers: Sequence[APIRouter],
     tokens: Tokens,
+    denials: Denials | None = None,
     clock: Clock = utc_now,
     limits: Limits = (),
     ready: Callable[[], list[str]] = list,
     metrics: Metrics | None = None,
     lifespan: Any = None,
 ) -> FastAPI:
-    """A service's application. `ready` lists the reasons why it is not ready; `limits` sets body limits of paths."""
+    """A service's application. `ready` lists the reasons why it is not ready; `limits` sets body limits of paths;
+    machines with a key among the `denials` are refused, whatever they ask for.
+    """
     app = FastAPI(
         title=f"CaPS {service}",
         description=description,
@@ -134,7 +138,9 @@ def create_app(
     app.add_exception_handler(CapsError, _on_caps_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, on_http)
-    app.add_middleware(_Frame, service=service, tokens=tokens, clock=clock, limits=limits, metrics=figures)
+    app.add_middleware(
+        _Frame, service=service, tokens=tokens, clock=clock, limits=limits, metrics=figures, denials=denials
+    )
     return app
 
 
@@ -281,9 +287,18 @@ class _Frame:
     """Identifies the caller, limits the body, logs the request, and catches stray errors. Pure ASGI: bodies stream."""
 
     def __init__(
-        self, app: ASGIApp, *, service: str, tokens: Tokens, clock: Clock, limits: Limits, metrics: Metrics
+        self,
+        app: ASGIApp,
+        *,
+        service: str,
+        tokens: Tokens,
+        clock: Clock,
+        limits: Limits,
+        metrics: Metrics,
+        denials: Denials | None,
     ) -> None:
         self._app = app
+        self._denials = denials
         self._metrics = metrics
         self._service = service
         self._tokens = tokens
@@ -366,6 +381,8 @@ class _Frame:
         scheme, _, token = authorization.partition(" ")
         person = self._tokens.find(token.strip(), self._clock()) if scheme.lower() == "bearer" else None
         found = machine_of(certificate)
+        if found is not None and self._denials is not None and self._denials.denies(found.pin):
+            raise Problem(Kind.FORBIDDEN, f"the key of {found.role}/{found.name} is denied here")
         return Caller(found, person) if found or person else NOBODY
 
     def _admit(self, path: str, headers: _Headers, caller: Caller) -> None:

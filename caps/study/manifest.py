@@ -291,6 +291,11 @@ class Manifest(Document):
             raise ValueError("; ".join(found))
         return self
 
+    @property
+    def parties(self) -> tuple[Party, ...]:
+        """Everybody who takes part."""
+        return (*self.servers, self.coordinator, *self.holders)
+
     def mistakes(self, sound: Container[str] | None = None) -> list[str]:
         """Every inconsistency between the parts, each beginning with its place; the parts themselves are valid.
 

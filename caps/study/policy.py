@@ -19,6 +19,7 @@ from caps.dp.privacy import PopulationBudget
 from caps.errors import DomainError
 from caps.study.manifest import Manifest
 from caps.study.memory import memory_of, size_shown
+from caps.trust.denials import Denial
 
 Positive = Annotated[float, Field(gt=0, lt=1000)]
 
@@ -31,7 +32,8 @@ class Policy(Document):
     the largest epsilon over all its studies at `population_delta`. default_population_epsilon: the same for
     populations not listed; None refuses them, because a new name for the same persons would get a fresh budget.
     largest_memory: bytes that a study may need at its peak, besides the program's own. schemes: those in which this
-    server computes. coordinators: those that may propose studies; any if empty.
+    server computes. coordinators: those that may propose studies; any if empty. denied: keys that are not accepted;
+    unlike the rest, this list is read again while the server runs (`caps.trust.denials`).
     """
 
     approval: Literal["automatic", "manual"] = "manual"
@@ -50,6 +52,7 @@ class Policy(Document):
     schemes: Annotated[tuple[SchemeName, ...], Field(min_length=1)] = get_args(SchemeName)
     algorithms: tuple[str, ...] = ("aim", "mwem", "mst", "gaussian")
     coordinators: tuple[Name, ...] = ()
+    denied: tuple[Denial, ...] = ()
 
     @model_validator(mode="after")
     def _spendable(self) -> Self:

@@ -80,6 +80,8 @@ class StudyView(BaseModel):
     approval_sent: bool
     problem: dict[str, Any] | None
     table: bool
+    key_warnings: list[str] = []
+    """Servers and coordinators that had another key in a study that was approved here before."""
 
 
 class DeliveryView(BaseModel):
@@ -174,3 +176,5 @@ class Preview(BaseModel):
     statement: str
     """What servers can learn from what they receive."""
     public: list[str] = list(PUBLIC)
+    key_warnings: list[str] = []
+    """Servers and coordinators that had another key in a study that was approved here before."""

@@ -71,6 +71,7 @@ class Coordinator:
             description=DESCRIPTION,
             routers=[make_router(self.store, self.studies, self.runs, self.publisher)],
             tokens=self.site.tokens,
+            denials=self.site.denials,
             clock=self.site.clock,
             ready=self.site.expired,
             metrics=self.site.metrics,

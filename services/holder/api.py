@@ -66,6 +66,7 @@ def holder_app(service: HolderService) -> FastAPI:
         description=DESCRIPTION,
         routers=[router(service)],
         tokens=service.site.tokens,
+        denials=service.site.denials,
         clock=service.site.clock,
         ready=service.site.expired,
         metrics=service.site.metrics,
@@ -88,6 +89,7 @@ def router(service: HolderService) -> APIRouter:
             approval_sent=record.approval_sent,
             problem=record.approval_problem,
             table=service.store.table(record.study) is not None,
+            key_warnings=service.key_warnings(record),
         )
 
     def matching_view(record: MatchingRecord) -> ContributionView:

@@ -44,7 +44,7 @@ class MpcServer:
 
     def __init__(self, settings: ServerSettings, *, clock: Clock = utc_now) -> None:
         self._settings = settings
-        self._site = Site(settings.base, role="mpc-server", clock=clock)
+        self._site = Site(settings.base, role="mpc-server", clock=clock, policy=settings.policy)
         names = [party_name(party) for party in range(len(settings.mesh))]
         if self._site.name not in names:
             raise DomainError(f"an MPC server must be called {' or '.join(names)}, not {self._site.name}")
@@ -93,6 +93,7 @@ class MpcServer:
                 runs_api.router(self._runs, self._ledger),
             ],
             tokens=self._site.tokens,
+            denials=self._site.denials,
             clock=self._site.clock,
             limits=(*studies_api.LIMITS, *matching_api.LIMITS, *runs_api.LIMITS),
             ready=self.missing,
@@ -143,4 +144,5 @@ class MpcServer:
             self._settings.mesh,
             self._settings.limits,
             listener=await listen(own) if own is not None else None,
+            denies=self._site.denials.denies,
         )

@@ -51,6 +51,9 @@ class Endpoint:
 Report = Callable[[int, PeerError | None], None]
 """Told of each trouble with a peer while a mesh is made; None means that the stream to it is up."""
 
+Denies = Callable[[str], bool]
+"""Whether the key with this pin, in hexadecimal digits, is not accepted, whoever certified it."""
+
 
 async def connect(
     party: int,
@@ -61,12 +64,13 @@ async def connect(
     listener: socket.socket | None = None,
     entropy: Callable[[int], bytes] = token_bytes,
     report: Report | None = None,
+    denies: Denies | None = None,
 ) -> Mesh:
     """Connect this party with all others. A stream lost before all of them are up is made again.
 
     `endpoints` has one entry per party. `listener`, a bound and listening socket, serves in place of the party's own
     endpoint; it is closed before this returns or raises. `entropy` yields the contributions to pair secrets. `report`
-    is told how it goes.
+    is told how it goes. `denies` says of a pin that its key is not accepted.
 
     Raises PeerRefused if some other party answered or dialled in place of the expected one, or if a peer refuses us;
     PeerUnreachable when the time is up; LocalError if our own endpoint or credentials are unusable.
@@ -75,7 +79,7 @@ async def connect(
     try:
         if not 0 <= party < len(endpoints):
             raise DomainError(f"a mesh of {len(endpoints)} parties has no party {party}")
-        joining = _Joining(Mesh(party, limits, entropy), credentials, endpoints, limits, report or _ignore)
+        joining = _Joining(Mesh(party, limits, entropy), credentials, endpoints, limits, report or _ignore, denies)
         if listener is None and party < len(endpoints) - 1:
             listener = await listen(endpoints[party])
         if listener is not None:
@@ -90,9 +94,16 @@ class _Joining:
     """The making of one mesh: dials and is dialled until every peer is there, time is up, or one refuses."""
 
     def __init__(
-        self, mesh: Mesh, credentials: Credentials, endpoints: Sequence[Endpoint], limits: Limits, report: Report
+        self,
+        mesh: Mesh,
+        credentials: Credentials,
+        endpoints: Sequence[Endpoint],
+        limits: Limits,
+        report: Report,
+        denies: Denies | None,
     ) -> None:
         self._mesh = mesh
+        self._denies = denies
         self._report = report
         self._endpoints = endpoints
         self._limits = limits
@@ -277,6 +288,8 @@ class _Joining:
         pin = self._endpoints[peer].pin
         if pin is not None and spki_pin(certificate) != pin:
             raise Refused("presented a certificate whose key is not the one pinned", peer)
+        if self._denies is not None and self._denies(spki_pin(certificate).hex()):
+            raise Refused("presented a certificate whose key is denied here", peer)
         return peer
 
 
