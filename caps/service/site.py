@@ -79,7 +79,9 @@ class Site:
         self.tokens = Tokens(home / TOKENS)
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.metrics = Metrics(role, self.name)
-        self.denials = Denials(policy or home / POLICY, alone=policy is None)
+        self.denials = Denials(policy or home / POLICY, alone=role != "mpc-server")
+        if (complaint := self.denials.complaint) is not None:  # there is no earlier list to go by
+            raise DomainError(complaint)
         self.metrics.read(self._certificates)
         self.metrics.read(self._denied)
         self.metrics.read(sizes_of(settings.data))

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from caps.audit.verification import verify
 from caps.service.identity import CERTIFICATE
 from caps.service.tokens import Scope
+from caps.trust.denials import revoke
 from caps.wire import Certificate, TranscriptStep
 from services.coordinator.events import stream
 from services.coordinator.states import RunEvent
@@ -183,6 +184,17 @@ def test_scopes(released):
     assert analyst.get(f"/v1/studies/{http.bench.manifest.study_id}/participation").status_code == 403
     assert auditor.post(f"/v1/releases/{run}/samples", json={}).status_code == 403
     assert auditor.get(f"/v1/releases/{run}/certificate").status_code == 200
+
+
+def test_a_study_with_a_denied_key_is_not_proposed(tmp_path):
+    bench = Bench(tmp_path)
+    http = Http(bench, bench.coordinator())
+    revoke(bench.home / "policy.yaml", bench.manifest.server("S2").pin, since="2026-11-17T09:00:00Z", reason=None)
+    answer = http.person(Scope.OPERATOR).post("/v1/studies", json=bench.manifest.to_json())
+    assert (answer.status_code, answer.json()["objections"]) == (403, ["S2 has a key that is denied here"])
+    assert http.person(Scope.OPERATOR).get("/v1/studies").json() == []
+    keys = bench.keys["S2"]
+    assert http.machine(keys, "mpc-server").get("/v1/studies").status_code == 403
 
 
 def test_things_that_are_not_there(analyst, released):
