@@ -149,10 +149,10 @@ def _requirement(entry: str) -> str:
 
 def _license(name: str) -> str | None:
     try:
-        stated = metadata(name).get_all("License-Expression") or [None]
+        stated: list[str] = metadata(name).get_all("License-Expression") or []
     except PackageNotFoundError:  # of another Python than this one
         return None
-    return stated[0]
+    return stated[0] if stated else None
 
 
 def _needs(name: str, base: Base) -> set[str]:
