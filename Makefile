@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup check test test-slow test-exhaustive test-compose demo bench docs lock clean
+.PHONY: help setup check test test-slow test-exhaustive test-compose demo bench docs lock sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ check: $(READY) ## lint, types, import contracts, generated docs up to date
 	@$(BIN)/python -m caps.cli.reference --check docs/cli.md
 	@$(BIN)/python -m deploy.proto --check proto/
 	@$(BIN)/python -m deploy.architecture --check docs/architecture.md
-	@$(BIN)/python -m deploy.images.requirements --check
+	@$(BIN)/python -m deploy.images.wheels --check
 
 test: check ## everything CI runs: check, then the tests
 	@deploy/scripts/postgres run $(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not exhaustive"
@@ -54,10 +54,12 @@ docs: $(READY) ## write what is generated from the code: docs/protocols.md, docs
 	@$(BIN)/python -m deploy.architecture docs/architecture.md
 
 lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
-	@$(BIN)/pip install -q uv
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-annotate \
 		--python-version 3.11 --extra dev pyproject.toml -o requirements.lock
-	@$(MAKE) -s setup && $(BIN)/python -m deploy.images.requirements
+	@$(MAKE) -s setup && $(BIN)/python -m deploy.images.wheels
+
+sbom: $(READY) ## what is in each image, as CycloneDX JSON in sbom/; with Debian's packages of images that are built here
+	@$(BIN)/python -m deploy.images.sbom sbom
 
 clean: ## remove what the targets made
-	@rm -rf .venv .venv-peers .data .mypy_cache .ruff_cache .pytest_cache .hypothesis .lint-imports.log
+	@rm -rf .venv .venv-peers .data .mypy_cache .ruff_cache .pytest_cache .hypothesis .lint-imports.log sbom

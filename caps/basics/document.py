@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ipaddress import ip_address
 from itertools import zip_longest
 from typing import Annotated, Any, Self
@@ -9,12 +10,26 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from caps.basics import canonical
+from caps.basics import canonical, naming
 from caps.errors import DomainError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Text = Annotated[str, StringConstraints(max_length=4000)]
+
+
+def _checked(fault: Callable[[str], str | None]) -> AfterValidator:
+    def check(text: str) -> str:
+        if (what := fault(text)) is not None:
+            raise ValueError(what)
+        return text
+
+    return AfterValidator(check)
+
+
+Text = Annotated[str, StringConstraints(max_length=4000), _checked(naming.text_fault)]
+"""What people read, in lines."""
+Title = Annotated[str, StringConstraints(min_length=1, max_length=200), _checked(naming.fault)]
+ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=128), _checked(naming.fault)]
 
 
 def _callable(url: str) -> str:

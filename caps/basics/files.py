@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from hashlib import file_digest
 from pathlib import Path
 
@@ -25,6 +26,20 @@ def write_private(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def replace_private(path: Path, data: bytes) -> None:
+    """Replaces a file at once: a reader sees the old content or the new. A file that was there keeps its mode."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    write_private(draft, data)
+    if path.exists():
+        kept = path.stat()
+        if (kept.st_uid, kept.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(draft, kept.st_uid, kept.st_gid)
+        draft.chmod(stat.S_IMODE(kept.st_mode))
+    draft.replace(path)
+    sync_path(path.parent)
 
 
 def sync_path(path: Path) -> None:

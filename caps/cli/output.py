@@ -38,6 +38,12 @@ def plain(value: object) -> Text:
     return Text("".join(char if char.isprintable() or char == "\n" else "?" for char in str(value)))
 
 
+def as_json(document: object, indent: int | None = None) -> str:
+    """JSON in which letters that a terminal would act on, or not show, are escaped: they may come from elsewhere."""
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+
+
 def as_document(model: BaseModel) -> dict[str, Any]:
     """A model as an object of JSON."""
     return model.model_dump(mode="json", by_alias=True)
@@ -45,7 +51,7 @@ def as_document(model: BaseModel) -> dict[str, Any]:
 
 def facts(members: Mapping[str, Any], title: str | None = None) -> Table:
     """A table of names and values, one pair per line."""
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table = Table(title=title and plain(title), title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for key, value in members.items():
@@ -55,7 +61,7 @@ def facts(members: Mapping[str, Any], title: str | None = None) -> Table:
 
 def listing(items: Iterable[Mapping[str, Any]], columns: Sequence[str], title: str | None = None) -> Table:
     """A table with one line for each item."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=title and plain(title), title_justify="left", box=None, pad_edge=False)
     for column in columns:
         table.add_column(plain(column.replace("_", " ")), overflow="fold")
     for item in items:
@@ -79,7 +85,7 @@ class Output:
     def show(self, document: object, *views: Any) -> None:
         """Print the result: the document as JSON, or its views for people."""
         if self.as_json:
-            sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(as_json(document, indent=2) + "\n")
             return
         with self.screen.capture() as captured:
             for view in views:
@@ -99,7 +105,7 @@ class Output:
     def fail(self, failure: Failure) -> None:
         """Print why the command failed."""
         if self.as_json:
-            sys.stderr.write(json.dumps(failure.to_json(), ensure_ascii=False) + "\n")
+            sys.stderr.write(as_json(failure.to_json()) + "\n")
             return
         self.aside.print(Text.assemble((f"{plain(failure.title)}", "bold red")))
         for words in (failure.detail, f"Hint: {failure.hint}" if failure.hint else ""):

@@ -9,7 +9,7 @@ import typer
 from caps.cli.exits import Exit, Stop
 from caps.cli.kit import command, group, matching
 from caps.cli.output import Output, as_document, facts, listing
-from caps.cli.study import StudyId
+from caps.cli.study import StudyId, tell_warnings
 
 if TYPE_CHECKING:
     from caps.client import Client
@@ -62,7 +62,9 @@ def add_to(app: typer.Typer) -> None:
     @command(app, "preview", site="holder")
     def preview(out: Output, client: "Client", study: StudyId) -> None:
         """Owner: show exactly what would leave your site, to whom, and how many bytes. Nothing is sent."""
-        out.tell(client.preview(matching(study, client.studies, "study")))
+        found = client.preview(matching(study, client.studies, "study"))
+        out.tell(found)
+        tell_warnings(out, found.key_warnings)
 
     @command(app, "contribute", site="holder")
     def contribute(

@@ -17,6 +17,9 @@ Name = Annotated[str, typer.Option("--name", help="The party's name; servers are
 Hosts = Annotated[list[str], typer.Option("--host", help="A host name or address of the party; repeat for more.")]
 
 
+PIN_DIGITS = 64
+
+
 def _now() -> datetime:
     return datetime.now(UTC)
 
@@ -117,6 +120,25 @@ def add_to(app: typer.Typer) -> None:
         out.show({"kit": str(to), "files": files, "private": with_keys}, facts({"kit": to, "files": files}))
         if with_keys:
             out.note("This kit contains private keys. Keep it secret, and erase it after you have moved it.")
+
+    @command(pki, "revoke")
+    def revoke(
+        out: Output,
+        policy: Annotated[
+            Path, typer.Argument(help="Your own party's policy.yaml, or its home; the file is made if there is none.")
+        ],
+        key: Annotated[str, typer.Argument(help="A certificate, a card, or a pin of 64 hexadecimal digits.")],
+        reason: Annotated[str | None, typer.Option("--reason", help="Why, for your own record.")] = None,
+    ) -> None:
+        """At any party: deny a key from now on. A running service follows by itself; every party denies for itself."""
+        from caps.trust.denials import read_denials, revoke
+
+        path = policy / party.POLICY if policy.is_dir() else policy
+        pin = key if len(key) == PIN_DIGITS and not Path(key).exists() else str(party.describe(Path(key))["pin"])
+        new = revoke(path, pin, since=_now().strftime("%Y-%m-%dT%H:%M:%SZ"), reason=reason)
+        document = {"policy": str(path), "pin": pin, "new": new, "denied": len(read_denials(path))}
+        out.show(document, facts(document))
+        out.note("Tell the other parties: each of them must deny the key too. Nobody is told by this command.")
 
     @command(pki, "show")
     def show(

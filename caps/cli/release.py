@@ -25,6 +25,7 @@ class Format(StrEnum):
     """The formats of a release's rows."""
 
     CSV = "csv"
+    RAW = "raw.csv"
     PARQUET = "parquet"
     ARROW = "arrow"
     NDJSON = "ndjson"
@@ -50,7 +51,12 @@ def add_to(app: typer.Typer) -> None:
         out: Output,
         client: "Client",
         release: ReleaseId,
-        kind: Annotated[Format, typer.Option("--format", help="The format of the rows.")] = Format.CSV,
+        kind: Annotated[
+            Format,
+            typer.Option(
+                "--format", help="The format of the rows; csv has what spreadsheets take for formulas escaped."
+            ),
+        ] = Format.CSV,
         to: ToFile = None,
         sample: Annotated[str | None, typer.Option("--sample", help="Fetch the rows of this sample instead.")] = None,
     ) -> None:

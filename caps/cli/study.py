@@ -1,6 +1,6 @@
 """`caps study`: write, check and plan a study in files; propose it, approve it, follow it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -132,7 +132,9 @@ def _add_services(study: typer.Typer) -> None:
         """Owner: let your holder sign a study. With --server, operator: let your MPC server take part."""
         if coordinator is not None and not server:
             client.fetch(coordinator, study)
-        out.tell(client.approve(matching(study, client.studies, "study")))
+        found = client.approve(matching(study, client.studies, "study"))
+        out.tell(found)
+        tell_warnings(out, getattr(found, "key_warnings", []))
 
     @command(study, "fetch", site="holder")
     def fetch(
@@ -142,7 +144,9 @@ def _add_services(study: typer.Typer) -> None:
         coordinator: Annotated[str, typer.Option("--coordinator", help="The coordinator's URL.")],
     ) -> None:
         """Operator: let your holder fetch a study from its coordinator."""
-        out.tell(client.fetch(coordinator, study))
+        found = client.fetch(coordinator, study)
+        out.tell(found)
+        tell_warnings(out, found.key_warnings)
 
     @command(study, "list", site="coordinator")
     def listed(out: Output, client: "Client") -> None:
@@ -178,6 +182,12 @@ def _add_services(study: typer.Typer) -> None:
             to.write_bytes(manifest.canonical_bytes())
         document = manifest.to_json()
         out.show(document, *views(document))
+
+
+def tell_warnings(out: Output, warnings: Sequence[str]) -> None:
+    """Say what the owner should look at before going on."""
+    for words in warnings:
+        out.note(f"WARNING: {words}")
 
 
 def _participation(client: "Client", study: str) -> "ParticipationView | None":

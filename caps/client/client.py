@@ -33,7 +33,7 @@ from caps.basics.files import digest_of
 from caps.basics.retry import Backoff, Retries
 from caps.client import calls
 from caps.client.calls import AnswerRefused, ClientError, NotTrusted, ProblemError, Unreachable
-from caps.data.schema.tables import PARQUET_MAGIC
+from caps.data.schema.parquet import PARQUET_MAGIC
 from caps.errors import DomainError
 from caps.study import Manifest
 from caps.trust.tls import client_context
@@ -345,12 +345,13 @@ class Client:
         """Fetch a release's rows into a file, or those of one of its samples.
 
         A partial file `<target>.part` of an earlier attempt is continued. The file appears under its name only when its
-        bytes have the digest that the service states.
+        bytes have the digest that the service states. In `csv`, texts that a spreadsheet might take for formulas are
+        escaped; `raw.csv` has the values as the owners write them.
         """
         if format not in media.TABLES:
             raise DomainError(f"the format must be one of {', '.join(media.TABLES)}")
         parts = ("releases", release, *(() if sample is None else ("samples", sample)), "data")
-        return _Fetch(self, _path(*parts), media.TABLES[format], target, progress).run()
+        return _Fetch(self, f"{_path(*parts)}?format={format}", media.TABLES[format], target, progress).run()
 
     # A holder.
 

@@ -30,6 +30,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from caps.basics import canonical
+from caps.basics.document import ColumnName
 from caps.data.linkage import ID_BYTES
 from caps.data.schema.columns import check_text
 from caps.errors import DomainError
@@ -68,7 +69,7 @@ class _KeyColumn(_Part, ABC):
     """What all kinds have in common. Null, NaN, text that normalises to nothing and `missing_values`, exactly as
     written in the file, are missing."""
 
-    name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
+    name: ColumnName
     missing_values: tuple[Text, ...] = ()
 
     @field_validator("missing_values")

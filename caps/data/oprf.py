@@ -1,29 +1,33 @@
 """The light join: a pseudorandom function of ids that a holder can only compute with the help of all three servers.
 
-This is RFC 9497's OPRF(ristretto255, SHA-512), base mode, under the key k = k_1 + k_2 + k_3. Only server i knows k_i,
-which is fresh for each study. A holder blinds H(id) with a random scalar, sends the same element to all servers, adds
-up what they return, removes the blind and hashes. The result is the tag: equal ids of all holders have equal tags.
-One server then gets the tags of all holders and returns to each the `positions` of its rows in a common, random order.
+This is the OPRF of RFC 9497, base mode, with SHA-512, in the subgroup of prime order of edwards25519, under the key
+k = k_1 + k_2 + k_3. Only server i knows k_i, which is fresh for each study. A holder blinds H(id) with a random scalar,
+sends the same element to all servers, adds up what they return, removes the blind and hashes. The result is the tag:
+equal ids of all holders have equal tags. One server then gets the tags of all holders and returns to each the
+`positions` of its rows in a common, random order.
 
 docs/joining.md says what each party learns, which is more than with the default protocol, the join on shares. In short:
 the matching server sees who has which pseudonym; together with a holder it can tell which of that holder's persons are
 in the other tables. Two servers' keys reveal nothing about the third's, and so nothing about the tags of guessed ids.
 Servers are semi-honest: nothing proves that a server used the same key for all holders.
 
-`rbcl` contains libsodium and unpacks it to a temporary file when imported: import this module only where it is needed.
+The group is ristretto255's: each of its elements is a coset that has exactly one member in the subgroup. It comes from
+PyNaCl, which has no ristretto255 (docs/adr/0019). The curve has points outside the subgroup, so every element from
+elsewhere is multiplied only by `_multiply`, which checks that it is inside.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import rbcl  # type: ignore[import-untyped]
+from nacl import bindings as sodium
+from nacl.exceptions import RuntimeError as SodiumError
 
 from caps.basics.uniform import Uniform
 from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
@@ -35,22 +39,29 @@ Tags: TypeAlias = npt.NDArray[np.uint8]
 SERVERS = 3
 SEED_BYTES = 32
 MAX_INPUT = (1 << 16) - 1
-_IDENTITY = bytes(ELEMENT_BYTES)
+_IDENTITY = b"\1" + bytes(ELEMENT_BYTES - 1)
+_LIKE_IDENTITY = frozenset(
+    (y + (sign << 255)).to_bytes(ELEMENT_BYTES, "little") for y in (1, 2**255 - 18) for sign in (0, 1)
+)
+"""All that `_add` takes for the identity: with either sign of its x, which is 0, and with its y, 1, reduced or not."""
 _ZERO = bytes(32)
-_SUITE = b"OPRFV1-\x00-ristretto255-SHA512"
+_SUITE = b"caps/v2/oprf/OPRFV1-\x00-edwards25519-SHA512"
 _TO_GROUP = b"HashToGroup-" + _SUITE
 _BLIND = b"caps/v1/oprf/blind/"
 _ORDER = b"caps/v1/oprf/order/"
+_NO_ELEMENT = "is the identity or not in the subgroup of prime order of edwards25519"
 
-_multiply: Callable[[bytes, bytes], bytes] = rbcl.crypto_scalarmult_ristretto255
-"""Raises RuntimeError if the input is not a group element or the result would be the identity."""
-_add: Callable[[bytes, bytes], bytes] = rbcl.crypto_core_ristretto255_add
-"""Needs valid elements: for others it silently returns the identity."""
-_is_valid: Callable[[bytes], bool] = rbcl.crypto_core_ristretto255_is_valid_point
-"""The identity is valid."""
-_from_hash: Callable[[bytes], bytes] = rbcl.crypto_core_ristretto255_from_hash
-_invert: Callable[[bytes], bytes] = rbcl.crypto_core_ristretto255_scalar_invert
-_reduce: Callable[[bytes], bytes] = rbcl.crypto_core_ristretto255_scalar_reduce
+_multiply = sodium.crypto_scalarmult_ed25519_noclamp
+"""Raises SodiumError if the point is not in the subgroup, is the identity, or its multiple would be. Constant time."""
+_add = sodium.crypto_core_ed25519_add
+"""Raises SodiumError if one of the two is no point of the curve. It need not be in the subgroup."""
+_is_member = sodium.crypto_core_ed25519_is_valid_point
+"""Whether the bytes are an element of the subgroup other than the identity."""
+_map = sodium.crypto_core_ed25519_from_uniform
+"""Elligator 2 and a sign, times the cofactor: not uniform, so `element_of` adds two."""
+_invert = sodium.crypto_core_ed25519_scalar_invert
+_reduce = sodium.crypto_core_ed25519_scalar_reduce
+_product = sodium.crypto_core_ed25519_scalar_mul
 
 
 @dataclass(frozen=True)
@@ -78,10 +89,8 @@ class ServerKey:
         for number, element in enumerate(_split(elements)):
             try:
                 evaluated.append(_multiply(self.scalar, element))
-            except RuntimeError:  # libsodium raises it for nothing else
-                raise DomainError(
-                    f"element {number} of the batch is the identity or not an element of ristretto255"
-                ) from None
+            except SodiumError:  # raised for nothing else
+                raise DomainError(f"element {number} of the batch {_NO_ELEMENT}") from None
         return b"".join(evaluated)
 
 
@@ -111,9 +120,14 @@ class Client:
     def finalise(self, ids: Tags, evaluations: Sequence[bytes], *, first: int = 0) -> Tags:
         """Tags of the batch, from the answers of S1, S2 and S3, in this order. Raises PeerViolation if one is wrong."""
         sums = combined(evaluations, len(ids))
+        rows = list(_rows(ids, first))
+        inverses = inverted([self._blind(content, row) for row, content in rows])
         tags = bytearray()
-        for (row, content), element in zip(_rows(ids, first), _split(sums), strict=True):
-            tags += output(content, unblinded(element, self._blind(content, row)))[:TAG_BYTES]
+        for (_, content), element, inverse in zip(rows, _split(sums), inverses, strict=True):
+            try:
+                tags += output(content, _multiply(inverse, element))[:TAG_BYTES]
+            except SodiumError:
+                raise _blamed(evaluations) from None
         return np.frombuffer(tags, np.uint8).reshape(-1, TAG_BYTES)
 
     def _blind(self, content: bytes, row: int) -> bytes:
@@ -121,9 +135,13 @@ class Client:
 
 
 def element_of(content: bytes) -> bytes:
-    """HashToGroup of RFC 9497, section 4.1: the element whose multiples become tags."""
-    uniform = _expand(content, _TO_GROUP)
-    return _from_hash(uniform)
+    """HashToGroup of RFC 9497, section 4: the element whose multiples become tags.
+
+    As in ristretto255, it is the sum of the images of two uniform field elements, which is indistinguishable from a
+    random oracle (Brier et al., CRYPTO 2010; Farashahi et al., Math. Comp. 2013).
+    """
+    uniform = expanded(content, _TO_GROUP)
+    return _add(_map(uniform[:32]), _map(uniform[32:]))
 
 
 def blinded(content: bytes, blind: bytes) -> bytes:
@@ -131,9 +149,21 @@ def blinded(content: bytes, blind: bytes) -> bytes:
     return _multiply(blind, element_of(content))
 
 
-def unblinded(element: bytes, blind: bytes) -> bytes:
-    """The evaluated element without its blind."""
-    return _multiply(_invert(blind), element)
+def inverted(scalars: Sequence[bytes]) -> list[bytes]:
+    """The inverses of nonzero scalars, with one inversion for all (Montgomery's trick): it costs as much as a point's
+    multiple.
+    """
+    if not scalars:
+        return []
+    products = [scalars[0]]
+    for scalar in scalars[1:]:
+        products.append(_product(products[-1], scalar))
+    inverse = _invert(products[-1])
+    inverses = []
+    for scalar, before in zip(reversed(scalars[1:]), reversed(products[:-1]), strict=True):
+        inverses.append(_product(inverse, before))
+        inverse = _product(inverse, scalar)
+    return [inverse, *reversed(inverses)]
 
 
 def output(content: bytes, element: bytes) -> bytes:
@@ -145,14 +175,35 @@ def output(content: bytes, element: bytes) -> bytes:
 
 
 def combined(evaluations: Sequence[bytes], count: int) -> bytes:
-    """Sums of the three servers' elements: the batch evaluated under the whole key. Raises PeerViolation."""
+    """Sums of the three servers' elements: the batch evaluated under the whole key. Raises PeerViolation.
+
+    That a sum is in the subgroup is left to its multiplication: checking each of the three would cost more than all
+    else here, and points outside whose sum is inside are as good as others inside with this sum.
+    """
     if len(evaluations) != SERVERS:
         raise DomainError(f"a batch needs {SERVERS} evaluations, one from each server")
-    parts = [_checked(party, batch, count) for party, batch in enumerate(evaluations)]
-    sums = [_add(_add(first, second), third) for first, second, third in zip(*parts, strict=True)]
+    for party, batch in enumerate(evaluations):
+        if len(batch) != ELEMENT_BYTES * count:
+            raise PeerViolation(party, f"returned {len(batch)} bytes instead of {count} elements")
+        if not _LIKE_IDENTITY.isdisjoint(_split(batch)):
+            raise _blamed(evaluations)
+    try:
+        sums = [
+            _add(_add(first, second), third) for first, second, third in zip(*map(_split, evaluations), strict=True)
+        ]
+    except SodiumError:
+        raise _blamed(evaluations) from None
     if _IDENTITY in sums:
-        raise DomainError("the servers' keys cancel out")
+        raise _blamed(evaluations)
     return b"".join(sums)
+
+
+def _blamed(evaluations: Sequence[bytes]) -> PeerViolation | DomainError:
+    """Who is to blame that a sum is not an element: the first server with an answer that is none."""
+    for party, batch in enumerate(evaluations):
+        if not all(map(_is_member, _split(batch))):
+            return PeerViolation(party, f"returned an evaluation that {_NO_ELEMENT}")
+    return DomainError("the servers' keys cancel out")
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,15 +256,6 @@ def _words(tags: Tags, name: str) -> npt.NDArray[np.void]:
     return own
 
 
-def _checked(party: int, batch: bytes, count: int) -> list[bytes]:
-    if len(batch) != ELEMENT_BYTES * count:
-        raise PeerViolation(party, f"returned {len(batch)} bytes instead of {count} elements")
-    elements = list(_split(batch))
-    if not all(map(_is_valid, elements)) or _IDENTITY in elements:
-        raise PeerViolation(party, "returned an evaluation that is the identity or not an element of ristretto255")
-    return elements
-
-
 def _split(batch: bytes) -> Iterator[bytes]:
     if len(batch) % ELEMENT_BYTES:
         raise DomainError(f"a batch must consist of elements of {ELEMENT_BYTES} bytes")
@@ -232,7 +274,7 @@ def _scalar(uniform: bytes) -> bytes:
     return _reduce(uniform)
 
 
-def _expand(content: bytes, label: bytes) -> bytes:
+def expanded(content: bytes, label: bytes) -> bytes:
     """expand_message_xmd of RFC 9380, section 5.3.1, with SHA-512, to 64 bytes: one block, so b_1 is the result."""
     suffix = label + bytes([len(label)])
     b_0 = hashlib.sha512(bytes(128) + content + (64).to_bytes(2, "big") + b"\x00" + suffix).digest()

@@ -37,6 +37,7 @@ from caps.service.metrics import Metrics, Reading
 from caps.service.metrics import router as metrics_router
 from caps.service.problems import Problem, of_error
 from caps.service.tokens import Tokens
+from caps.trust.denials import Denials
 from caps.wire import media
 from caps.wire.health import Health
 from caps.wire.problems import Kind, ProblemDocument
@@ -119,13 +120,16 @@ def create_app(
     description: str,
     routers: Sequence[APIRouter],
     tokens: Tokens,
+    denials: Denials | None = None,
     clock: Clock = utc_now,
     limits: Limits = (),
     ready: Callable[[], list[str]] = list,
     metrics: Metrics | None = None,
     lifespan: Any = None,
 ) -> FastAPI:
-    """A service's application. `ready` lists the reasons why it is not ready; `limits` sets body limits of paths."""
+    """A service's application. `ready` lists the reasons why it is not ready; `limits` sets body limits of paths;
+    machines with a key among the `denials` are refused, whatever they ask for.
+    """
     app = FastAPI(
         title=f"CaPS {service}",
         description=description,
@@ -172,7 +176,16 @@ def create_app(
     app.add_exception_handler(CapsError, _on_caps_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, on_http)
-    app.add_middleware(_Frame, service=service, tokens=tokens, clock=clock, table=table, limits=limits, metrics=figures)
+    app.add_middleware(
+        _Frame,
+        service=service,
+        tokens=tokens,
+        clock=clock,
+        table=table,
+        limits=limits,
+        metrics=figures,
+        denials=denials,
+    )
     return app
 
 
@@ -328,8 +341,10 @@ class _Frame:
         table: _Table,
         limits: Limits,
         metrics: Metrics,
+        denials: Denials | None,
     ) -> None:
         self._app = app
+        self._denials = denials
         self._metrics = metrics
         self._service = service
         self._tokens = tokens
@@ -424,6 +439,8 @@ class _Frame:
         scheme, _, token = authorization.partition(" ")
         person = self._tokens.find(token.strip(), self._clock()) if scheme.lower() == "bearer" else None
         found = machine_of(certificate)
+        if found is not None and self._denials is not None and self._denials.denies(found.pin):
+            raise Problem(Kind.FORBIDDEN, f"the key of {found.role}/{found.name} is denied here")
         return Caller(found, person) if found or person else NOBODY
 
     def _authorise(self, scope: Scope, caller: Caller) -> None:

@@ -35,6 +35,7 @@ from caps.study import Manifest, Policy
 from caps.trust import home as party
 from caps.trust import pki, signing
 from caps.trust.cards import Card
+from caps.trust.denials import read_denials
 from caps.trust.tls import RENEW_WITHIN, NotTheParty, client_context
 
 TIMEOUT = 5.0
@@ -174,8 +175,11 @@ class Doctor:
         yield from self._permissions()
         yield from self._certificate()
         yield self._signing_key()
-        if (me := self._me()) is not None and me[0] == "mpc-server":
+        me = self._me()
+        if me is not None and me[0] == "mpc-server":
             yield from self._server_files()
+        if me is not None:
+            yield self._denied(me[0])
         yield self._room()
 
     def _permissions(self) -> Iterator[Finding]:
@@ -268,6 +272,25 @@ class Doctor:
             detail = f"the study's scheme is {scheme}, but policy.yaml only admits {', '.join(admitted)}"
             yield _bad("home", "scheme", detail, f"add {scheme} to `schemes` in policy.yaml, or refuse the study")
 
+    def _denied_pins(self) -> set[str]:
+        path = self.home / party.POLICY
+        try:
+            return {one.pin for one in read_denials(path)} if path.exists() else set()
+        except CapsError:  # told by `_denied`
+            return set()
+
+    def _denied(self, role: str) -> Finding:
+        """The keys that are denied here. A running service keeps its last good list, but a start would have none."""
+        path = self.home / party.POLICY
+        try:
+            found = read_denials(path, alone=role != "mpc-server") if path.exists() else []
+        except CapsError as error:
+            return _bad("home", "denied keys", str(error), "fix policy.yaml; `caps pki revoke` writes the list")
+        listed = [
+            f"{one.pin[:16]}... since {one.since or 'some time'} ({one.reason or 'no reason given'})" for one in found
+        ]
+        return _good("home", "denied keys", "; ".join(listed) or "none")
+
     def _server_files(self) -> Iterator[Finding]:
         try:
             Policy.read(self.home / party.POLICY)
@@ -316,6 +339,9 @@ class Doctor:
     def examine_party(self, other: Subject) -> Iterator[Finding]:
         """Checks name, port, TLS, role, pin, health, version, clock, latency and bandwidth of a REST interface."""
         subject = str(other)
+        if other.pin in self._denied_pins():
+            yield _identity(subject, "denied", "its key is denied here", "work with it under a new key, in a new study")
+            return
         target = urlsplit(other.url or "")
         host, port = target.hostname or "", target.port or 443
         try:

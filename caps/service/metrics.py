@@ -63,6 +63,8 @@ FAMILIES = (
     ),
     Family("caps_certificate_expiry_seconds", "gauge", "Seconds until a certificate expires", ("certificate",)),
     Family("caps_certificate_renewals", "read counter", "Certificates renewed without a restart"),
+    Family("caps_denied_keys", "gauge", "Keys that are not accepted here, whoever certified them"),
+    Family("caps_denied_keys_current", "gauge", "1 if policy.yaml is in force; 0: it cannot be read, an older list is"),
     Family("caps_state_bytes", "gauge", "Bytes on disk below CAPS_STATE", ("part",)),
     Family("caps_disk_free_bytes", "gauge", "Free bytes of the file system of CAPS_STATE"),
     Family("caps_disk_bytes", "gauge", "Size of the file system of CAPS_STATE"),

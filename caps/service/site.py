@@ -3,7 +3,7 @@
     CAPS_HOME/certificate.pem private-key.pem authority.pem   TLS identity
     CAPS_HOME/signing-key.pem                                 Ed25519 key for signatures
     CAPS_HOME/tokens.json                                     digests of people's tokens
-    CAPS_HOME/policy.yaml                                     an MPC server's own rules
+    CAPS_HOME/policy.yaml                                     keys that are denied; an MPC server's own rules
 
 A party's role and name come from its certificate and are stored nowhere else.
 """
@@ -30,7 +30,8 @@ from caps.service.tokens import Tokens
 from caps.study import Coordinator, Holder, Server
 from caps.trust import pki, signing
 from caps.trust.cards import Party
-from caps.trust.home import SIGNING_KEY, TOKENS
+from caps.trust.denials import Denials
+from caps.trust.home import POLICY, SIGNING_KEY, TOKENS
 from caps.trust.timely import TimelyTransport
 from caps.trust.tls import Credentials, client_context
 from caps.wire.problems import Kind
@@ -65,7 +66,8 @@ class Settings:
 class Site:
     """One party, as its service sees it."""
 
-    def __init__(self, settings: Settings, *, role: str, clock: Clock = utc_now) -> None:
+    def __init__(self, settings: Settings, *, role: str, clock: Clock = utc_now, policy: Path | None = None) -> None:
+        """policy: an MPC server's rules, of which the denied keys follow the file; other parties have only these."""
         self.settings = settings
         self.clock = clock
         home = settings.home
@@ -80,7 +82,11 @@ class Site:
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.metrics = Metrics(role, self.name)
         self.supervisor = Supervisor(self.metrics)
+        self.denials = Denials(policy or home / POLICY, alone=role != "mpc-server")
+        if (complaint := self.denials.complaint) is not None:  # there is no earlier list to go by
+            raise DomainError(complaint)
         self.metrics.read(self._certificates)
+        self.metrics.read(self._denied)
         self.metrics.read(sizes_of(settings.data))
         self._expiries: tuple[tuple[object, ...], dict[str, datetime]] | None = None
 
@@ -109,9 +115,20 @@ class Site:
         """A client for an address, which must have a certificate of the authority; of this role and key, if given."""
         own = self.credentials
         context = client_context(
-            own.authority, certificate=own.certificate, private_key=own.private_key, role=role, pin=pin
+            own.authority,
+            certificate=own.certificate,
+            private_key=own.private_key,
+            role=role,
+            pin=pin,
+            denies=self.denials.denies,
         )
-        hooks = {"request": [trace]}
+
+        def still_trusted(request: httpx.Request) -> None:
+            """Also on a connection that was made before the key was denied."""
+            if pin is not None and self.denials.denies(pin):
+                raise httpx.ConnectError(f"the key of {role or 'this party'} is denied here", request=request)
+
+        hooks = {"request": [trace, still_trusted]}
         transport = TimelyTransport(context)
         return httpx.Client(base_url=url, transport=transport, timeout=timeout, trust_env=False, event_hooks=hooks)
 
@@ -134,6 +151,12 @@ class Site:
             f"{names[name]} expired on {end:%Y-%m-%d %H:%M} UTC: renew it, see docs/operations.md"
             for name, end in self.expiries().items()
             if end <= self.now()
+        ]
+
+    def _denied(self) -> list[Reading]:
+        return [
+            Reading("caps_denied_keys", len(self.denials.current())),
+            Reading("caps_denied_keys_current", self.denials.complaint is None),
         ]
 
     def _certificates(self) -> list[Reading]:

@@ -26,7 +26,8 @@ from pydantic import (
 )
 
 from caps.basics import canonical
-from caps.basics.document import Address, Document, Name, Text, Url
+from caps.basics.document import Address, ColumnName, Document, Name, Text, Title, Url
+from caps.basics.naming import alike, alike_in_ascii, shown
 from caps.basics.schemes import SCHEMES, Scheme, SchemeName, extremes
 from caps.data.domain import MAX_ATTRIBUTES, MAX_WEIGHT, Attribute, Clique, Domain, Layout, Workload, refuse_many_parts
 from caps.data.joinkey import JoinKey
@@ -137,7 +138,7 @@ class Alignment(Document):
     """
 
     slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)]
-    column: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
+    column: ColumnName | None = None
 
 
 class Join(Document):
@@ -281,7 +282,7 @@ class Manifest(Document):
     """The agreement. Every server and every holder signs it (`caps.wire.documents.Approval`)."""
 
     version: Literal[1] = VERSION
-    title: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    title: Title
     purpose: Text = ""
     table: Annotated[dict[str, Any], Field(alias="schema")]
     holders: Annotated[tuple[Holder, ...], Field(min_length=1, max_length=1000)]
@@ -306,6 +307,11 @@ class Manifest(Document):
         elif found:
             raise ValueError("; ".join(found))
         return self
+
+    @property
+    def parties(self) -> tuple[Party, ...]:
+        """Everybody who takes part."""
+        return (*self.servers, self.coordinator, *self.holders)
 
     def mistakes(self, sound: Container[str] | None = None) -> list[str]:
         """Every inconsistency between the parts, each beginning with its place; the parts themselves are valid.
@@ -517,7 +523,16 @@ class Manifest(Document):
                 if key in seen:
                     found.append(f"{place}: has the same key as {seen[key]}; each party must have its own keys")
                 seen[key] = place
+        if pair := alike_in_ascii(party.name for _, party in everyone):
+            found.append(f"holders: {pair[0]} and {pair[1]} look alike; parties need names that people can tell apart")
         return found
+
+    @property
+    def _beside(self) -> list[str]:
+        """Columns that holders' files have beside the schema's."""
+        if self.join is not None:
+            return [column.name for column in self.join.key.columns]
+        return [self.alignment.column] if self.alignment is not None and self.alignment.column is not None else []
 
     def _division_problems(self) -> list[str]:
         domain = self._outline
@@ -542,6 +557,8 @@ class Manifest(Document):
                 found.append("alignment: a study in which holders bring columns must have either this or a join")
             elif self.alignment is not None and self.alignment.column in domain.names:
                 found.append("alignment.column: must not be a column of the schema")
+            elif pair := alike((*domain.names, *self._beside)):
+                found.append(f"schema: columns {shown(pair[0])} and {shown(pair[1])} look alike")
             elif self.join is not None and self.join.protocol == "oprf" and self.join.mode == "inner":
                 found.append("join.mode: oprf only supports a union; an inner join needs shuffle")
             found += [f"schema: no holder brings column {name}" for name in domain.names if name not in brought]

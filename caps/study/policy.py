@@ -13,11 +13,13 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from caps.basics.document import Document, Name
+from caps.basics.naming import alike_in_ascii
 from caps.basics.schemes import SchemeName
 from caps.dp.privacy import PopulationBudget
 from caps.errors import DomainError
 from caps.study.manifest import Manifest
 from caps.study.memory import memory_of, size_shown
+from caps.trust.denials import Denial
 
 Positive = Annotated[float, Field(gt=0, lt=1000)]
 
@@ -32,7 +34,8 @@ class Policy(Document):
     largest_memory: bytes that a study may need at its peak, besides the program's own. schemes: those in which this
     server computes. coordinators: those that may propose studies; any if empty.
     most_studies: of one coordinator, whose shares are not erased yet. most_runs: of one study, whether or not they were
-    given up. most_contributions: of one holder to one study, withdrawn ones included.
+    given up. most_contributions: of one holder to one study, withdrawn ones included. denied: keys that are not
+    accepted; unlike the rest, this list is read again while the server runs (`caps.trust.denials`).
     """
 
     approval: Literal["automatic", "manual"] = "manual"
@@ -54,10 +57,13 @@ class Policy(Document):
     most_studies: Annotated[int, Field(ge=1)] = 100
     most_runs: Annotated[int, Field(ge=1)] = 10
     most_contributions: Annotated[int, Field(ge=1)] = 100
+    denied: tuple[Denial, ...] = ()
 
     @model_validator(mode="after")
     def _spendable(self) -> Self:
-        """Refuse population budgets that have no room for any study."""
+        """Refuse population budgets that have no room for any study, and names that people take for each other."""
+        if pair := alike_in_ascii(self.populations):
+            raise ValueError(f"populations: {pair[0]} and {pair[1]} look alike")
         for name in (*self.populations, ""):
             try:
                 self.population_budget(name)
@@ -79,7 +85,12 @@ class Policy(Document):
         if privacy.exact_delta > _exact(self.largest_delta):
             objections.append(f"delta {privacy.delta} exceeds this server's limit of {self.largest_delta:g}")
         population = self.population_budget(privacy.population)
-        if population is None:
+        likely = [one for one in self.populations if alike_in_ascii((one, privacy.population))]
+        if likely:
+            objections.append(
+                f"privacy.population: {privacy.population} looks like {likely[0]}, which is registered on this server"
+            )
+        elif population is None:
             objections.append(
                 f"privacy.population: {privacy.population} is not registered on this server; if its persons are in no "
                 "registered population, the operator can add it to `populations` in policy.yaml, with the largest "

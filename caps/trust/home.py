@@ -49,7 +49,7 @@ _KITS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "depl
 """deploy/party, which a wheel contains as caps/kits."""
 
 POLICY_TEMPLATE = """\
-# The studies in which this MPC server takes part. No study can change these rules. Read at start.
+# The studies in which this MPC server takes part. No study can change these rules. Read at start, but for `denied`.
 approval: manual                  # or automatic: approve every study within the limits below
 largest_epsilon: 1.0              # of one study
 largest_delta: 1.0e-6
@@ -66,6 +66,7 @@ largest_slots: 2000000            # rows of a joint table
 largest_memory: 8000000000        # bytes that a study may need at its peak, without the program's own
 algorithms: [aim, mwem, mst, gaussian]
 coordinators: []                  # names; any if empty
+denied: []                        # keys that are not accepted: `caps pki revoke`; followed while the server runs
 """
 
 _README = """\

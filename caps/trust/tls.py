@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import select
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -169,10 +170,13 @@ def client_context(
     private_key: Path | None = None,
     role: str | None = None,
     pin: str | None = None,
+    denies: Callable[[str], bool] | None = None,
 ) -> ssl.SSLContext:
-    """The context of a caller. `role`, a URI, and `pin`, 64 hexadecimal digits, identify the intended peer."""
+    """The context of a caller. `role`, a URI, and `pin`, 64 hexadecimal digits, identify the intended peer; `denies`
+    says of a pin that its key is not accepted.
+    """
     context = hardened(_ClientContext(ssl.PROTOCOL_TLS_CLIENT))
-    context.expected = (role, pin)
+    context.expected, context.denies = (role, pin), denies
     context.load_verify_locations(authority)
     if certificate is not None:
         context.load_cert_chain(certificate, private_key)
@@ -181,6 +185,7 @@ def client_context(
 
 class _ClientContext(ssl.SSLContext):
     expected: tuple[str | None, str | None] = (None, None)
+    denies: Callable[[str], bool] | None = None
 
     def wrap_socket(self, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
         """Shake hands, within the socket's time-out for all of it, then check who answered."""
@@ -195,13 +200,13 @@ class _ClientContext(ssl.SSLContext):
 
     def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         """Refused if a role or pin is expected: an event loop completes the handshake later, out of sight."""
-        if self.expected != (None, None):
+        if self.expected != (None, None) or self.denies is not None:
             raise LocalError("a peer's role and pin can only be checked on sockets")
         return super().wrap_bio(*args, **kwargs)
 
     def _check(self, certificate: bytes | None) -> None:
         role, pin = self.expected
-        if role is None and pin is None:
+        if role is None and pin is None and self.denies is None:
             return
         try:
             found = x509.load_der_x509_certificate(certificate or b"")
@@ -212,6 +217,8 @@ class _ClientContext(ssl.SSLContext):
             raise NotTheParty(f"the peer is not {role}")
         if pin is not None and spki_pin(found).hex() != pin:
             raise NotTheParty(f"{role or 'the peer'} does not have the key that the study names")
+        if self.denies is not None and self.denies(spki_pin(found).hex()):
+            raise NotTheParty(f"the key of {role or 'the peer'} is denied here")
 
 
 def _shake_hands(connection: ssl.SSLSocket) -> None:

@@ -86,6 +86,8 @@ class StudyView(BaseModel):
     table: bool
     views: list[str]
     loss: StudyLoss | None
+    key_warnings: list[str] = []
+    """Servers and coordinators that had another key in a study that was approved here before."""
 
 
 class Loss(BaseModel):
@@ -248,3 +250,5 @@ class Preview(BaseModel):
     loss: StudyLoss
     """What the study adds to what this holder's studies of the same persons cost."""
     public: list[str] = list(PUBLIC)
+    key_warnings: list[str] = []
+    """Servers and coordinators that had another key in a study that was approved here before."""

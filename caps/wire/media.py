@@ -12,7 +12,7 @@ CSV = "text/csv"
 PARQUET = "application/vnd.apache.parquet"
 ARROW = "application/vnd.apache.arrow.stream"
 
-TABLES = {"csv": CSV, "parquet": PARQUET, "arrow": ARROW, "ndjson": NDJSON}
+TABLES = {"csv": CSV, "raw.csv": CSV, "parquet": PARQUET, "arrow": ARROW, "ndjson": NDJSON}
 """The formats of rows, by the names that people use."""
 
 JSON_BODY = {"Content-Type": JSON}

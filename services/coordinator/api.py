@@ -271,7 +271,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
                 bytes=entries[form.file].size,
                 sha256=entries[form.file].sha256,
             )
-            for form in formats.FORMATS
+            for form in formats.of_files(entries)
         ]
 
     def view(release: Release) -> ReleaseView:
@@ -305,7 +305,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
     def rows(
         request: Request, form: str | None, name: str, files: Mapping[str, FileEntry], where: Callable[[str], FilePath]
     ) -> Response:
-        picked = formats.by_name(form) if form is not None else formats.negotiated(request.headers.get("accept"))
+        picked = formats.chosen(form, request.headers.get("accept"), files)
         return content.send(
             request,
             where(picked.file),
@@ -341,7 +341,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
         responses=_DATA_CONTENT,
     )
     def data(release: RunId, request: Request, form: Annotated[str | None, Query(alias="format")] = None) -> Response:
-        """The synthetic rows, in the format that Accept or `format` (csv, parquet, arrow, ndjson) asks for."""
+        """The synthetic rows, in the format that Accept or `format` (csv, raw.csv, parquet, arrow, ndjson) asks for."""
         found = publisher.release(release)
         return rows(request, form, f"release-{release[:12]}", found.files, partial(publisher.file, release))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -52,8 +52,13 @@ def _ndjson(frame: pl.DataFrame, path: Path) -> None:
 
 
 CSV = f"{media.CSV}; charset=utf-8; header=present"
+RAW = Format("raw.csv", CSV, None)
+"""CSV exactly as owners write it. It is a file of its own only if a spreadsheet might take a text of the schema for a
+formula: then `csv` has such texts escaped.
+"""
 FORMATS: tuple[Format, ...] = (
     Format("csv", CSV, None),  # written by the schema, which knows how owners write values
+    RAW,
     Format("parquet", media.PARQUET, _parquet),
     Format("arrow", media.ARROW, _arrow),
     Format("ndjson", media.NDJSON, _ndjson),
@@ -66,7 +71,10 @@ def write_all(schema: Schema, codes: Codes, seed: str, folder: Path, lacking: Co
 
     lacking: columns in which a value may be missing although the schema refuses that (`Schema.frame`).
     """
-    schema.write_csv(codes, folder / "data.csv", uniform=Uniform(_VALUES_LABEL + seed).floats, lacking=lacking)
+    forms = {FORMATS[0]: True, RAW: False} if schema.has_formulas else {FORMATS[0]: False}
+    for form, spreadsheet in forms.items():
+        values = Uniform(_VALUES_LABEL + seed).floats
+        schema.write_csv(codes, folder / form.file, uniform=values, lacking=lacking, spreadsheet=spreadsheet)
     frame = schema.frame(codes, uniform=Uniform(_VALUES_LABEL + seed).floats, lacking=lacking)
     for form in FORMATS:
         if form.write is not None:
@@ -97,15 +105,22 @@ def digest_of_bytes(text: bytes) -> str:
     return sha256(text).hexdigest()
 
 
-def by_name(name: str) -> Format:
-    """The format that `?format=` names. Raises Problem if there is none."""
+def of_files(files: Container[str]) -> list[Format]:
+    """The formats of a release with these files."""
+    return [form for form in FORMATS if form.file in files]
+
+
+def chosen(name: str | None, accept: str | None, files: Container[str]) -> Format:
+    """The format that `?format=` names or else Accept prefers. Raises Problem if there is none."""
+    if name is None:
+        return _negotiated(accept)
     for form in FORMATS:
         if form.name == name:
-            return form
+            return form if form.file in files else FORMATS[0]  # without formulas, the only CSV is the exact one
     raise _unacceptable([form.name for form in FORMATS])
 
 
-def negotiated(accept: str | None) -> Format:
+def _negotiated(accept: str | None) -> Format:
     """The format that an Accept header prefers (RFC 9110, 12.5.1); the first if it has none. Raises Problem."""
     types = [form.media_type for form in FORMATS]
     return FORMATS[types.index(preferred(accept, types))]

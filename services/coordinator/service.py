@@ -80,6 +80,7 @@ class Coordinator:
             description=DESCRIPTION,
             routers=[make_router(self.store, self.studies, self.runs, self.publisher, self.quotas)],
             tokens=self.site.tokens,
+            denials=self.site.denials,
             clock=self.site.clock,
             limits=limits(self.studies),
             ready=self.site.expired,

@@ -62,6 +62,8 @@ class Studies:
                 "the manifest names a different coordinator, or this one with different keys",
                 errors=[{"place": "coordinator", "message": f"must be {self._site.name} with its keys"}],
             )
+        if objections := self._site.denials.objections(manifest.parties):
+            raise Problem(Kind.POLICY_REFUSED, objections[0], study=manifest.study_id, objections=objections)
         new = self._store.add_study(manifest)
         self.refresh(manifest.study_id)
         return manifest, new

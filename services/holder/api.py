@@ -67,6 +67,7 @@ def holder_app(service: HolderService) -> FastAPI:
         description=DESCRIPTION,
         routers=[router(service)],
         tokens=service.site.tokens,
+        denials=service.site.denials,
         clock=service.site.clock,
         ready=service.site.expired,
         metrics=service.site.metrics,
@@ -92,6 +93,7 @@ def router(service: HolderService) -> APIRouter:
             table=service.store.table(record.study) is not None,
             views=list(record.manifest.views),
             loss=None if listed else service.loss(record),
+            key_warnings=service.key_warnings(record),
         )
 
     def matching_view(record: MatchingRecord) -> ContributionView:

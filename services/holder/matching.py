@@ -10,8 +10,6 @@ derived from one seed: an interrupted stage resumes with the same bytes, and ser
     FOLDER/blinded, evaluated-*  elements, sent to the servers and returned by each
     FOLDER/tags                  what S1 receives; `told` marks that it has
     FOLDER/positions             the end; then only ids and places stay, to contribute the same people again
-
-`caps.data.oprf` is imported where it is used: it unpacks a library, which only studies with such a join need.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from caps.basics.files import erase, sync_path, write_private
 from caps.basics.uniform import Uniform
 from caps.data.joinkey import Ids, random_ids
 from caps.data.linkage import ELEMENT_BYTES, ID_BYTES, POSITION_BYTES, TAG_BYTES
+from caps.data.oprf import Client
 from caps.errors import PeerViolation
 from caps.service.problems import Problem
 from caps.service.site import Site
@@ -182,8 +181,6 @@ class Matcher:
         return np.frombuffer(path.read_bytes(), "<u4").astype(np.int64)
 
     def _evaluate(self, manifest: Manifest, folder: Path, capacity: int) -> None:
-        from caps.data.oprf import Client
-
         client, ids = Client((folder / _SEED).read_bytes()), _ids(folder)
         blinded = _Growing(folder / _BLINDED, ELEMENT_BYTES, capacity)
         for first, end in blinded.missing():
@@ -218,8 +215,6 @@ class Matcher:
                 evaluated.write(first, answer)
 
     def _finalise(self, manifest: Manifest, folder: Path, capacity: int) -> None:
-        from caps.data.oprf import Client
-
         client, ids = Client((folder / _SEED).read_bytes()), _ids(folder)
         names = [server.name for server in manifest.servers]
         parts = [_Growing(folder / f"evaluated-{name}", ELEMENT_BYTES, capacity) for name in names]

@@ -27,7 +27,7 @@ from caps.data.schema import Limits
 from caps.service.metrics import Reading
 from caps.service.problems import Problem
 from caps.service.site import Site
-from caps.study import Holder, Manifest
+from caps.study import Coordinator, Holder, Manifest, Server
 from caps.wire import Approval, Signed
 from caps.wire.holder import Goal, HolderLedger, Preview, State, StudyLoss, TableReport
 from caps.wire.problems import Kind
@@ -71,7 +71,7 @@ class HolderService:
         self.matcher = Matcher(site, self._retries)
         self.uploader = Uploader(site, self.store, self._retries, parcel=self._parcel, delivered=self._drop)
         self._heavy = threading.Lock()  # one table in memory at a time, and nobody erases it in the meantime
-        self._limits = Limits(bytes=self.options.max_upload)
+        self._limits = Limits(bytes=self.options.max_upload, expansion=self.options.max_expansion)
 
     def start(self) -> None:
         """Erase what a crash left behind and resume what it interrupted."""
@@ -120,10 +120,33 @@ class HolderService:
 
     def approve(self, study: str) -> StudyRecord:
         """Sign the study on the owner's behalf and send the signature to the coordinator."""
+        self._check_keys(self.store.study(study).manifest)
         approval = Approval(study=study, role="holder", at=self.site.instant())
         record = self.store.approve(study, Signed[Approval].by(approval, self.site.name, self.site.signing_key))
         self._tell_coordinator(record)
         return record
+
+    def _check_keys(self, manifest: Manifest) -> None:
+        if objections := self.site.denials.objections(manifest.parties):
+            raise Problem(Kind.POLICY_REFUSED, objections[0], study=manifest.study_id, objections=objections)
+
+    def key_warnings(self, record: StudyRecord) -> list[str]:
+        """Servers and coordinators that had another key in a study that the owner approved before."""
+        worked_with = [one for one in self.store.studies() if one.approval is not None and one.study != record.study]
+        found = []
+        for party in _called(record.manifest):
+            before = [
+                (one.study, known.pin)
+                for one in worked_with
+                for known in _called(one.manifest)
+                if known.role == party.role
+            ]
+            if before and party.pin not in {pin for _, pin in before}:
+                found.append(
+                    f"{party.name} has the key {party.pin[:16]}..., but had {before[-1][1][:16]}... in study "
+                    f"{before[-1][0][:12]}: ask its operator, by another channel, whether it has a new key"
+                )
+        return found
 
     def _tell_coordinator(self, record: StudyRecord) -> None:
         if record.approval is None or record.approval_sent:
@@ -212,7 +235,8 @@ class HolderService:
         """What would leave the site."""
         record = self.store.study(study)
         loaded, loss = self.store.table(study) is not None, self.loss(record)
-        return preview(self.site, record.manifest, self.me(record.manifest), loss, loaded=loaded)
+        found = preview(self.site, record.manifest, self.me(record.manifest), loss, loaded=loaded)
+        return found.model_copy(update={"key_warnings": self.key_warnings(record)})
 
     def loss(self, record: StudyRecord) -> StudyLoss:
         """What a study adds to what this holder's studies of the same persons cost."""
@@ -233,6 +257,7 @@ class HolderService:
     def _contribute(self, study: str, rows: Rows | None) -> tuple[StudyRecord, Progress]:
         """Record what is to be done. `rows`, if given, are those of the study's table, which is then not read again."""
         record, found = self.store.study(study), self.store.contribution(study)
+        self._check_keys(record.manifest)
         if record.state is State.CONTRIBUTED:
             assert found is not None
             if found.goal is Goal.WITHDRAWING:
@@ -380,3 +405,8 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
         raise Problem(Kind.CONFLICT, f"another holder process is using {path.parent}; stop it first") from None
     return descriptor
+
+
+def _called(manifest: Manifest) -> list[Server | Coordinator]:
+    """The parties that a holder calls."""
+    return [*manifest.servers, manifest.coordinator]

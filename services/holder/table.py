@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from caps.wire.media import PARQUET
 from caps.wire.problems import Kind
 from services.holder.fingerprint import fingerprint
 
+_REPORTED = 1_000_000
+"""The number of rows that are counted even if the study admits fewer."""
+
 
 @dataclass(frozen=True, repr=False)
 class Rows:
@@ -40,6 +43,7 @@ def read_table(
     """The table in a file, which is read once. Raises DomainError, or a Problem with a report, if the study does not
     admit it. recognise: whether the report has the fingerprint of the rows."""
     _check_format(path, media_type)
+    limits = replace(limits, rows=min(limits.rows, _most_rows(manifest, holder)))
     schema = manifest.columns_of(holder)
     if holder.brings == "columns" and manifest.join is not None:
         return _joined(path, schema, manifest, holder, limits, recognise=recognise)
@@ -63,6 +67,15 @@ def read_table(
     if recognise:
         report.fingerprint = fingerprint({name: beside[name] for name in raw})
     return Rows(codes, slots), report
+
+
+def _most_rows(manifest: Manifest, holder: Holder) -> int:
+    """How many rows are looked at: far more than the study admits, so that an owner who is near gets a report."""
+    if holder.brings == "rows":
+        admitted = manifest.most_persons
+    else:
+        admitted = manifest.alignment.slots if manifest.alignment is not None else holder.capacity or 0
+    return max(_REPORTED, 4 * admitted)
 
 
 def _joined(

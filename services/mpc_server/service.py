@@ -47,7 +47,7 @@ class MpcServer:
 
     def __init__(self, settings: ServerSettings, *, clock: Clock = utc_now) -> None:
         self._settings = settings
-        self._site = Site(settings.base, role="mpc-server", clock=clock)
+        self._site = Site(settings.base, role="mpc-server", clock=clock, policy=settings.policy)
         names = [party_name(party) for party in range(len(settings.mesh))]
         if self._site.name not in names:
             raise DomainError(f"an MPC server must be called {' or '.join(names)}, not {self._site.name}")
@@ -100,6 +100,7 @@ class MpcServer:
                 runs_api.router(self._runs, self._ledger, self._heads),
             ],
             tokens=self._site.tokens,
+            denials=self._site.denials,
             clock=self._site.clock,
             limits=(
                 *studies_api.limits(self._studies, self._contributions),
@@ -159,4 +160,5 @@ class MpcServer:
             self._settings.limits,
             listener=await listen(own) if own is not None else None,
             watch=Watch(self._site.supervisor, crowded),
+            denies=self._site.denials.denies,
         )

@@ -9,8 +9,9 @@ does not have, because the first line of a file without a header is data.
 """
 
 from caps.data.schema.columns import Boolean, Categorical, Column, Draws, Numeric
+from caps.data.schema.limits import Limits
 from caps.data.schema.schema import VERSION, ColumnReport, Report, Schema, TableRefused
-from caps.data.schema.tables import Limits, Table
+from caps.data.schema.tables import Table
 
 __all__ = [
     "VERSION",

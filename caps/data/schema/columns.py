@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from caps.basics.naming import alike, fault, shown, text_fault
 from caps.data.domain import MAX_SIZE, MISSING, Attribute, Codes
+from caps.data.schema.spreadsheet import is_formula
 from caps.errors import DomainError
 
 Draws: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
@@ -65,8 +67,11 @@ class Column(ABC):
             Attribute(self.name, 1)
         except DomainError as error:
             fail("name", str(error))
+        _check_letters("name", self.name)
         if not isinstance(self.note, str):
             fail("note", "must be text")
+        if (what := text_fault(self.note)) is not None:
+            fail("note", what)
         self._set("missing_values", _listed("missing_values", self.missing_values))
         if self.missing == "":
             self._set("missing", "category" if self.missing_values else "refuse")
@@ -84,6 +89,8 @@ class Column(ABC):
         for place, token in _places("missing_values", self.missing_values):
             if token in texts:
                 fail(place, "is also a value of the column")
+        if pair := alike((*self.texts, *map(str, self.missing_values))):
+            fail(self._extent, f"has texts that look alike: {shown(pair[0])} and {shown(pair[1])}")
         if self.missing != "refuse" and not self.missing_values and "" in self.texts:
             fail("missing_values", "must say how a missing value is written, because the empty field is a value")
 
@@ -145,6 +152,12 @@ class Column(ABC):
     def tokens(self) -> list[str]:
         """Texts that mean missing."""
         return [str(token) for token in self.missing_values] + [""] * ("" not in [*self.texts, *self.missing_values])
+
+    @cached_property
+    def formulas(self) -> list[str]:
+        """Texts of the column that a spreadsheet might compute."""
+        tokens = [token for token in self.missing_values if isinstance(token, str)]
+        return [text for text in (*self.texts, *tokens) if is_formula(text)]
 
     @property
     def remedies(self) -> dict[Fault, int]:
@@ -445,6 +458,12 @@ def check_text(place: str, value: object) -> None:
         fail(place, "must be text that UTF-8 can encode")
     if value.startswith("\ufeff"):
         fail(place, "must not begin with a byte order mark, because CSV readers drop it")
+    _check_letters(place, value)
+
+
+def _check_letters(place: str, value: str) -> None:
+    if (what := fault(value)) is not None:
+        fail(place, what)
 
 
 def _check_number(place: str, value: object) -> None:

@@ -14,9 +14,12 @@ import numpy.typing as npt
 import polars as pl
 
 from caps.basics import canonical
+from caps.basics.naming import alike, shown, text_fault
 from caps.data.domain import MISSING, Codes, Domain
 from caps.data.schema.columns import Column, Draws, Fault, Numeric, check_fields, fail
-from caps.data.schema.tables import Limits, Table, collected, lazy_frame
+from caps.data.schema.limits import Limits
+from caps.data.schema.spreadsheet import escaped, is_formula
+from caps.data.schema.tables import Table, collected, lazy_frame
 from caps.errors import DomainError
 
 VERSION = 1
@@ -86,9 +89,14 @@ class Schema:
             if column.name in by_name:
                 fail(f"columns[{index}].name", "is given twice")
             by_name[column.name] = column
+        if pair := alike(by_name):
+            fail("columns", f"has names that look alike: {shown(pair[0])} and {shown(pair[1])}")
         for remark in ("name", "label", "positive", "note", "numeric_bin_rule"):
-            if not isinstance(getattr(self, remark), str | None):
+            words = getattr(self, remark)
+            if not isinstance(words, str | None):
                 fail(remark, "must be text")
+            if (what := text_fault(words or "")) is not None:
+                fail(remark, what)
         if self.rows is not None and (isinstance(self.rows, bool) or not isinstance(self.rows, int) or self.rows < 0):
             fail("rows", "must be an integer of at least 0")
         if self.label is not None and self.label not in by_name:
@@ -234,6 +242,11 @@ class Schema:
             ]
         )
 
+    @cached_property
+    def has_formulas(self) -> bool:
+        """Whether a spreadsheet might take a header or a text of some column for a formula."""
+        return any(is_formula(column.name) or column.formulas for column in self.columns)
+
     def decode(self, codes: npt.ArrayLike, *, uniform: Draws | None = None) -> dict[str, npt.NDArray[Any]]:
         """Returns rows of codes as arrays like the owners' own: the values of frame(), with tokens in place of nulls.
 
@@ -250,14 +263,25 @@ class Schema:
         uniform: Draws | None = None,
         lacking: Collection[str] = (),
         separator: str = ",",
+        spreadsheet: bool = False,
     ) -> None:
         """Writes rows of codes as a CSV: with a header, in UTF-8, quoted where needed.
 
-        encode() can read it, unless a value is missing in a column that the schema lets nobody lack.
+        encode() can read it, unless a value is missing in a column that the schema lets nobody lack. With
+        `spreadsheet`, texts that look like formulas are escaped, which encode() does not undo.
         """
         frame = self.frame(codes, uniform=uniform, lacking=lacking)
         texts = pl.DataFrame([column.written(frame[column.name]).alias(column.name) for column in self.columns])
+        if spreadsheet:
+            texts = pl.DataFrame([_for_spreadsheet(column, texts[column.name]) for column in self.columns])
         texts.write_csv(Path(target) if isinstance(target, str | PathLike) else target, separator=separator)
+
+
+def _for_spreadsheet(column: Column, written: pl.Series) -> pl.Series:
+    """A column of a CSV with its formulas escaped; numbers stay as they are, whatever their sign."""
+    if column.formulas:
+        written = written.replace({text: escaped(text) for text in column.formulas})
+    return written.alias(escaped(column.name))
 
 
 def _coded(column: Column, prepared: pl.Series, *, lacking: bool) -> tuple[Codes, ColumnReport]:

@@ -1,8 +1,9 @@
 """Checks the shape of an owner's table and turns it into a lazy frame of text, numbers and booleans.
 
 polars reads CSV fast but accepts short rows, stray quotes and repeated headers. So array operations check the bytes
-first, and polars only sees files on which all readers agree. A Parquet file can decompress to any size, so all its
-page headers are read first. Error messages of polars may quote data, so none is passed on.
+first, and polars only sees files on which all readers agree. A Parquet file can decompress to any size, so
+`caps.data.schema.parquet` reads all its page headers first. Other packed formats are refused. Error messages of polars
+may quote data, so none is passed on.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ from __future__ import annotations
 import codecs
 import csv
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from caps.data.schema.columns import Column
+from caps.data.schema.limits import Limits, Unfolding
+from caps.data.schema.parquet import NOT_PARQUET, PARQUET_MAGIC, check_parquet
 from caps.errors import DomainError
 
 Table: TypeAlias = Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | bytes | BinaryIO
@@ -29,26 +31,22 @@ Table: TypeAlias = Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | b
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What polars raises when it reads a file: the messages may quote data. Some damaged files make it panic."""
 
-PARQUET_MAGIC = b"PAR1"
-"""What a Parquet file begins and ends with."""
 _CHUNK = 1 << 22
 _MAX_HEADER = 1 << 20
-_MAX_FOOTER = 1 << 26
-_MAX_PAGE_HEADER = 1 << 20
-_NOT_PARQUET = "the file is not valid Parquet"
+_PACKED = {
+    b"\x1f\x8b": "compressed with gzip",
+    b"\x28\xb5\x2f\xfd": "compressed with Zstandard",
+    b"x\x01": "compressed with zlib",
+    b"x\x9c": "compressed with zlib",
+    b"x\xda": "compressed with zlib",
+    b"PK\x03\x04": "a ZIP archive, for example an Excel workbook",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook",
+}
+"""Formats that are not read, by the bytes they begin with. polars would silently unpack some of them, to any size."""
 _STRAY = "the file has a carriage return that is neither quoted nor followed by a newline"
 _BAD_ROW = "a row does not have the header's {} fields"
+_LONG_FIELD = "a field has more than {} bytes"
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The largest table that is read; `bytes` bounds the file and, for Parquet, its decompressed size."""
-
-    rows: int = 100_000_000
-    bytes: int = 16 << 30
-    field: int = 1 << 16
-    """The most bytes in one field of a CSV."""
 
 
 def lazy_frame(
@@ -69,6 +67,9 @@ def lazy_frame(
         table = {name: table[name] for name in table.columns}
     if not isinstance(table, Mapping):
         source, data = _bytes(table, limits)
+        for start, packed in _PACKED.items():
+            if data[: len(start)].tobytes() == start:
+                raise DomainError(f"the file is {packed}; send it as plain CSV or as Parquet")
         if is_parquet(data):
             return _parquet(source, data, columns, extra, limits, days)
         return _csv(source, data, columns, extra, separator, limits)
@@ -160,6 +161,8 @@ def _csv(
     if len(line) == _MAX_HEADER:
         raise DomainError("the first line is too long for a header")
     header = _header(line, separator)
+    if len(header) > limits.columns:
+        raise DomainError(f"the table has more than {limits.columns} columns")
     _check_header(header, columns, extra)
     rows = _check_body(data, len(line) + 1, len(header), ord(separator), limits)
     lazy = pl.scan_csv(
@@ -246,7 +249,7 @@ def _check_body(data: npt.NDArray[np.uint8], start: int, fields: int, separator:
             raise DomainError(_STRAY)
         ends = np.flatnonzero(breaks) + at
         if max(np.diff(ends, prepend=last).max(initial=0), stop - (ends[-1] if len(ends) else last)) > limits.field + 1:
-            raise DomainError(f"a field has more than {limits.field} bytes")
+            raise DomainError(_LONG_FIELD.format(limits.field))
         lines = np.flatnonzero(data[ends] == _NEWLINE)
         if (np.diff(lines, prepend=-1 - pending) != fields).any():
             raise DomainError(_BAD_ROW.format(fields))
@@ -281,18 +284,33 @@ def _parquet(
     limits: Limits,
     days: Collection[str],
 ) -> tuple[pl.LazyFrame, int]:
-    """Reads the file's own size figures first, so that its decompressed size is known before a page is decompressed."""
-    rows = _check_parquet(data, limits)
+    """Reads the file's own size figures first, so that its decompressed size is known before a page is decompressed,
+    and the lengths of texts before the texts, because a long one in a dictionary may be every row's.
+    """
+    unfolding = Unfolding(len(data), limits)
+    rows = check_parquet(data, limits, unfolding)
     lazy = pl.scan_parquet(source, glob=False)
     with suppress(*_POLARS_ERRORS):
         schema = lazy.collect_schema()
         header = schema.names()
         _check_header(header, columns, extra)
-        return lazy.select(
+        lazy = lazy.select(
             _plain_values(pl.nth(header.index(column.name)), schema[column.name], column, days).alias(str(position))
             for position, column in enumerate(columns)
-        ), rows
-    raise DomainError(_NOT_PARQUET)
+        )
+        _check_texts(lazy, limits, unfolding)
+        return lazy, rows
+    raise DomainError(NOT_PARQUET)
+
+
+def _check_texts(lazy: pl.LazyFrame, limits: Limits, unfolding: Unfolding) -> None:
+    lengths = pl.selectors.string().str.len_bytes().cast(pl.Int64)
+    for column in lazy.select(lengths.max().name.suffix(" max"), lengths.sum()).collect(engine="streaming"):
+        found = column.item() or 0
+        if not column.name.endswith("max"):
+            unfolding.add(found)
+        elif found > limits.field:
+            raise DomainError(_LONG_FIELD.format(limits.field))
 
 
 def _plain_values(values: pl.Expr, dtype: pl.DataType, column: Column, days: Collection[str]) -> pl.Expr:
@@ -303,133 +321,3 @@ def _plain_values(values: pl.Expr, dtype: pl.DataType, column: Column, days: Col
     if not (dtype.is_numeric() or dtype in (pl.String, pl.Boolean)):
         raise DomainError(f"column {column.name} must contain text, numbers or booleans")
     return values
-
-
-def _check_parquet(data: npt.NDArray[np.uint8], limits: Limits) -> int:
-    """Returns the number of rows. Raises DomainError if a page is not where it should be, or the limits are exceeded.
-
-    The walk follows the page headers, because a footer can claim less than the pages contain. Field numbers are those
-    of parquet.thrift (https://github.com/apache/parquet-format).
-    """
-    try:
-        return _walk_parquet(data, limits)
-    except (IndexError, KeyError, TypeError, RecursionError):
-        raise DomainError(_NOT_PARQUET) from None
-
-
-def _walk_parquet(data: npt.NDArray[np.uint8], limits: Limits) -> int:
-    length = int.from_bytes(data[-8:-4].tobytes(), "little")
-    start = len(data) - 8 - length
-    if start < len(PARQUET_MAGIC) or length > _MAX_FOOTER:
-        raise DomainError(_NOT_PARQUET)
-    footer = _Thrift(data[start : start + length].tobytes()).struct()
-    rows, unpacked, leaves = 0, 0, 1
-    for group in footer[4]:
-        rows += group[3]
-        leaves = max(leaves, len(group[1]))
-        for chunk in group[1]:
-            about = chunk[3]
-            if len(about[3]) != 1:
-                raise DomainError("the Parquet table has a nested column; only flat tables can be read")
-            values, size = _walk_pages(data, min(about[9], about.get(11, about[9])), about[7])
-            if values != group[3]:
-                raise DomainError(_NOT_PARQUET)
-            unpacked += size
-    if rows != footer[3]:
-        raise DomainError(_NOT_PARQUET)
-    if rows > limits.rows:
-        raise DomainError(f"the table has more than {limits.rows} rows")
-    # A repeated value takes no space in a page but a word in memory.
-    if max(unpacked, 8 * rows * leaves) > limits.bytes:
-        raise DomainError(f"the table decompresses to more than {limits.bytes} bytes")
-    return rows
-
-
-def _walk_pages(data: npt.NDArray[np.uint8], at: int, length: int) -> tuple[int, int]:
-    """Returns the number of values and of decompressed bytes in a column chunk."""
-    end = at + length
-    values = size = 0
-    if at < len(PARQUET_MAGIC) or end > len(data):
-        raise DomainError(_NOT_PARQUET)
-    while at < end:
-        reader = _Thrift(data[at : min(end, at + _MAX_PAGE_HEADER)].tobytes())
-        page = reader.struct()
-        if min(page[2], page[3]) < 0:
-            raise DomainError(_NOT_PARQUET)
-        at += reader.at + page[3]
-        size += page[2]
-        values += next((page[kind][1] for kind in (5, 8) if kind in page), 0)
-    if at != end:
-        raise DomainError(_NOT_PARQUET)
-    return values, size
-
-
-class _Thrift:
-    """Reads structs of Thrift's compact protocol as dictionaries by field number. Raises IndexError if data ends."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.at = 0
-
-    def struct(self) -> dict[int, Any]:
-        fields: dict[int, Any] = {}
-        number = 0
-        while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self._integer()
-            kind = head & 15
-            fields[number] = kind == 1 if kind in (1, 2) else self._value(kind)
-        return fields
-
-    def _value(self, kind: int) -> Any:
-        return self._READERS[kind](self)
-
-    def _byte(self) -> int:
-        self.at += 1
-        return self._data[self.at - 1]
-
-    def _unsigned(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-            if shift > 63:
-                raise IndexError
-
-    def _integer(self) -> int:
-        zigzag = self._unsigned()
-        return (zigzag >> 1) ^ -(zigzag & 1)
-
-    def _bytes(self, length: int | None = None) -> bytes:
-        length = self._unsigned() if length is None else length
-        if self.at + length > len(self._data):
-            raise IndexError
-        self.at += length
-        return self._data[self.at - length : self.at]
-
-    def _list(self) -> list[Any]:
-        head = self._byte()
-        count = head >> 4 if head >> 4 < 15 else self._unsigned()
-        if count > len(self._data):
-            raise IndexError
-        return [self._value(head & 15) for _ in range(count)]
-
-    def _map(self) -> dict[int, Any]:
-        raise TypeError  # parquet.thrift has no maps
-
-    _READERS: ClassVar[dict[int, Callable[[_Thrift], Any]]] = {
-        1: _byte,
-        2: _byte,
-        3: _byte,
-        4: _integer,
-        5: _integer,
-        6: _integer,
-        7: lambda self: self._bytes(8),
-        8: _bytes,
-        9: _list,
-        10: _list,
-        11: _map,
-        12: struct,
-    }

@@ -6,8 +6,6 @@ What protects people here is that guesses are few and come to an end: every hold
 as it has padded rows, a repeated batch is free, and the study's key is forgotten when its inputs are sealed. What is
 stored is encrypted under a key that is forgotten with it. The tags of a study are final once anybody has been given
 positions, because different tags would move everybody's rows. docs/joining.md says who learns what.
-
-`caps.data.oprf` is imported where it is used: it unpacks a library, which only studies with such a join need.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ import numpy as np
 from sqlalchemy import Connection, Engine, Row
 
 from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
+from caps.data.oprf import ServerKey, positions
 from caps.errors import DomainError, LocalError
 from caps.service import logs
 from caps.service.identity import Caller, machine
@@ -55,8 +54,6 @@ class _Secrets:
 
     @classmethod
     def fresh(cls) -> _Secrets:
-        from caps.data.oprf import ServerKey
-
         return cls(ServerKey.fresh().scalar, new_key(), new_key())
 
     @classmethod
@@ -87,8 +84,6 @@ class Matching:
 
         It is counted before it is evaluated. The same batch again is neither counted nor evaluated again.
         """
-        from caps.data.oprf import ServerKey
-
         _, holder = self._party(study, caller)
         count = len(elements) // ELEMENT_BYTES
         if not 0 < count <= MOST_ELEMENTS or len(elements) % ELEMENT_BYTES:
@@ -191,8 +186,6 @@ class Matching:
             return self._store.get(_positions_name(study, holder.name), secrets.data)
 
     def _match(self, manifest: Manifest, here: Sequence[Row[Any]], secrets: _Secrets) -> None:
-        from caps.data.oprf import positions
-
         study, size = manifest.study_id, manifest.slots
         assert size is not None
         tags = {

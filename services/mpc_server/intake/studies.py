@@ -112,7 +112,7 @@ class Studies:
             return self._approve(connection, study)
 
     def _judge(self, manifest: Manifest) -> None:
-        objections = self._policy.judge(manifest)
+        objections = [*self._policy.judge(manifest), *self._site.denials.objections(manifest.parties)]
         if manifest.sharing.parties > self._mesh:
             objections.append(
                 f"{manifest.scheme} needs {manifest.sharing.parties} servers, but this one is connected with "

@@ -107,7 +107,7 @@ class Runs:
         sealed = self._alive.sealed(asked.study)
         if sealed.inputs != asked.inputs:
             raise Problem(Kind.CONFLICT, "different inputs are sealed here than the run asks for")
-        objections = self._policy.judge(manifest)
+        objections = [*self._policy.judge(manifest), *self._site.denials.objections(manifest.parties)]
         if objections:
             raise Problem(Kind.POLICY_REFUSED, objections[0], objections=objections)
         with self._database.begin() as transaction:

@@ -16,10 +16,12 @@ from types import MappingProxyType
 from typing import Literal, NoReturn
 
 from caps.basics.retry import Backoff
-from caps.errors import LocalError, PeerError, PeerUnreachable
+from caps.errors import LocalError, PeerError, PeerRefused, PeerUnreachable
 from caps.trust.tls import Credentials
 from services.mpc_server.transport.tls import Endpoint, Limits, Mesh, Watch, connect, listen
 
+_RECHECK = 1.0
+"""Seconds between two looks at whether the key of a connected peer is denied."""
 _RECONNECT = Backoff(first=0.05, longest=2.0)
 
 
@@ -57,6 +59,7 @@ class MeshKeeper:
         entropy: Callable[[int], bytes] = token_bytes,
         clock: Callable[[], float] | None = None,
         watch: Watch | None = None,
+        denies: Callable[[str], bool] | None = None,
     ) -> None:
         self._watch = watch or Watch()
         self._party = party
@@ -66,6 +69,7 @@ class MeshKeeper:
         self._listener = listener
         self._entropy = entropy
         self._clock = clock
+        self._denies = denies
         self._mesh: Mesh | None = None
         self._changed = asyncio.Event()
         self._since = clock() if clock else None
@@ -156,6 +160,7 @@ class MeshKeeper:
             entropy=self._entropy,
             report=self._report,
             watch=self._watch,
+            denies=self._denies,
         )
 
     async def _guard(self, mesh: Mesh) -> None:
@@ -165,11 +170,23 @@ class MeshKeeper:
         self._turn(mesh)
         because = None
         try:
-            because = await mesh.lost()
+            because = await self._ended(mesh)
             self._report(because.party, because)
         finally:
             self._turn(None)
             await mesh.close(because)
+
+    async def _ended(self, mesh: Mesh) -> PeerError:
+        """Wait until a stream is lost, or the key of a peer that is connected is denied."""
+        lost = asyncio.ensure_future(mesh.lost())
+        try:
+            while not (await asyncio.wait([lost], timeout=_RECHECK))[0]:
+                for peer in self._troubles:
+                    if self._denies is not None and self._denies(mesh.pin(peer).hex()):
+                        return PeerRefused(peer, "its key is denied here")
+            return lost.result()
+        finally:
+            lost.cancel()
 
     def _turn(self, mesh: Mesh | None) -> None:
         self._mesh = mesh

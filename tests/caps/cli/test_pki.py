@@ -14,6 +14,7 @@ from caps.study import Policy
 from caps.trust import home as party
 from caps.trust import pki
 from caps.trust.cards import Card
+from caps.trust.denials import read_denials
 from tests.kit.client import make_home
 
 NOW = datetime.now(UTC)
@@ -188,3 +189,22 @@ def test_show_tells_certificates_requests_and_cards_apart(tmp_path):
     (tmp_path / "other").write_text("hello")
     caps("pki", "show", tmp_path / "other", expect=Exit.REFUSED)
     caps("pki", "show", home / party.PRIVATE_KEY, expect=Exit.REFUSED)
+
+
+def test_a_key_is_revoked_by_certificate_card_or_pin_and_once(tmp_path, authority, home):
+    issued = json.loads(approve(authority, home).stdout)
+    as_json("pki", "install", home, issued["certificate"], authority / party.AUTHORITY)
+    as_json("pki", "card", home, "--url", "https://localhost:8443", "--mesh", "localhost:9443")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    first = as_json("pki", "revoke", mine, issued["certificate"], "--reason", "stolen")
+    assert first == {"policy": str(mine / "policy.yaml"), "pin": issued["pin"], "new": True, "denied": 1}
+    for again in (home / party.CARD, issued["pin"]):
+        assert as_json("pki", "revoke", mine / "policy.yaml", again) == first | {"new": False}
+    (denied,) = read_denials(mine / "policy.yaml")
+    assert denied.reason == "stolen"
+    assert as_json("pki", "revoke", mine, "ab" * 32)["denied"] == 2
+    caps("pki", "revoke", mine, "xy" * 32, expect=Exit.REFUSED)
+    caps("pki", "revoke", mine, tmp_path / "absent", expect=Exit.REFUSED)
+    (mine / "policy.yaml").write_text("denied: [")
+    caps("pki", "revoke", mine, "cd" * 32, expect=Exit.REFUSED)

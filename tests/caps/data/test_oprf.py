@@ -1,4 +1,4 @@
-"""The OPRF: RFC 9497's vectors, three keys that make one, what is refused, and the common order of rows."""
+"""The OPRF: RFC 9497's vectors through ristretto255, three keys that make one, what is refused, the order of rows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ import secrets
 
 import numpy as np
 import pytest
-import rbcl
+from nacl.bindings import crypto_core_ed25519_from_uniform, crypto_scalarmult_ed25519_noclamp
 
-from caps.data.oprf import Client, ServerKey, Tags, blinded, combined, element_of, output, positions, unblinded
+from caps.data.oprf import (
+    Client,
+    ServerKey,
+    Tags,
+    combined,
+    element_of,
+    expanded,
+    inverted,
+    output,
+    positions,
+)
 from caps.errors import DomainError, PeerViolation
+from tests.kit import ristretto
+from tests.kit.ristretto import ORDER
 
-ORDER = 2**252 + 27742317777372353535851937790883648493
-# RFC 9497, appendix A.1.1
+# RFC 9497, appendix A.1.1: its group is ours, in other bytes
+LABEL = b"HashToGroup-OPRFV1-\x00-ristretto255-SHA512"
 KEY = ServerKey(bytes.fromhex("5ebcea5ee37023ccb9fc2d2019f9d7737be85591ae8652ffa9ef0f4d37063b0e"))
 BLIND = bytes.fromhex("64d37aed22a27f5191de1c1d69fadb899d8862b58eb4220029e036ec4c1f6706")
 VECTORS = [
@@ -31,16 +43,25 @@ VECTORS = [
         "f2a6413a6bf6fa5e19ba6348eb673934a722a7ede2e7621306d18951e7cf2c73",
     ),
 ]
-# RFC 9496, appendix A.2: not canonical, negative, not square, negative product, zero denominator
-BAD = [
-    "00ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
-    "f3ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
-    "0100000000000000000000000000000000000000000000000000000000000000",
-    "26948d35ca62e643e26a83177332e6b6afeb9d08e4268b650f1f5bbd8d81d371",
-    "3eb858e78f5a7254d8c9731174a94f76755fd3941c0ac93735c07ba14579630e",
-    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
-    "00" * 32,
-]
+INSIDE = ristretto.elligator(1, 0)
+TORSION = ristretto.expanded(bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"))
+BAD = {
+    "identity": (1).to_bytes(32, "little"),
+    "identity-with-a-sign": (1 | 1 << 255).to_bytes(32, "little"),
+    "identity-not-reduced": (ristretto.P + 1).to_bytes(32, "little"),
+    "order-2": (ristretto.P - 1).to_bytes(32, "little"),
+    "order-4": bytes(32),
+    "order-8": ristretto.compressed(TORSION),
+    **{
+        f"inside-and-order-{8 // times}": ristretto.compressed(
+            ristretto.add(INSIDE, ristretto.multiply(times, TORSION))
+        )
+        for times in (1, 2, 4)
+    },
+    "not-on-the-curve": (2).to_bytes(32, "little"),
+    "not-reduced": (ristretto.P + 3).to_bytes(32, "little"),
+    "ones": b"\xff" * 32,
+}
 
 
 def some_ids(count: int) -> Tags:
@@ -61,12 +82,23 @@ def tags_of(ids: Tags, keys: list[ServerKey], client: Client | None = None) -> T
     return client.finalise(ids, [key.evaluate(batch) for key in keys])
 
 
+def ours(element: str) -> bytes:
+    """An element of ristretto255 in our group."""
+    return ristretto.compressed(ristretto.decode(bytes.fromhex(element)))
+
+
+def theirs(element: bytes) -> str:
+    return ristretto.encode(ristretto.expanded(element)).hex()
+
+
 @pytest.mark.parametrize(("given", "element", "evaluated", "out"), VECTORS)
 def test_vectors_of_the_rfc(given: str, element: str, evaluated: str, out: str) -> None:
     content = bytes.fromhex(given)
-    assert blinded(content, BLIND).hex() == element
-    assert KEY.evaluate(bytes.fromhex(element)).hex() == evaluated
-    assert output(content, unblinded(bytes.fromhex(evaluated), BLIND)).hex() == out
+    hashed = ristretto.compressed(ristretto.from_uniform(expanded(content, LABEL)))
+    assert theirs(crypto_scalarmult_ed25519_noclamp(BLIND, hashed)) == element
+    assert theirs(KEY.evaluate(ours(element))) == evaluated
+    unblinded = crypto_scalarmult_ed25519_noclamp(*inverted([BLIND]), ours(evaluated))
+    assert output(content, bytes.fromhex(theirs(unblinded))).hex() == out
 
 
 @pytest.mark.parametrize(("given", "element", "evaluated", "out"), VECTORS)
@@ -74,17 +106,40 @@ def test_vectors_of_the_rfc_under_a_distributed_key(given: str, element: str, ev
     first, second = ServerKey.fresh(), ServerKey.fresh()
     whole, one, two = (int.from_bytes(key.scalar, "little") for key in (KEY, first, second))
     keys = [first, second, ServerKey(scalar(whole - one - two))]
-    sums = combined([key.evaluate(bytes.fromhex(element)) for key in keys], 1)
-    assert sums.hex() == evaluated
-    ids = np.frombuffer(bytes.fromhex(given), np.uint8).reshape(1, -1)
-    assert tags_of(ids, keys).tobytes().hex() == out[:32]
+    sums = combined([key.evaluate(ours(element)) for key in keys], 1)
+    assert theirs(sums) == evaluated
+
+
+def test_an_element_is_the_sum_of_two_images_in_the_subgroup() -> None:
+    for content in (b"", b"a", secrets.token_bytes(40)):
+        uniform = expanded(content, b"HashToGroup-caps/v2/oprf/OPRFV1-\x00-edwards25519-SHA512")
+        halves = (int.from_bytes(half, "little") for half in (uniform[:32], uniform[32:]))
+        images = [ristretto.elligator(half % 2**255, half >> 255) for half in halves]
+        element = ristretto.add(*images)
+        assert element_of(content) == ristretto.compressed(element)
+        assert ristretto.multiply(ORDER, element) == (0, 1)
+
+
+def test_images_are_elligators() -> None:
+    """Both signs, both branches, and what is not below the field's order."""
+    for number in (0, 1, 2, 3, 4, 5, ristretto.P - 1, ristretto.P + 2, secrets.randbelow(2**255)):
+        for sign in (0, 1):
+            image = crypto_core_ed25519_from_uniform((number | sign << 255).to_bytes(32, "little"))
+            assert image == ristretto.compressed(ristretto.elligator(number, sign)), (number, sign)
 
 
 def test_tags_are_those_of_direct_evaluation() -> None:
     ids, keys = some_ids(5), three_keys()
     whole = scalar(sum(int.from_bytes(key.scalar, "little") for key in keys))
-    direct = [output(row, rbcl.crypto_scalarmult_ristretto255(whole, element_of(row)))[:16] for row in map(bytes, ids)]
+    direct = [output(row, crypto_scalarmult_ed25519_noclamp(whole, element_of(row)))[:16] for row in map(bytes, ids)]
     assert tags_of(ids, keys).tobytes() == b"".join(direct)
+
+
+def test_inverses() -> None:
+    numbers = [1, 2, ORDER - 1, *(1 + secrets.randbelow(ORDER - 1) for _ in range(4))]
+    for count in range(len(numbers) + 1):
+        found = inverted([scalar(number) for number in numbers[:count]])
+        assert found == [scalar(pow(number, -1, ORDER)) for number in numbers[:count]]
 
 
 def test_holders_agree_and_elements_do_not() -> None:
@@ -118,15 +173,15 @@ def test_batches_can_be_repeated_and_cut_otherwise() -> None:
     assert client.finalise(ids[:0], [b""] * 3).shape == (0, 16)
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_bad_elements_are_refused_and_blamed(bad: str) -> None:
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_bad_elements_are_refused_and_blamed(bad: bytes) -> None:
     ids, keys, client = some_ids(2), three_keys(), Client.fresh()
     batch = client.blind(ids)
     with pytest.raises(DomainError, match="element 1"):
-        keys[0].evaluate(batch[:32] + bytes.fromhex(bad))
+        keys[0].evaluate(batch[:32] + bad)
     for server in range(3):
         answers = [key.evaluate(batch) for key in keys]
-        answers[server] = answers[server][:32] + bytes.fromhex(bad)
+        answers[server] = answers[server][:32] + bad
         with pytest.raises(PeerViolation, match=f"S{server + 1}"):
             client.finalise(ids, answers)
 

@@ -17,6 +17,7 @@ from caps.service.doctor import Blame, Doctor, Finding, Status, Subject, _dials
 from caps.trust import home as party
 from caps.trust import pki
 from caps.trust.cards import Card
+from caps.trust.denials import revoke
 from caps.trust.tls import Credentials
 from deploy.ports import free_ports
 from tests.kit.service import Sample
@@ -79,9 +80,21 @@ def examine(home, *others, **choices):
 def test_a_sound_home_has_nothing_wrong(mine):
     findings = examine(mine)
     assert {f.status for f in findings} == {Status.OK}
-    assert {"permissions", "role", "chain", "expiry", "authority", "key", "signing key", "disk"} == {
+    assert {"permissions", "role", "chain", "expiry", "authority", "key", "signing key", "denied keys", "disk"} == {
         f.check for f in findings
     }
+
+
+def test_denied_keys_are_shown(mine):
+    assert found(examine(mine), "denied keys").detail == "none"
+    revoke(mine / party.POLICY, "ab" * 32, since="2026-11-17T09:00:00Z", reason="laptop lost")
+    finding = found(examine(mine), "denied keys")
+    assert finding.status is Status.OK
+    assert finding.detail == f"{'ab' * 8}... since 2026-11-17T09:00:00Z (laptop lost)"
+    other = Subject("mpc-server", "S9", "ab" * 32, "00" * 32, "https://127.0.0.1:9", None)
+    assert found(examine(mine, other), "denied").status is Status.FAILED
+    (mine / party.POLICY).write_text("denied: [")
+    assert failed(examine(mine)) == {"denied keys"}
 
 
 def test_a_server_needs_a_policy_and_keeps_a_storage_key(world):

@@ -17,14 +17,19 @@ from pathlib import Path
 import httpx
 import pytest
 
+from caps.errors import DomainError
 from caps.service import serve as serving_module
+from caps.service.site import Settings, Site
 from caps.service.tokens import Scope
 from caps.trust import pki
+from caps.trust.denials import Denials, revoke
+from caps.trust.home import POLICY
 from caps.trust.tls import NotTheParty, client_context, server_context
 from caps.wire import media
 from caps.wire.problems import Kind
 from deploy.ports import free_ports
 from tests.kit.service import CANARY, Sample
+from tests.kit.study import make_keys, write_site
 from tests.kit.tls import HOUR, Authority, calling, pin_of, serving
 
 pytestmark = pytest.mark.integration
@@ -412,3 +417,47 @@ def _ask_long(port, authority, holder):
     gone = contextlib.suppress(httpx.TransportError)
     with calling(f"https://127.0.0.1:{port}", authority.root, me=holder) as client, gone:
         client.get("/v1/long", timeout=60)
+
+
+def test_a_denied_key_is_refused_at_once_also_on_an_open_connection(tmp_path):
+    authority, policy = Authority(tmp_path), tmp_path / "policy.yaml"
+    sample = Sample(tmp_path, denials=Denials(policy))
+    holder, other = authority.issue("holder", HOLDER), authority.issue("other", "caps:holder/other")
+    with (
+        serving(sample.app, authority.issue("service", SERVICE)) as url,
+        calling(url, authority.root, me=holder) as client,
+        calling(url, authority.root, me=other) as innocent,
+    ):
+        assert client.get("/v1/who").status_code == 200
+        revoke(policy, pin_of(holder), since="2026-11-17T09:00:00Z", reason=CANARY)
+        for path in ("/v1/who", "/healthz"):
+            refused = client.get(path)
+            assert (refused.status_code, refused.json()["type"]) == (403, Kind.FORBIDDEN.urn)
+            assert refused.json()["detail"] == "the key of holder/clinic is denied here"
+            assert CANARY not in refused.text
+        token = {"authorization": f"Bearer {sample.token(Scope.OPERATOR)}"}
+        assert client.get("/v1/who", headers=token).status_code == 403
+        assert innocent.get("/v1/who").status_code == 200
+
+
+def test_a_denied_service_is_not_called_also_on_an_open_connection(tmp_path):
+    authority = Authority(tmp_path)
+    service = authority.issue("service", SERVICE)
+    home = tmp_path / "home"
+    write_site(home, authority.authority, make_keys(["clinic"])["clinic"], "holder", now=authority.now)
+    site = Site(Settings(home, tmp_path / "state", "127.0.0.1", 0, ""), role="holder")
+    with serving(Sample(tmp_path).app, service) as url:
+        pinned = site.calls_to(url, role=SERVICE, pin=pin_of(service), timeout=10)
+        with pinned, site.calls_to(url, timeout=10) as unknown:
+            assert pinned.get("/healthz").status_code == unknown.get("/healthz").status_code == 200
+            revoke(home / POLICY, pin_of(service), since="2026-11-17T09:00:00Z", reason=None)
+            with pytest.raises(httpx.ConnectError, match="denied here"):
+                pinned.get("/healthz")
+        with site.calls_to(url, timeout=10) as unknown, pytest.raises(httpx.ConnectError, match="denied here"):
+            unknown.get("/healthz")
+    readings = {one.name: one.value for one in site._denied()}
+    assert readings == {"caps_denied_keys": 1, "caps_denied_keys_current": True}
+    (home / POLICY).write_text("denied: [")
+    assert {one.name: one.value for one in site._denied()} == {"caps_denied_keys": 1, "caps_denied_keys_current": False}
+    with pytest.raises(DomainError, match="not YAML"):
+        Site(site.settings, role="holder")

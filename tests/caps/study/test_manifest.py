@@ -149,6 +149,11 @@ def test_the_study_id_covers_every_field() -> None:
         (("scheme",), "semi2k"),
         (("title",), ""),
         (("title",), 5),
+        (("title",), "innocent\x1b[2J"),
+        (("title",), "innocent\u202e"),
+        (("title",), "e\u0301"),
+        (("purpose",), "a\nb\u200b"),
+        (("alignment",), {"slots": 5, "column": "slot\u200b"}),
         (("servers", 0, "url"), "http://s1.example"),
         (("servers", 0, "url"), "https://s1.example/path"),
         (("servers", 0, "mesh"), "s1.example"),
@@ -280,6 +285,62 @@ def test_every_problem_is_reported_with_its_place(holders: Any, edit: Edit, expe
         assert any(problem.startswith(start) for problem in found), found
     with pytest.raises(ValidationError, match="Value error"):
         Manifest.from_json(document)
+
+
+SEEN = [{"name": "age", "kind": "boolean"}]
+LOOK_ALIKES: dict[str, tuple[Edit, str]] = {
+    "parties": (lambda document: document["holders"][1].update(name="clinic-A"), "holders: clinic-a and clinic-A look"),
+    "columns": (
+        lambda document: document.update(schema={"columns": [*SEEN, {"name": "аge", "kind": "boolean"}]}),
+        "schema.columns: has names that look alike: age and аge",
+    ),
+    "categories": (
+        lambda document: document.update(
+            schema={"columns": [{"name": "x", "kind": "categorical", "categories": ["cat", "сat"]}]}
+        ),
+        "schema.columns[0].categories: has texts that look alike: cat and сat",
+    ),
+    "a value and a missing one": (
+        lambda document: document.update(
+            schema={"columns": [{"name": "x", "kind": "categorical", "categories": ["o"], "missing_values": ["ο"]}]}
+        ),
+        "schema.columns[0].categories: has texts that look alike",
+    ),
+    "an unseen letter": (
+        lambda document: document.update(schema={"columns": [{"name": "a\u00adge", "kind": "boolean"}]}),
+        "schema.columns[0].name: ",
+    ),
+    "a category that moves others": (
+        lambda document: document.update(
+            schema={"columns": [{"name": "x", "kind": "categorical", "categories": ["a", "\u2066b"]}]}
+        ),
+        "schema.columns[0].categories[1]: must not contain U+2066",
+    ),
+    "a category in another normal form": (
+        lambda document: document.update(
+            schema={"columns": [{"name": "x", "kind": "categorical", "categories": ["a", "u\u0308"]}]}
+        ),
+        "schema.columns[0].categories[1]: must be in Unicode's normal form C",
+    ),
+    "a note": (
+        lambda document: document.update(schema={"columns": [SEEN[0] | {"note": "\x1b]0;title\x07"}]}),
+        "schema.columns[0].note: must not contain U+001B",
+    ),
+}
+
+
+@pytest.mark.parametrize(("edit", "expected"), LOOK_ALIKES.values(), ids=LOOK_ALIKES)
+def test_names_that_people_cannot_tell_apart_are_refused(edit: Edit, expected: str) -> None:
+    document = deepcopy(example_json()[0])
+    edit(document)
+    assert any(problem.startswith(expected) for problem in problems(document)), problems(document)
+    with pytest.raises(ValidationError):
+        Manifest.from_json(document)
+
+
+def test_a_column_that_looks_like_the_one_of_slots_is_refused() -> None:
+    document, _ = example_json(holders=COLUMNS, alignment={"slots": 8, "column": "аge"})
+    assert "schema: columns age and аge look alike" in problems(document)
 
 
 TEN = {"columns": [{"name": f"c{i}", "kind": "boolean"} for i in range(10)]}

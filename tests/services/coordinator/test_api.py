@@ -15,8 +15,10 @@ import polars as pl
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from caps.audit.verification import verify
 from caps.service.identity import CERTIFICATE
 from caps.service.tokens import Scope
+from caps.trust.denials import revoke
 from caps.wire import Certificate, TranscriptStep
 from services.coordinator.events import stream
 from services.coordinator.settings import Quotas
@@ -191,6 +193,17 @@ def test_scopes(released):
     assert auditor.get(f"/v1/releases/{run}/certificate").status_code == 200
 
 
+def test_a_study_with_a_denied_key_is_not_proposed(tmp_path):
+    bench = Bench(tmp_path)
+    http = Http(bench, bench.coordinator())
+    revoke(bench.home / "policy.yaml", bench.manifest.server("S2").pin, since="2026-11-17T09:00:00Z", reason=None)
+    answer = http.person(Scope.OPERATOR).post("/v1/studies", json=bench.manifest.to_json())
+    assert (answer.status_code, answer.json()["objections"]) == (403, ["S2 has a key that is denied here"])
+    assert http.person(Scope.OPERATOR).get("/v1/studies").json() == []
+    keys = bench.keys["S2"]
+    assert http.machine(keys, "mpc-server").get("/v1/studies").status_code == 403
+
+
 def test_things_that_are_not_there(analyst, released):
     for path in ("runs", "releases"):
         assert analyst.get(f"/v1/{path}/{'0' * 32}").status_code == 404
@@ -223,6 +236,45 @@ def test_all_formats_hold_the_same_rows(analyst, data_url, released):
     assert csv["region"].equals(parquet["region"])
     certificate = Certificate.model_validate(analyst.get(f"/v1/releases/{released[1]}/certificate").json())
     assert certificate.release.document.files["data.csv"] == sha256(analyst.get(data_url).content).hexdigest()
+
+
+def test_formulas_are_escaped_unless_the_exact_rows_are_asked_for(tmp_path):
+    evil = '=HYPERLINK("https://evil.example","open")'
+    ward = {"name": "ward", "kind": "categorical", "categories": [evil, "-1"]}
+    stay = {"name": "@stay", "kind": "numeric", "integer": True, "bin_edges": [-9, 0]}
+    bench = Bench(
+        tmp_path, schema={"columns": [ward, stay]}, holders=[(name, None) for name in ("clinic-a", "clinic-b")]
+    )
+    coordinator, run = bench.started()
+    coordinator.runs.perform(run)
+    analyst = Http(bench, coordinator).person(Scope.ANALYST)
+    url = f"/v1/releases/{run}"
+    exact = analyst.get(f"{url}/data?format=raw.csv")
+    for default in (analyst.get(f"{url}/data"), analyst.get(f"{url}/data?format=csv")):
+        assert default.headers["content-type"].startswith("text/csv")
+        frame, raw = pl.read_csv(default.content), pl.read_csv(exact.content)
+        assert frame.columns == ["ward", "'@stay"]
+        assert raw.columns == ["ward", "@stay"]
+        assert set(frame["ward"]) == {f"'{evil}", "-1"}
+        assert set(raw["ward"]) == {evil, "-1"}
+        assert frame["'@stay"].equals(raw["@stay"])
+        assert (raw["@stay"] < 0).all()
+    listed = {one["format"]: one["sha256"] for one in analyst.get(url).json()["data"]}
+    assert list(listed) == ["csv", "raw.csv", "parquet", "arrow", "ndjson"]
+    certificate = coordinator.store.release(run).certificate
+    for form, answer in (("csv", default), ("raw.csv", exact)):
+        assert certificate.release.document.files[f"data.{form}"] == listed[form] == sha256(answer.content).hexdigest()
+        (tmp_path / form).write_bytes(answer.content)
+        checks = {one.name: one for one in verify(certificate, data=tmp_path / form, now=NOW)}
+        assert checks["data"].passed
+        assert f"is data.{form} of this release" in checks["data"].explanation
+    (tmp_path / "mixed").write_bytes(default.content.replace(b"'=", b"=", 1))
+    assert not {one.name: one for one in verify(certificate, data=tmp_path / "mixed", now=NOW)}["data"].passed
+
+
+def test_without_formulas_there_is_one_csv(analyst, data_url, released):
+    assert analyst.get(data_url + "?format=raw.csv").content == analyst.get(data_url).content
+    assert "raw.csv" not in [one["format"] for one in analyst.get(f"/v1/releases/{released[1]}").json()["data"]]
 
 
 def test_formats_by_name_and_none(analyst, data_url):

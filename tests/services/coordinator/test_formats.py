@@ -14,6 +14,8 @@ from services.coordinator.events import encoded
 from services.coordinator.store import Event
 from tests.kit.study import SCHEMA
 
+FILES = frozenset(form.file for form in formats.FORMATS)
+
 
 @pytest.mark.parametrize(
     ("accept", "name"),
@@ -36,21 +38,23 @@ from tests.kit.study import SCHEMA
     ],
 )
 def test_negotiation(accept, name):
-    assert formats.negotiated(accept).name == name
+    assert formats.chosen(None, accept, FILES).name == name
 
 
 @pytest.mark.parametrize("accept", ["image/png", "text/csv;q=0", "*/*;q=0", "text/csv;q=nonsense", "text"])
 def test_nothing_acceptable(accept):
     with pytest.raises(Problem) as refused:
-        formats.negotiated(accept)
+        formats.chosen(None, accept, FILES)
     assert refused.value.kind is Kind.NOT_ACCEPTABLE
     assert "text/csv" in refused.value.members["available"]
 
 
 def test_formats_by_name():
-    assert [formats.by_name(name).name for name in ("csv", "parquet", "arrow", "ndjson")]
+    for form in formats.FORMATS:
+        assert formats.chosen(form.name, "image/png", FILES) == form
+    assert formats.chosen("raw.csv", None, FILES - {"data.raw.csv"}).name == "csv"
     with pytest.raises(Problem):
-        formats.by_name("xls")
+        formats.chosen("xls", None, FILES)
 
 
 @pytest.mark.parametrize(

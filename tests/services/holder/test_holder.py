@@ -263,12 +263,23 @@ def test_a_table_of_whole_rows_has_no_more_than_the_study_can_count(
         read_table(path, CSV, manifest, holder_of(manifest), Limits())
 
 
-def test_options() -> None:
-    assert Options.from_environment({}).max_upload == 16 << 30
-    assert Options.from_environment({"CAPS_MAX_UPLOAD": "5"}).max_upload == 5
+def test_rows_far_beyond_the_study_are_not_unfolded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, _ = example_manifest(holders=COLUMNS, slots=2)
+    path = tmp_path / "t"
+    pl.DataFrame({"age": [30], "smoker": ["no"]}).select(pl.all().repeat_by(1_000_001).explode()).write_parquet(path)
+    monkeypatch.setattr(pl, "scan_parquet", None)
+    with pytest.raises(DomainError, match="more than 1000000 rows"):
+        read_table(path, PARQUET, manifest, holder_of(manifest), Limits())
+
+
+@pytest.mark.parametrize("name", ["max_upload", "max_expansion"])
+def test_options(name: str) -> None:
+    variable = f"CAPS_{name.upper()}"
+    assert getattr(Options.from_environment({}), name) == {"max_upload": 16 << 30, "max_expansion": 1000}[name]
+    assert getattr(Options.from_environment({variable: "5"}), name) == 5
     for text in ("", "-1", "0", "x"):
-        with pytest.raises(DomainError, match="CAPS_MAX_UPLOAD"):
-            Options.from_environment({"CAPS_MAX_UPLOAD": text})
+        with pytest.raises(DomainError, match=variable):
+            Options.from_environment({variable: text})
 
 
 def test_a_task_is_tried_again_until_it_is_done(caplog: pytest.LogCaptureFixture) -> None:

@@ -22,6 +22,7 @@ from caps.basics import canonical
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.study import Manifest
+from caps.trust.denials import revoke
 from caps.wire.problems import Kind
 from tests.kit.holder import HolderBench
 from tests.kit.study import COLUMNS
@@ -334,3 +335,39 @@ def test_the_process_survives_kill_9_in_the_middle_of_a_push(world: HolderBench)
             process.terminate()
             process.wait(30)
     assert np.array_equal(world.reconstructed(), world.manifest.layout.marginals(CODES))
+
+
+def test_a_denied_key_stops_approval_and_contribution(world: HolderBench) -> None:
+    policy = world.folder / "holder" / "policy.yaml"
+    with world.client() as client:
+        path = approved(world, client)
+        client.put(f"{path}/table", content=TABLE, headers=CSV)
+        revoke(policy, world.manifest.server("S2").pin, since="2026-11-17T09:00:00Z", reason=None)
+        for method, route in (("POST", "approval"), ("PUT", "contribution")):
+            said = problem(client.request(method, f"{path}/{route}"), Kind.POLICY_REFUSED)
+            assert said["objections"] == ["S2 has a key that is denied here"]
+    assert all(server.requests == [] for server in world.servers)
+
+
+def test_the_owner_is_warned_of_a_server_with_another_key(world: HolderBench) -> None:
+    """A coordinator could put a server of its own in the place of one that the owner trusts."""
+    with world.client() as client:
+        path = approved(world, client)
+        assert client.get(path).json()["key_warnings"] == []
+        later = {**world.document, "title": "again"}
+        later["servers"] = [dict(one) for one in later["servers"]]
+        same = Manifest.from_json(later)
+        later["servers"][1]["pin"] = "ab" * 32
+        other = Manifest.from_json(later | {"title": "another"})
+        for manifest, warned in ((same, []), (other, ["S2"])):
+            world.answer = manifest.canonical_bytes()
+            fetched = invite(world, study=manifest.study_id).json()
+            views = [fetched, client.get(f"/v1/studies/{manifest.study_id}/preview").json()]
+            if manifest is other:
+                views.append(client.post(f"/v1/studies/{manifest.study_id}/approval").json())
+            for view in views:
+                assert [words.split()[0] for words in view["key_warnings"]] == warned
+        assert (
+            f"has the key {'ab' * 8}..., but had {world.manifest.server('S2').pin[:16]}" in views[0]["key_warnings"][0]
+        )
+        assert client.get(path).json()["key_warnings"] != []

@@ -61,6 +61,9 @@ class Watch:
 Report = Callable[[int, PeerError | None], None]
 """Told of each trouble with a peer while a mesh is made; None means that the stream to it is up."""
 
+Denies = Callable[[str], bool]
+"""Whether the key with this pin, in hexadecimal digits, is not accepted, whoever certified it."""
+
 
 async def connect(
     party: int,
@@ -72,12 +75,13 @@ async def connect(
     entropy: Callable[[int], bytes] = token_bytes,
     report: Report | None = None,
     watch: Watch | None = None,
+    denies: Denies | None = None,
 ) -> Mesh:
     """Connect this party with all others. A stream lost before all of them are up is made again.
 
     `endpoints` has one entry per party. `listener`, a bound and listening socket, serves in place of the party's own
     endpoint; it is closed before this returns or raises. `entropy` yields the contributions to pair secrets. `report`
-    is told how it goes, and `watch` starts the tasks.
+    is told how it goes, and `watch` starts the tasks. `denies` says of a pin that its key is not accepted.
 
     Raises PeerRefused if some other party answered or dialled in place of the expected one, or if a peer refuses us;
     PeerUnreachable when the time is up; LocalError if our own endpoint or credentials are unusable.
@@ -87,7 +91,7 @@ async def connect(
         if not 0 <= party < len(endpoints):
             raise DomainError(f"a mesh of {len(endpoints)} parties has no party {party}")
         mesh = Mesh(party, limits, entropy)
-        joining = _Joining(mesh, credentials, endpoints, limits, report or _ignore, watch or Watch())
+        joining = _Joining(mesh, credentials, endpoints, limits, report or _ignore, watch or Watch(), denies)
         if listener is None and party < len(endpoints) - 1:
             listener = await listen(endpoints[party])
         if listener is not None:
@@ -109,9 +113,11 @@ class _Joining:
         limits: Limits,
         report: Report,
         watch: Watch,
+        denies: Denies | None,
     ) -> None:
         self._mesh = mesh
         self._watch = watch
+        self._denies = denies
         self._report = report
         self._endpoints = endpoints
         self._limits = limits
@@ -307,6 +313,8 @@ class _Joining:
         pin = self._endpoints[peer].pin
         if pin is not None and spki_pin(certificate) != pin:
             raise Refused("presented a certificate whose key is not the one pinned", peer)
+        if self._denies is not None and self._denies(spki_pin(certificate).hex()):
+            raise Refused("presented a certificate whose key is denied here", peer)
         return peer
 
 

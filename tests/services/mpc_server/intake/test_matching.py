@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -308,8 +306,3 @@ def test_an_inner_join_by_tags_is_refused_and_one_on_shares_is_not() -> None:
     example_manifest(holders=COLUMNS, capacity=CAPACITY, join=JOIN | {"mode": "inner", "protocol": "shuffle"})
     with pytest.raises(ValidationError, match=r"join\.mode: oprf only supports a union"):
         example_manifest(holders=COLUMNS, capacity=CAPACITY, join=JOIN | {"mode": "inner"})
-
-
-def test_services_load_the_groups_library_only_for_such_studies() -> None:
-    code = "import sys, services.mpc_server.service, services.holder.api; sys.exit('rbcl' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,6 +10,7 @@ from caps.errors import LocalError
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.study import Manifest, Policy
+from caps.trust.denials import revoke
 from caps.trust.exchange import ExchangeKey, public_digest
 from caps.wire import Approval, Receipt, Seal, Signed, inputs_digest
 from caps.wire.problems import Kind
@@ -480,3 +481,11 @@ def test_every_route_is_described(desk):
     }
     assert set(paths[base]["put"]["responses"]) >= {"200", "201", "202", "4XX"}
     assert "$defs" not in str(paths)
+
+
+@pytest.mark.parametrize("party", ["S3", "clinic-a", "coordinator"])
+def test_a_study_with_a_denied_key_is_refused(federation, desk, party):
+    (denied,) = (one for one in federation.manifest.parties if one.name == party)
+    revoke(desk.home / "policy.yaml", denied.pin, since="2026-11-17T09:00:00Z", reason=None)
+    document = refused(desk.propose(), Kind.POLICY_REFUSED)
+    assert document["objections"] == [f"{party} has a key that is denied here"]

@@ -447,3 +447,58 @@ def test_a_task_of_a_mesh_that_fails_begins_it_again(run_loop, credentials, monk
 
     run_loop(main)
     assert not errors
+
+
+def test_a_peer_whose_key_is_denied_is_left_and_not_met_again(run_loop, credentials, monkeypatch):
+    monkeypatch.setattr(keeper_module, "_RECHECK", 0.02)
+    pins = [spki_pin(read_certificate(paths.certificate)).hex() for paths in credentials]
+    denied = set()
+
+    async def main():
+        endpoints = free_endpoints()
+        keepers = [
+            MeshKeeper(p, credentials[p], endpoints, QUICK, denies=denied.__contains__ if p == 0 else None)
+            for p in range(3)
+        ]
+        tasks = [asyncio.create_task(keeper.run()) for keeper in keepers]
+        try:
+            for keeper in keepers:
+                await keeper.ready(10)
+            denied.add(pins[2])
+            await until(lambda: "its key is denied here" in str(keepers[0].state.troubles[2]))
+            with pytest.raises(PeerError):
+                await keepers[0].ready(0.5)
+            await until(lambda: keepers[1].state.phase == "connecting")
+            denied.clear()
+            for keeper in keepers:
+                await keeper.ready(20)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    run_loop(main)
+
+
+@pytest.mark.parametrize("party", [0, 2])
+def test_neither_who_dials_nor_who_is_dialled_accepts_a_denied_key(run_loop, credentials, party):
+    other = 2 - party
+    pin = spki_pin(read_certificate(credentials[other].certificate)).hex()
+
+    async def main():
+        endpoints = free_endpoints()
+        brief = replace(QUICK, connect=1.0)
+        made = [
+            asyncio.create_task(
+                tls.connect(p, credentials[p], endpoints, brief, denies=pin.__eq__ if p == party else None)
+            )
+            for p in range(3)
+        ]
+        found = await asyncio.gather(*made, return_exceptions=True)
+        assert "denied here" in str(found[party])
+        assert found[party].party == other
+        for mesh in found:
+            if not isinstance(mesh, BaseException):
+                await mesh.close()
+
+    run_loop(main)

@@ -1,7 +1,7 @@
 """What each image installs, taken from requirements.lock: the closure of what it imports, with hashes.
 
-    python -m deploy.images.requirements           write deploy/images/requirements/*.txt
-    python -m deploy.images.requirements --check   fail if they are not what the lock says
+    python -m deploy.images.wheels           write deploy/images/requirements/*.txt
+    python -m deploy.images.wheels --check   fail if they are not what the lock says
 
 `common.txt` is in every image: the dependencies in pyproject.toml without those that not all services need. The others
 are in files of their own: `compiler.txt` is in the images of a coordinator and of an MPC server; a holder's has no
