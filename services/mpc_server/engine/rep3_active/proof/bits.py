@@ -10,6 +10,7 @@ ones: the prover's first polynomial never leaves bit planes. Folding blocks with
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,29 +18,37 @@ from caps.shares.ring import Words
 from services.mpc_server.engine.rep3_active.proof.field import ONE, Scalar, geometric
 from services.mpc_server.engine.rep3_active.proof.filed import known
 from services.mpc_server.engine.rep3_active.proof.kernels import (
-    Elements,
+    Numbers,
     fold_signs,
-    hadamard,
     pair_counts,
-    tables,
+    sign_tables,
 )
 from services.mpc_server.engine.rep3_active.proof.sizes import blocks_of
 
 
-def side(planes: Sequence[Sequence[Words | None]], words: int) -> Elements:
+class Planes(NamedTuple):
+    """The gates of one prover: (a, c, e) and (b, d, f), cut into blocks; None for what a party lacks."""
+
+    left: Words | None
+    right: Words | None
+
+
+def side(planes: Sequence[Sequence[Words | None]], words: int) -> Words:
     """The three planes of one side of all claims, cut into blocks; what is not given is zero, as is the end."""
     blocks = blocks_of(words)
-    out = np.zeros((3, blocks, -(-words // blocks)), np.uint64)
+    out = np.empty((3, blocks, -(-words // blocks)), np.uint64)
     sizes = [known(one, None).size for one in planes[2]]
-    zeros = np.zeros(max(sizes), np.uint64)
     for flat, parts in zip(out.reshape(3, -1), planes, strict=True):
-        filled = [zeros[:size] if part is None else part.reshape(-1) for part, size in zip(parts, sizes, strict=True)]
-        np.concatenate(filled, out=flat[:words])
+        at = 0
+        for part, size in zip(parts, sizes, strict=True):
+            flat[at : at + size] = 0 if part is None else part.reshape(-1)
+            at += size
+        flat[at:] = 0
     return out
 
 
-def coefficients(left: Elements, right: Elements, q: int) -> Elements:
-    """The coefficients of the prover's polynomial, as words; the middle one is `target`, if no gate is wrong."""
+def coefficients(left: Words, right: Words, q: int) -> Numbers:
+    """The coefficients of the prover's polynomial; the middle one is `target`, if no gate is wrong."""
     blocks, words = left.shape[1:]
     pairs = blocks - np.abs(np.arange(1 - blocks, blocks))
     sums = 4 * (64 * words * pairs - 2 * pair_counts(left, right))
@@ -52,19 +61,21 @@ def target(words: int) -> int:
     return 256 * blocks * -(-words // blocks)
 
 
-def folded_size(planes: Elements) -> int:
-    """Elements of a side after the first fold."""
-    return 4 * 64 * int(planes.shape[2])
+def fold_left(left: Words, r: int, q: int) -> Numbers:
+    """The sum of r^l times the signs of block l."""
+    return _folded(left, _powers(left, r, q), False, q)
 
 
-def fold_left(left: Elements, r: Scalar, q: int, out: Elements) -> None:
-    """Write the sum of r^l times the signs of block l."""
-    weights = geometric(ONE, r, left.shape[1], q)
-    fold_signs(left, tables(weights, True, q), q, out)
+def fold_right(right: Words, r: int, q: int) -> Numbers:
+    """The sum of r^(L-1-l) times the signs of block l, multiplied by H."""
+    return _folded(right, _powers(right, r, q)[::-1], True, q)
 
 
-def fold_right(right: Elements, r: Scalar, q: int, out: Elements) -> None:
-    """Write the sum of r^(L-1-l) times the signs of block l, multiplied by H."""
-    weights = np.ascontiguousarray(geometric(ONE, r, right.shape[1], q)[::-1])
-    fold_signs(right, tables(weights, True, q), q, out)
-    hadamard(out, q)
+def _powers(planes: Words, r: int, q: int) -> Numbers:
+    return geometric(ONE, Scalar(r, 0), planes.shape[1], q)[:, 0]
+
+
+def _folded(planes: Words, weights: Numbers, turned: bool, q: int) -> Numbers:
+    out = np.empty((4, 64 * planes.shape[2]), np.uint64)
+    fold_signs(planes, sign_tables(np.ascontiguousarray(weights), q), turned, q, out)
+    return out.reshape(-1)

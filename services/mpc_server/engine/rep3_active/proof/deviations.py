@@ -119,7 +119,7 @@ class DeviationSource(Source):
         claim, q = self._claim, weights.q
         whole = -(-claim.rows // GROUP) * GROUP
         out = np.zeros((whole, 2), np.uint64)
-        table = tables(weights.spaced(COMBINATIONS * self._limbs, COMBINATIONS), False, q)
+        table = tables(weights.spaced(COMBINATIONS * self._limbs, COMBINATIONS), q)
         size = self.equations.count * self._limbs
         for start in range(0, claim.rows, BLOCK_ROWS):
             part = gather(self._octets(toss, start), table, q)
@@ -131,7 +131,7 @@ class DeviationSource(Source):
     def _column_weights(self, weights: Weights) -> Elements:
         """What columns count, pair by pair of limbs, twice."""
         q = weights.q
-        table = tables(weights.spaced(self._limbs, COMBINATIONS), False, q)
+        table = tables(weights.spaced(self._limbs, COMBINATIONS), q)
         octets = np.packbits(self._claim.column_coins, axis=1, bitorder="little")
         of_columns = gather(np.ascontiguousarray(octets), table, q)
         found = []

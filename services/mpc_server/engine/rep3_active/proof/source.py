@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.shares.prss import expand
-from caps.shares.ring import Z8
+from caps.shares.ring import Z8, Z64
 from services.mpc_server.engine.rep3_active.proof.chains import Integers
 from services.mpc_server.engine.rep3_active.proof.field import ONE, Scalar, geometric, scalar
 from services.mpc_server.engine.rep3_active.proof.kernels import Elements, weighted
@@ -42,6 +42,11 @@ class Toss:
 
     seed: bytes
     found: dict[Any, Any] = field(default_factory=dict)
+
+    def number(self, label: bytes, q: int) -> int:
+        """A number below q; that q itself becomes 0 makes it uniform up to one part in 2^60."""
+        drawn = expand(self.seed, b"caps/v1/proof/number/" + label, (1,), Z64)
+        return (int(drawn[0]) >> 3) % q
 
     def octets(self, label: bytes, count: int) -> Coins:
         """`count` rows of COMBINATIONS coins, eight in a byte."""

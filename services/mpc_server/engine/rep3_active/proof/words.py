@@ -77,7 +77,7 @@ class WordSource(Source):
     def _weights(self, toss: Toss, weights: Weights) -> Elements:
         """What each claim counts in the sum of all equations of its lowest limb."""
         of_equations = weights.spaced(self.equations.limbs, COMBINATIONS, first=True)
-        table = tables(of_equations, False, weights.q)
+        table = tables(of_equations, weights.q)
         return gather(toss.octets(self._label, self._count), table, weights.q)
 
     def _sum(self, side: str, of_claims: Elements, places: Elements, q: int) -> Scalar:
