@@ -4,8 +4,8 @@ Party P_i holds components i and i + 1. Whatever it sends is a sum of products o
 (component i) with something that P_{i+1} knows (component i + 1), and of terms that it has in common with one of the
 two. So each message is filed by all three: the prover P_i, its left verifier P_{i-1} and its right verifier P_{i+1}.
 
-A validation has four rounds, for all three provers at once: each party says that it has received all that is claimed;
-coins are opened; provers send proofs; verifiers exchange verdicts. `proof` says what is proved and why it can be
+A validation has four rounds, for all three provers at once: each party says that it has received all that is claimed,
+and sends what it can prove without coins; coins are opened; provers send proofs; verifiers exchange verdicts. `proof` says what is proved and why it can be
 believed.
 """
 
@@ -106,7 +106,8 @@ class Claims(Guard):
     ) -> None:
         """left^T right + right^T left + e + f = 0 modulo 2^bits.
 
-        left, right: matrices side by side. e, f: the upper triangles of symmetric matrices, row by row.
+        left, right: matrices side by side. e, f: the upper triangles of symmetric matrices, row by row. A prover need
+        not give e.
         """
         self.filed[prover].grams.append(MatrixClaim(bits, left, right, e, f))
         self._count(2 * known(e, f).size, bits)
@@ -121,7 +122,7 @@ class Claims(Guard):
         e: Words | None,
         f: Words | None,
     ) -> None:
-        """A^T B + C^T D + e + f = 0 modulo 2^bits, for lefts = (A, D) and rights = (B, C)."""
+        """A^T B + C^T D + e + f = 0 modulo 2^bits, for lefts = (A, D) and rights = (B, C). As for `gram`, of e."""
         self.filed[prover].matrices.append(MatrixClaim(bits, lefts, rights, e, f))
         self._count(2 * known(e, f).size, bits)
 

@@ -19,12 +19,8 @@ def planes_of(filed: Filed, *, left: bool, right: bool) -> bits.Planes:
     """The left side of gates, their right side, or both; nothing if there are none."""
     gates, words = filed.gates, filed.size().gate_words
     return bits.Planes(
-        bits.side([[one.a for one in gates], [one.c for one in gates], [one.e for one in gates]], words)
-        if words and left
-        else None,
-        bits.side([[one.b for one in gates], [one.d for one in gates], [one.f for one in gates]], words)
-        if words and right
-        else None,
+        bits.side(((one.a, one.c, one.e) for one in gates), words) if words and left else None,
+        bits.side(((one.b, one.d, one.f) for one in gates), words) if words and right else None,
     )
 
 

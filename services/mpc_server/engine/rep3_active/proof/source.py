@@ -17,6 +17,8 @@ from services.mpc_server.engine.rep3_active.proof.kernels import Elements, weigh
 from services.mpc_server.engine.rep3_active.proof.sizes import COMBINATIONS, Equations
 
 Coins = npt.NDArray[np.uint8]
+BYTE_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").astype(np.int64)
+"""The eight coins that a byte has, for each byte."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from caps.shares.ring import Words
 from services.mpc_server.engine.rep3_active.proof import bits
 from services.mpc_server.engine.rep3_active.proof.chains import Bits, bit_weights, left_signs, right_signs
 from services.mpc_server.engine.rep3_active.proof.deviations import DeviationSource
@@ -77,7 +76,9 @@ class Statement:
                 added = added.plus(number, self.q)
         return Vector(self._folded(self.planes.right, bits.fold_right), np.concatenate([*found, *of_bits])), added
 
-    def _folded(self, planes: Words | None, fold: Callable[[Words, int, int], Numbers]) -> Numbers:
+    def _folded(
+        self, planes: Sequence[bits.Part] | None, fold: Callable[[Sequence[bits.Part], int, int], Numbers]
+    ) -> Numbers:
         if not self.size.gate_words:
             return np.empty(0, np.uint64)
         assert planes is not None
@@ -103,4 +104,3 @@ class Statement:
             if isinstance(one, DeviationSource):
                 total = (total + one.coefficients(self.toss, weights)) % np.uint64(self.q)
         return total
-

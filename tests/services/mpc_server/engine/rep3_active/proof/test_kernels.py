@@ -59,7 +59,7 @@ def test_vectors(q: int, count: int) -> None:
     assert scalars(kernels.cross(u, v, q)) == [low, high]
     us += [ZERO] * (2 * half - count)
     vs += [ZERO] * (2 * half - count)
-    left, right = kernels.fold_left(u, r.words(), q), kernels.fold_right(v, r.words(), q)
+    left, right = kernels.fold_left(u.copy(), r.words(), q), kernels.fold_right(v.copy(), r.words(), q)
     assert scalars(left) == [us[i].plus(us[i + half].times(r, q), q) for i in range(half)]
     assert scalars(right) == [vs[i].times(r, q).plus(vs[i + half], q) for i in range(half)]
     scaled, added = u.copy(), v.copy()
@@ -91,7 +91,7 @@ def fold_signs(planes: np.ndarray, weights: np.ndarray, q: int, *, turned: bool 
     """By which, word and bit: the kernel has positions byte by byte within some words."""
     words = planes.shape[2]
     out = np.empty((4, 64 * words), np.uint64)
-    kernels.fold_signs(planes, kernels.sign_tables(weights, q), turned, q, out)
+    kernels.fold_signs(*planes, kernels.sign_tables(weights, q), turned, q, out)
     parts = [out[:, 64 * start : 64 * min(start + 8, words)] for start in range(0, words, 8)]
     return np.concatenate([one.reshape(4, 8, -1).swapaxes(1, 2).reshape(4, -1, 64) for one in parts], axis=1)
 
@@ -109,7 +109,8 @@ def test_gates_fold_to_the_signs_of_their_bits(q: int, blocks: int, words: int) 
     assert np.array_equal(fold_signs(left, weights, q).astype(object), expected)
     turned = np.tensordot(HADAMARD, expected, axes=1) % q
     assert np.array_equal(fold_signs(left, weights, q, turned=True).astype(object), turned)
-    counts = kernels.pair_counts(left, right)
+    counts = np.zeros(2 * blocks - 1, np.int64)
+    kernels.pair_counts(*left, *right, counts)
     for delta in (1 - blocks, -3, 0, 5, blocks - 1):
         pairs = [(l, l - delta) for l in range(blocks) if 0 <= l - delta < blocks]
         gates = [(left[0, l] & right[0, k]) ^ (left[1, l] & right[1, k]) ^ left[2, l] ^ right[2, k] for l, k in pairs]

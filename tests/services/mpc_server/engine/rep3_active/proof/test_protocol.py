@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from math import sqrt
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from services.mpc_server.engine.rep3_active.proof import bits, protocol
 from services.mpc_server.engine.rep3_active.proof.field import Q, Scalar, scalar
-from services.mpc_server.engine.rep3_active.proof.protocol import Verdict, agree
+from services.mpc_server.engine.rep3_active.proof.protocol import Verdict, agree, prove
 from services.mpc_server.engine.rep3_active.proof.vectors import Vector
 from tests.kit.claims import (
     KINDS,
@@ -20,6 +21,7 @@ from tests.kit.claims import (
     PROVER,
     RIGHT,
     RIGHT_KEY,
+    Sent,
     accepted,
     bits_claim,
     checked,
@@ -55,6 +57,21 @@ def test_many_blocks_of_gates_are_accepted() -> None:
         assert accepted(claims)
         claims[0].alter((PROVER, LEFT), ("e", None), rng)
         assert not accepted(claims)
+
+
+def test_large_arrays_of_gates_are_proved_beside_small_ones() -> None:
+    """Large ones are cut into blocks where they are, and what is left of them is put together with the others."""
+    rng = rng_of(2)
+    shapes: list[Any] = [(3, 2), (9, 300), 4096 + 17, 5]
+    claims = [bits_claim(rng, 0, shape, double=number != 1) for number, shape in enumerate(shapes)]
+    left = statements(claims)[LEFT].planes.left
+    assert left is not None
+    assert [one.added.shape for one in left] == [(32, 84), (32, 128), (32, 2)]
+    assert accepted(claims)
+    for claim in claims:
+        altered = [bits_claim(rng, 0), claim]
+        claim.alter((PROVER, LEFT), ("e", None), rng)
+        assert not accepted(altered)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 200])
@@ -213,9 +230,9 @@ class Forger:
         self.q, self.error = q, Scalar(error % q, 0)
         true_cross, true_fold, true_gates = protocol.cross, protocol.fold_left, bits.fold_left
 
-        def gates(planes: np.ndarray, r: int, q: int) -> np.ndarray:
-            self.error = self.error.times(Scalar(r, 0).power(planes.shape[1] - 1, q), q)
-            return true_gates(planes, r, q)
+        def gates(parts: Sequence[bits.Part], r: int, q: int) -> np.ndarray:
+            self.error = self.error.times(Scalar(r, 0).power(len(parts[0].added) - 1, q), q)
+            return true_gates(parts, r, q)
 
         def cross(u: Vector, v: Vector, q: int) -> np.ndarray:
             # c (x - 1)(x - 2) has -3 c in the middle.
@@ -235,6 +252,23 @@ class Forger:
         monkeypatch.setattr(protocol, "fold_left", fold)
 
 
+def test_a_prover_that_knew_the_coin_could_prove_anything_of_its_gates() -> None:
+    """So the polynomial of gates is sent before coins are opened."""
+    claims = [bits_claim(rng_of(1), 0, 4)]
+    claims[0].alter((PROVER, LEFT), ("e", None), rng_of(2))
+    of = statements(claims)
+    r, blocks = of[PROVER].point(), (1 + of[LEFT].size.gate_coefficients // 2)
+    sent = proved(of)
+    assert not agree(*checked(of, sent))
+    # One wrong gate makes the middle coefficient 8 less than what is claimed; the lowest one can make up for it at r.
+    lowest = int.from_bytes(sent.gates[:8], "little")
+    forged = (lowest - 8 * pow(r, blocks - 1, Q)) % Q
+    gates = forged.to_bytes(8, "little") + sent.gates[8:]
+    assert agree(*checked(of, Sent(gates, *prove(of[PROVER], LEFT_KEY, RIGHT_KEY, gates))))
+    other = statements(claims, seed=b"t" * 32)
+    assert not agree(*checked(other, Sent(gates, *prove(other[PROVER], LEFT_KEY, RIGHT_KEY, gates))))
+
+
 def within(found: int, trials: int, rate: float) -> bool:
     """Whether a count is what a rate predicts, but for once in a thousand times."""
     return abs(found - trials * rate) <= 3.5 * sqrt(trials * rate * (1 - rate)) + 1
@@ -252,9 +286,7 @@ def test_a_false_claim_is_accepted_at_the_predicted_rate(q: int) -> None:
     claims = [bits_claim(rng, 0, 4)]
     claims[0].alter((PROVER, LEFT), ("e", None), rng)
     rate = 1 - (1 - 1 / q) * (1 - 1 / q**2) ** statements(claims)[LEFT].size.halvings
-    found = sum(
-        accepted(claims, q=q, seed=rng.bytes(32), keys=(rng.bytes(32), rng.bytes(32))) for _ in range(trials)
-    )
+    found = sum(accepted(claims, q=q, seed=rng.bytes(32), keys=(rng.bytes(32), rng.bytes(32))) for _ in range(trials))
     assert within(found, trials, rate), (found, trials * rate)
 
 

@@ -32,11 +32,11 @@ def test_a_halving_keeps_the_inner_product(q: int, numbers: int, elements: int) 
     u, v = drawn(rng, numbers, elements, q), drawn(rng, numbers, elements, q)
     r = scalar(drawn(rng, 0, 1, q).elements[0])
     low, high = (scalar(one) for one in cross(u, v, q))
+    middle = product(u.embedded(), v.embedded(), q)
     left, right = fold_left(u, r, q), fold_right(v, r, q)
     assert not len(left.numbers)
     assert not len(right.numbers)
     assert len(left.elements) == len(right.elements) == numbers // 2 + (elements + 1) // 2
-    middle = product(u.embedded(), v.embedded(), q)
     expected = low.plus(middle.times(r, q), q).plus(high.times(r.times(r, q), q), q)
     assert product(left.elements, right.elements, q) == expected
 
