@@ -5,8 +5,8 @@ Party P_i holds components i and i + 1. Whatever it sends is a sum of products o
 two. So each message is filed by all three: the prover P_i, its left verifier P_{i-1} and its right verifier P_{i+1}.
 
 A validation has four rounds, for all three provers at once: each party says that it has received all that is claimed,
-and sends what it can prove without coins; coins are opened; provers send proofs; verifiers exchange verdicts. `proof` says what is proved and why it can be
-believed.
+and sends what it can prove without coins; coins are opened; provers send proofs; verifiers exchange verdicts. `proof`
+says what is proved and why it can be believed.
 """
 
 from __future__ import annotations

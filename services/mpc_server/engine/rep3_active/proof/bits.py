@@ -3,7 +3,7 @@
 With the signs of e, e^a, e^c, e^a^c on the left, those of f, f^b, f^d, f^b^d on the right and H the 4 x 4 Hadamard
 matrix, <u, H v> = 4 (-1)^(ab ^ cd ^ e ^ f). So the sum over m gates is 4 m if and only if none is wrong, as long as
 8 m < q. It holds for any pairing of left and right positions, so the products of two blocks of gates are a count of
-ones: the prover's first polynomial never leaves bit planes. Folding blocks with powers of the challenge is a table of
+ones: the prover's first polynomial never leaves bit planes. Folding blocks with powers of r is a table of
 256 elements for each eight blocks.
 """
 
