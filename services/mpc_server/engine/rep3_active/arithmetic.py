@@ -31,20 +31,24 @@ _OF_ELEMENTS = Cost(rounds=1, sent=size.elements * size.ring_bits // 8)
 class Products(NamedTuple):
     """[[sums of products]], and for each of a party's components what is added to claims on them.
 
-    e: where the component is on the left. f: where it is on the right.
+    e: where the component is on the left; None for the own claim, if it was left out. f: where it is on the right.
     """
 
     share: AShare
-    e: tuple[Words, Words]
+    e: tuple[Words | None, Words]
     f: tuple[Words, Words]
 
 
-async def reshared(ctx: Context, local: Words, mine: Words, next_: Words) -> Products:
-    """From a party's summand of a sum of products; mine, next_: that of its two components alone, x_i y_i."""
+async def reshared(ctx: Context, local: Words, mine: Words | None, next_: Words) -> Products:
+    """From a party's summand of a sum of products; mine, next_: that of its two components alone, x_i y_i.
+
+    mine: may be left out for products of matrices, of which a prover need not know e.
+    """
     mask_mine, mask_next = masks(ctx, local.shape, ring_of(local))
     sent, received = await sent_back(ctx, np.asarray(local + (mask_mine - mask_next)))
     # For the prover, z_i takes its mask out again.
-    e = np.asarray(mine - local + mask_next), np.asarray(next_ + mask_next - received)
+    own = None if mine is None else np.asarray(mine - local + mask_next)
+    e = own, np.asarray(next_ + mask_next - received)
     return Products(ctx.share(sent, received), e, (np.negative(mask_mine), np.negative(mask_next)))
 
 
@@ -102,8 +106,8 @@ async def gram_cells(
     def gram(*summands: list[Words]) -> Words:
         return gram_of_parts([*zip(*summands, strict=True)], modulo=modulo)[upper]
 
-    own, theirs = gram(mine), gram(next_)
-    found = await reshared(ctx, gram(mine, next_) - theirs, own, theirs)
+    theirs = gram(next_)
+    found = await reshared(ctx, gram(mine, next_) - theirs, None, theirs)
     for prover, left, right in by_prover(ctx, (mine, found.e[0], found.f[0]), (next_, found.e[1], found.f[1])):
         claims(ctx).gram(
             prover,
@@ -131,8 +135,8 @@ async def cross_cells(ctx: Context, x: AShare, y: AShare, *, cells: tuple[Indice
     def times(left: Words, right: Words) -> Words:
         return matmul_mod(left.T, right, modulo=modulo)
 
-    own, theirs = times(x_mine, y_mine), times(x_next, y_next)
-    found = await reshared(ctx, times(x_mine + x_next, y_mine + y_next) - theirs, own, theirs)
+    theirs = times(x_next, y_next)
+    found = await reshared(ctx, times(x_mine + x_next, y_mine + y_next) - theirs, None, theirs)
     mine, next_ = ((x_mine, y_mine), found.e[0], found.f[0]), ((x_next, y_next), found.e[1], found.f[1])
     for prover, left, right in by_prover(ctx, mine, next_):
         claims(ctx).matrices(

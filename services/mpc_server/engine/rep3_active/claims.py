@@ -4,9 +4,9 @@ Party P_i holds components i and i + 1. Whatever it sends is a sum of products o
 (component i) with something that P_{i+1} knows (component i + 1), and of terms that it has in common with one of the
 two. So each message is filed by all three: the prover P_i, its left verifier P_{i-1} and its right verifier P_{i+1}.
 
-A validation has four rounds, for all three provers at once: each party says that it has received all that is claimed;
-coins are opened; provers send proofs; verifiers exchange verdicts. `proof` says what is proved and why it can be
-believed.
+A validation has four rounds, for all three provers at once: each party says that it has received all that is claimed,
+and sends what it can prove without coins; coins are opened; provers send proofs; verifiers exchange verdicts. `proof`
+says what is proved and why it can be believed.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class Claims(Guard):
     ) -> None:
         """left^T right + right^T left + e + f = 0 modulo 2^bits.
 
-        left, right: matrices side by side. e, f: the upper triangles of symmetric matrices, row by row.
+        left, right: matrices side by side. e, f: the upper triangles of symmetric matrices, row by row. A prover need
+        not give e.
         """
         self.filed[prover].grams.append(MatrixClaim(bits, left, right, e, f))
         self._count(2 * known(e, f).size, bits)
@@ -121,7 +122,7 @@ class Claims(Guard):
         e: Words | None,
         f: Words | None,
     ) -> None:
-        """A^T B + C^T D + e + f = 0 modulo 2^bits, for lefts = (A, D) and rights = (B, C)."""
+        """A^T B + C^T D + e + f = 0 modulo 2^bits, for lefts = (A, D) and rights = (B, C). As for `gram`, of e."""
         self.filed[prover].matrices.append(MatrixClaim(bits, lefts, rights, e, f))
         self._count(2 * known(e, f).size, bits)
 
@@ -161,16 +162,21 @@ class Claims(Guard):
     async def check(self, ctx: Context) -> None:
         """Prove what this party sent, and check what the other two did."""
         # Compiled code is loaded by the first validation of a process, not by whoever imports the engine.
-        from services.mpc_server.engine.rep3_active.proof.assembly import assemble
-        from services.mpc_server.engine.rep3_active.proof.protocol import Verdict, agree, check_left, check_right, prove
+        from services.mpc_server.engine.rep3_active.proof.assembly import assemble, planes_of
+        from services.mpc_server.engine.rep3_active.proof.protocol import (
+            Verdict,
+            agree,
+            check_left,
+            check_right,
+            gate_shares,
+            prove,
+        )
         from services.mpc_server.engine.rep3_active.proof.source import Toss
 
         filed, self.filed = self.filed, [Filed() for _ in range(PARTIES)]
         self._bytes, self._pending = 0, False
         me, before, after = ctx.party, _previous(ctx.party), _following(ctx.party)
         mine, next_, last = (filed[party].size() for party in (me, after, before))
-        await self._ready(ctx.step("ready"), filed)
-        toss = Toss(await self._toss(ctx.step("coins")))
 
         def key(prover: int, component: int) -> bytes:
             label = b"%b#proof/%d/%d" % (ctx.path, prover, component)
@@ -179,10 +185,14 @@ class Claims(Guard):
         def label(prover: int) -> bytes:
             return b"%b/%d" % (ctx.path, prover)
 
+        left_key, right_key = key(me, me), key(me, after)
+        planes = planes_of(filed[me], left=True, right=True)
+        gates = gate_shares(planes, right_key)
+        told_gates = await self._ready(ctx.step("ready"), filed, gates, next_.gate_bytes)
+        toss = Toss(await self._toss(ctx.step("coins")))
         shares = challenges = b""
         if not mine.empty:
-            statement = assemble(filed[me], toss, label(me), left=True, right=True)
-            shares, challenges = prove(statement, key(me, me), key(me, after))
+            shares, challenges = prove(assemble(filed[me], planes, toss, label(me)), left_key, right_key, gates)
         told, asked = await self.exchange(
             ctx.step("proofs"),
             [(before, _octets(shares)), (after, _octets(challenges))],
@@ -190,10 +200,12 @@ class Claims(Guard):
         )
         verdicts: list[Verdict | None] = [None, None]
         if not next_.empty:
-            statement = assemble(filed[after], toss, label(after), left=True, right=False)
-            verdicts[0] = check_left(statement, key(after, after), bytes(told))
+            planes = planes_of(filed[after], left=True, right=False)
+            statement = assemble(filed[after], planes, toss, label(after))
+            verdicts[0] = check_left(statement, key(after, after), told_gates, bytes(told))
         if not last.empty:
-            statement = assemble(filed[before], toss, label(before), left=False, right=True)
+            planes = planes_of(filed[before], left=False, right=True)
+            statement = assemble(filed[before], planes, toss, label(before))
             verdicts[1] = check_right(statement, key(before, me), bytes(asked))
         # The right verifier of the next party's proof is the previous party, and the other way round.
         peers, provers = (before, after), (after, before)
@@ -207,8 +219,8 @@ class Claims(Guard):
             if not agree(own, Verdict.read(bytes(reply))):
                 raise CheatingDetected((provers[peers.index(peer)], peer))
 
-    async def _ready(self, ctx: Context, filed: Sequence[Filed]) -> None:
-        """Return when both others have filed the same.
+    async def _ready(self, ctx: Context, filed: Sequence[Filed], gates: bytes, next_gates: int) -> bytes:
+        """Return when both others have filed the same, and the next party has sent the polynomial of its gates.
 
         Rounds alone do not say so: a party that waits for no message would open its part of the coins while a prover
         holds back a message to the other verifier, and then knows the coins that judge it.
@@ -216,11 +228,14 @@ class Claims(Guard):
         before, after = _previous(ctx.party), _following(ctx.party)
         sizes = repr([one.size() for one in filed]).encode()
         own = hashlib.blake2b(sizes, digest_size=DIGEST_BYTES, person=b"caps/v1/ready").digest()
-        replies = await self.exchange(
-            ctx, [(before, _octets(own)), (after, _octets(own))], [(before, DIGEST_BYTES), (after, DIGEST_BYTES)]
+        previous, following = await self.exchange(
+            ctx,
+            [(before, _octets(own + gates)), (after, _octets(own))],
+            [(before, DIGEST_BYTES), (after, DIGEST_BYTES + next_gates)],
         )
-        if any(bytes(reply) != own for reply in replies):
+        if bytes(previous) != own or bytes(following[:DIGEST_BYTES]) != own:
             raise CheatingDetected((before, after))
+        return bytes(following[DIGEST_BYTES:])
 
     async def _toss(self, ctx: Context) -> bytes:
         """A seed that no party knew before this round: a component of it from one holder, its digest from the other."""

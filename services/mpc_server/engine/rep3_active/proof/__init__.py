@@ -2,23 +2,27 @@
 
 Every claim is an inner product over F_q, q = 2^61 - 1: of a left vector that the prover and its left verifier know with
 a right one that it and its right verifier know; each verifier knows a summand of its value. In reading order: `sizes`
-(what is public), `filed` (claims as they come), `kernels` and `field` (arithmetic), `bits`, `chains`, `words`,
-`matrices`, `deviations` (how claims become one inner product), `statement`, `protocol` (the proof), `assembly`.
+(what is public), `filed` (claims as they come), `kernels`, `field` and `vectors` (arithmetic), `bits`, `chains`,
+`words`, `matrices`, `deviations` (how claims become one inner product), `statement`, `protocol` (the proof),
+`assembly`.
 
 **The proof** (Boneh et al. 2019; Boyle, Gilboa, Ishai, Nof 2019). A validation has four rounds.
 
-1. Every server tells the others that it has received all that is claimed, by a digest of the sizes of the claims.
+1. Every server tells the others that it has received all that is claimed, by a digest of the sizes of the claims. With
+   it the prover sends to the left verifier its shares of the polynomial of the gates (`bits`), which needs no coins:
+   with blocks u_l, v_l of vectors, the coefficients of (sum u_l x^l)(sum v_l x^(L-1-l)), but for the middle one, which
+   is the claim. Here and later, the right shares are pads from a key in common with the right verifier.
 2. Coins are opened: a seed of which every server lacks a component, with a digest by the other holder of it. A server
-   opens its part when the others are ready, so all that is claimed was sent before any coin could be known.
-3. The prover sends to the left verifier, in one message, its shares of carries and of polynomials' coefficients; the
-   right shares are pads from a key in common with the right verifier. Challenges come from a hash chain over what the
-   left verifier receives, which begins with the coins and the sizes of the statement and has a key that the right
-   verifier lacks. The right verifier is sent the challenges.
-   - First: the bits of carries (`chains`), and the polynomial of the gates (`bits`): with blocks u_l, v_l of
-     vectors, the coefficients of (sum u_l x^l)(sum v_l x^(L-1-l)), but for the middle one, which is the claim. The
-     challenges are r, at which gates are folded, and the weight of equations: equation t counts its t-th power, t >= 1.
-   - Then deviations are folded in the same way, while all else belongs to the middle coefficient.
-   - Then the vectors, now of elements of F_{q^2}, are halved (L = 2) until one element x, y is left of each.
+   opens its part when the others are ready, so all that is claimed was sent before any coin could be known. One of them
+   is r, an element of F_q, at which gates are folded.
+3. The prover sends to the left verifier, in one message, its shares of carries and of later polynomials' coefficients.
+   Challenges, elements of F_{q^2}, come from a hash chain over what the left verifier receives, which begins with the
+   coins, the sizes of the statement and the shares of the first round, and has a key that the right verifier lacks. The
+   right verifier is sent the challenges.
+   - First: the bits of carries (`chains`). The challenge is the weight of equations: equation t counts its t-th power,
+     t >= 1, and the folded gates count once.
+   - Then deviations are folded as gates are, while all else belongs to the middle coefficient.
+   - Then the vectors are halved (L = 2) until one element x, y is left of each.
    - Last, x + A z and y + B z with masks A, B that the prover has in common with one verifier each: the lowest
      coefficient of the product is the claim, the two others are sent.
 4. Each verifier tells the other its vector's last value, its share of the product, and a digest of all challenges. Both
@@ -30,10 +34,13 @@ a right one that it and its right verifier know; each verifier knows a summand o
   claims are true has probability at most 2^-48 for words (`words`), 2^-47 for products of matrices and 2^-46 for
   Gram matrices (`matrices`). Of gates and deviations each is checked. Errors in several claims do not help: all of
   them would have to vanish. An equation that holds in F_q holds over the integers (`sizes`).
-- Carries and the gates' polynomial are fixed before the first challenges. What is wrong by then is a polynomial in r
-  and in the weight, not zero since no power of the weight is the lowest coefficient of the gates', and of degree below
-  2^20 for any statement that memory holds: it vanishes at a random point of F_{q^2} with probability below 2^-101. Each
-  later challenge adds 2/q^2, for deviations 30/q^2. Challenges are values of a hash, so a prover may try many messages:
+- The gates' polynomial is sent before the left verifier opens its part of the coins. If a gate is wrong, the middle
+  coefficient that is claimed is not that of the product, so what was sent is not the product. The difference has degree
+  254 at most, and vanishes at r, which is uniform in F_q, with probability below 2^-53. The prover has one try.
+- What the gates are wrong by at r is fixed before carries are sent, and carries before the weight is known. So what is
+  wrong is a polynomial in the weight, with the gates' error as its lowest coefficient, and of degree below 2^20 for any
+  statement that memory holds: it vanishes at a random point of F_{q^2} with probability below 2^-101. Each later
+  challenge adds 2/q^2, for deviations 30/q^2. These challenges are values of a hash, so a prover may try many messages:
   with 2^55 evaluations it succeeds with probability below 2^-46.
 - Without the coins in the chain a prover could choose its false message to fit challenges it knows. With them, all
   that the challenges judge was sent before they could be known.

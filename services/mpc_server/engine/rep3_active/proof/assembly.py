@@ -15,17 +15,18 @@ from services.mpc_server.engine.rep3_active.proof.statement import Statement
 from services.mpc_server.engine.rep3_active.proof.words import WordSource
 
 
-def assemble(filed: Filed, toss: Toss, label: bytes, *, left: bool, right: bool, q: int = Q) -> Statement:
-    """The statement about one prover as a party knows it: its left side, its right side, or both."""
-    size = filed.size()
-    left_planes = right_planes = None
-    if filed.gates and left:
-        planes = [[one.a for one in filed.gates], [one.c for one in filed.gates], [one.e for one in filed.gates]]
-        left_planes = bits.side(planes, size.gate_words)
-    if filed.gates and right:
-        planes = [[one.b for one in filed.gates], [one.d for one in filed.gates], [one.f for one in filed.gates]]
-        right_planes = bits.side(planes, size.gate_words)
-    return Statement(size, left_planes, right_planes, list(_sources(filed)), toss, label, q)
+def planes_of(filed: Filed, *, left: bool, right: bool) -> bits.Planes:
+    """The left side of gates, their right side, or both; nothing if there are none."""
+    gates, words = filed.gates, filed.size().gate_words
+    return bits.Planes(
+        bits.side(((one.a, one.c, one.e) for one in gates), words) if words and left else None,
+        bits.side(((one.b, one.d, one.f) for one in gates), words) if words and right else None,
+    )
+
+
+def assemble(filed: Filed, planes: bits.Planes, toss: Toss, label: bytes, *, q: int = Q) -> Statement:
+    """The statement about one prover as a party knows it."""
+    return Statement(filed.size(), planes, list(_sources(filed)), toss, label, q)
 
 
 def _sources(filed: Filed) -> Iterator[Source]:

@@ -3,13 +3,14 @@
 With the signs of e, e^a, e^c, e^a^c on the left, those of f, f^b, f^d, f^b^d on the right and H the 4 x 4 Hadamard
 matrix, <u, H v> = 4 (-1)^(ab ^ cd ^ e ^ f). So the sum over m gates is 4 m if and only if none is wrong, as long as
 8 m < q. It holds for any pairing of left and right positions, so the products of two blocks of gates are a count of
-ones: the prover's first polynomial never leaves bit planes. Folding blocks with powers of the challenge is a table of
+ones: the prover's first polynomial never leaves bit planes. Folding blocks with powers of r is a table of
 256 elements for each eight blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,33 +18,64 @@ from caps.shares.ring import Words
 from services.mpc_server.engine.rep3_active.proof.field import ONE, Scalar, geometric
 from services.mpc_server.engine.rep3_active.proof.filed import known
 from services.mpc_server.engine.rep3_active.proof.kernels import (
-    Elements,
+    Numbers,
     fold_signs,
-    hadamard,
     pair_counts,
-    tables,
+    sign_tables,
 )
 from services.mpc_server.engine.rep3_active.proof.sizes import blocks_of
 
+_LARGE = 64
+"""Words of each block from which on an array is cut into blocks by itself, and not copied."""
 
-def side(planes: Sequence[Sequence[Words | None]], words: int) -> Elements:
-    """The three planes of one side of all claims, cut into blocks; what is not given is zero, as is the end."""
+
+class Part(NamedTuple):
+    """Gates of one side, three planes: (a, c, e) or (b, d, f). Rows are blocks."""
+
+    first: Words
+    second: Words
+    added: Words
+
+
+class Planes(NamedTuple):
+    """The gates of one prover; None for the side that a party lacks. On both sides parts have the same shapes."""
+
+    left: Sequence[Part] | None
+    right: Sequence[Part] | None
+
+
+def side(planes: Iterable[tuple[Words | None, Words | None, Words | None]], words: int) -> list[Part]:
+    """One side of all claims, cut into blocks: a large array by itself, as it is, and what is left of all together.
+
+    A plane that is not given is zero, as is what fills the last part.
+    """
     blocks = blocks_of(words)
-    out = np.zeros((3, blocks, -(-words // blocks)), np.uint64)
-    sizes = [known(one, None).size for one in planes[2]]
-    zeros = np.zeros(max(sizes), np.uint64)
-    for flat, parts in zip(out.reshape(3, -1), planes, strict=True):
-        filled = [zeros[:size] if part is None else part.reshape(-1) for part, size in zip(parts, sizes, strict=True)]
-        np.concatenate(filled, out=flat[:words])
-    return out
+    parts: list[Part] = []
+    rests: list[list[Words]] = [[], [], []]
+    for claim in planes:
+        size = known(claim[2], None).size
+        flat = [np.zeros(size, np.uint64) if one is None else one.reshape(-1) for one in claim]
+        columns = size // blocks if size >= _LARGE * blocks else 0
+        if columns:
+            parts.append(Part(*(one[: blocks * columns].reshape(blocks, columns) for one in flat)))
+        for rest, one in zip(rests, flat, strict=True):
+            rest.append(one[blocks * columns :])
+    small = sum(one.size for one in rests[2])
+    if small:
+        filling = np.zeros(-small % blocks, np.uint64)
+        parts.append(Part(*(np.concatenate([*rest, filling]).reshape(blocks, -1) for rest in rests)))
+    return parts
 
 
-def coefficients(left: Elements, right: Elements, q: int) -> Elements:
-    """The coefficients of the prover's polynomial, as words; the middle one is `target`, if no gate is wrong."""
-    blocks, words = left.shape[1:]
+def coefficients(left: Sequence[Part], right: Sequence[Part], q: int) -> Numbers:
+    """The coefficients of the prover's polynomial; the middle one is `target`, if no gate is wrong."""
+    blocks = len(left[0].added)
+    counts = np.zeros(2 * blocks - 1, np.int64)
+    for one, other in zip(left, right, strict=True):
+        pair_counts(*one, *other, counts)
+    words = sum(one.added.shape[1] for one in left)
     pairs = blocks - np.abs(np.arange(1 - blocks, blocks))
-    sums = 4 * (64 * words * pairs - 2 * pair_counts(left, right))
-    return np.asarray(sums % q).astype(np.uint64)
+    return np.asarray(4 * (64 * words * pairs - 2 * counts) % q).astype(np.uint64)
 
 
 def target(words: int) -> int:
@@ -52,19 +84,25 @@ def target(words: int) -> int:
     return 256 * blocks * -(-words // blocks)
 
 
-def folded_size(planes: Elements) -> int:
-    """Elements of a side after the first fold."""
-    return 4 * 64 * int(planes.shape[2])
+def fold_left(left: Sequence[Part], r: int, q: int) -> Numbers:
+    """The sum of r^l times the signs of block l."""
+    return _folded(left, _powers(left, r, q), False, q)
 
 
-def fold_left(left: Elements, r: Scalar, q: int, out: Elements) -> None:
-    """Write the sum of r^l times the signs of block l."""
-    weights = geometric(ONE, r, left.shape[1], q)
-    fold_signs(left, tables(weights, True, q), q, out)
+def fold_right(right: Sequence[Part], r: int, q: int) -> Numbers:
+    """The sum of r^(L-1-l) times the signs of block l, multiplied by H."""
+    return _folded(right, _powers(right, r, q)[::-1], True, q)
 
 
-def fold_right(right: Elements, r: Scalar, q: int, out: Elements) -> None:
-    """Write the sum of r^(L-1-l) times the signs of block l, multiplied by H."""
-    weights = np.ascontiguousarray(geometric(ONE, r, right.shape[1], q)[::-1])
-    fold_signs(right, tables(weights, True, q), q, out)
-    hadamard(out, q)
+def _powers(parts: Sequence[Part], r: int, q: int) -> Numbers:
+    return geometric(ONE, Scalar(r, 0), len(parts[0].added), q)[:, 0]
+
+
+def _folded(parts: Sequence[Part], weights: Numbers, turned: bool, q: int) -> Numbers:
+    table = sign_tables(np.ascontiguousarray(weights), q)
+    out, at = np.empty(256 * sum(one.added.shape[1] for one in parts), np.uint64), 0
+    for one in parts:
+        size = 256 * one.added.shape[1]
+        fold_signs(*one, table, turned, q, out[at : at + size].reshape(4, -1))
+        at += size
+    return out

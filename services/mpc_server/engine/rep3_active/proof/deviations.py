@@ -37,7 +37,7 @@ from services.mpc_server.engine.rep3_active.proof.sizes import (
     limb_count,
     stage_rows,
 )
-from services.mpc_server.engine.rep3_active.proof.source import Coins, Source, Toss, Weights, added_sum
+from services.mpc_server.engine.rep3_active.proof.source import BYTE_BITS, Coins, Source, Toss, Weights, added_sum
 
 _KEPT = 1 << 26
 """Bytes up to which what a matrix is spread to is kept between the passes over it."""
@@ -99,14 +99,13 @@ class DeviationSource(Source):
         columns = claim.column_coins.astype(np.int64)
         # Rows with the same eight coins are added up first, so each is added six times instead of 48.
         buckets = np.zeros((COMBINATIONS // 8, 256, len(self._pairs) * claim.columns), np.int64)
-        chosen = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").astype(np.int64)
         blocks = zip(self._blocks(toss, 0), self._blocks(toss, 1), strict=True)
         for number, (left, right) in enumerate(blocks):
             bucket_sums(left, right, self._octets(toss, number * BLOCK_ROWS), buckets)
             after = (number + 1) * BLOCK_ROWS
             if after % self._stage_rows == 0 or after >= claim.rows:
                 stage = (after - 1) // self._stage_rows
-                combined = np.concatenate([chosen.T @ one for one in buckets])
+                combined = np.concatenate([BYTE_BITS.T @ one for one in buckets])
                 for (i, j), part in zip(self._pairs, np.split(combined, len(self._pairs), axis=1), strict=True):
                     out[stage, :, i + j] += 2 * (part @ columns).reshape(-1)
                 buckets[:] = 0
@@ -119,7 +118,7 @@ class DeviationSource(Source):
         claim, q = self._claim, weights.q
         whole = -(-claim.rows // GROUP) * GROUP
         out = np.zeros((whole, 2), np.uint64)
-        table = tables(weights.spaced(COMBINATIONS * self._limbs, COMBINATIONS), False, q)
+        table = tables(weights.spaced(COMBINATIONS * self._limbs, COMBINATIONS), q)
         size = self.equations.count * self._limbs
         for start in range(0, claim.rows, BLOCK_ROWS):
             part = gather(self._octets(toss, start), table, q)
@@ -131,7 +130,7 @@ class DeviationSource(Source):
     def _column_weights(self, weights: Weights) -> Elements:
         """What columns count, pair by pair of limbs, twice."""
         q = weights.q
-        table = tables(weights.spaced(self._limbs, COMBINATIONS), False, q)
+        table = tables(weights.spaced(self._limbs, COMBINATIONS), q)
         octets = np.packbits(self._claim.column_coins, axis=1, bitorder="little")
         of_columns = gather(np.ascontiguousarray(octets), table, q)
         found = []

@@ -111,15 +111,12 @@ class Chain:
         self._key, self._q = key, q
         self._state = hashlib.blake2b(statement, key=key, digest_size=32, person=_CHAIN).digest()
 
-    def challenges(self, message: bytes, count: int = 1) -> list[Scalar]:
-        """Elements that depend on every message so far."""
+    def challenge(self, message: bytes) -> Scalar:
+        """An element that depends on every message so far."""
         self._state = hashlib.blake2b(self._state + message, key=self._key, digest_size=32, person=_CHAIN).digest()
-        found = []
-        for number in range(count):
-            drawn = hashlib.blake2b(self._state + bytes([number]), key=self._key, digest_size=16).digest()
-            x, y = int.from_bytes(drawn[:8], "little") >> 3, int.from_bytes(drawn[8:], "little") >> 3
-            found.append(Scalar(x % self._q, y % self._q))
-        return found
+        drawn = hashlib.blake2b(self._state, key=self._key, digest_size=16).digest()
+        x, y = int.from_bytes(drawn[:8], "little") >> 3, int.from_bytes(drawn[8:], "little") >> 3
+        return Scalar(x % self._q, y % self._q)
 
 
 def digest_of(statement: bytes, challenges: list[Scalar]) -> bytes:

@@ -17,8 +17,12 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
+from caps.shares.ring import Words
+
 Elements = npt.NDArray[np.uint64]
-"""Field elements: pairs of words below q along the last axis."""
+"""Elements of F_{q^2}: pairs of words below q along the last axis."""
+Numbers = npt.NDArray[np.uint64]
+"""Elements of F_q: words below q."""
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -28,7 +32,6 @@ _REST = np.uint64(3)
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_OCTET = np.uint64(0xFF)
 _HALF = np.uint64(31)
 _LOW = np.uint64((1 << 31) - 1)
 _QUARTER, _EIGHTH = np.int64(1 << 30), np.int64(1 << 29)
@@ -37,11 +40,13 @@ _EXACT = 248
 """Columns of deviations whose weighted sums are exact in doubles."""
 _WORDS = 8
 """Words whose signs are folded together."""
-_COLUMNS = 64
-"""Words of a plane that are taken together: what 64 rows of six planes have of them stays in the cache."""
+_PLANE = types.Array(types.uint64, 2, "C", readonly=True)
+"""Words that may be read-only, as received ones are."""
+_COLUMNS = 128
+"""Words of a plane, or columns of deviations, that are taken together: what there is of them stays in the cache."""
 
 
-def _compiled(signature: str, *, reorder: bool = False) -> Callable[[F], F]:
+def _compiled(signature: Any, *, reorder: bool = False) -> Callable[[F], F]:
     """reorder: sums of doubles may be vectorised; here all of them are exact."""
     fastmath: set[str] | bool = {"reassoc", "nsz", "contract"} if reorder else False
 
@@ -165,73 +170,121 @@ def weighted(x: Elements, weights: Elements, q: int) -> Elements:
 def cross(u: Elements, v: Elements, q: int) -> Elements:
     """The sums of u_0 v_1 and of u_1 v_0, for halves of u and v."""
     half = (len(u) + 1) // 2
-    out = np.zeros((2, 2), np.uint64)
+    a, b, c, d = _ZERO, _ZERO, _ZERO, _ZERO
     for i in range(len(u) - half):
         j = i + half
         x, y = _product(u[i, 0], u[i, 1], v[j, 0], v[j, 1], q)
-        out[0, 0], out[0, 1] = _sum(out[0, 0], x, q), _sum(out[0, 1], y, q)
+        a, b = _sum(a, x, q), _sum(b, y, q)
         x, y = _product(u[j, 0], u[j, 1], v[i, 0], v[i, 1], q)
-        out[1, 0], out[1, 1] = _sum(out[1, 0], x, q), _sum(out[1, 1], y, q)
-    return out
+        c, d = _sum(c, x, q), _sum(d, y, q)
+    return np.array([[a, b], [c, d]], np.uint64)
 
 
 @_compiled("u8[:,::1](u8[:,::1], u8[::1], u8)")
 def fold_left(u: Elements, r: Elements, q: int) -> Elements:
-    """u_0 + r u_1."""
+    """u_0 + r u_1, in place of u_0."""
     half = (len(u) + 1) // 2
-    out = u[:half].copy()
     for i in range(len(u) - half):
         x, y = _product(u[i + half, 0], u[i + half, 1], r[0], r[1], q)
-        out[i, 0], out[i, 1] = _sum(out[i, 0], x, q), _sum(out[i, 1], y, q)
-    return out
+        u[i, 0], u[i, 1] = _sum(u[i, 0], x, q), _sum(u[i, 1], y, q)
+    return u[:half]
 
 
 @_compiled("u8[:,::1](u8[:,::1], u8[::1], u8)")
 def fold_right(v: Elements, r: Elements, q: int) -> Elements:
-    """r v_0 + v_1."""
+    """r v_0 + v_1, in place of v_0."""
     half = (len(v) + 1) // 2
-    out = np.zeros((half, 2), np.uint64)
     for i in range(half):
         x, y = _product(v[i, 0], v[i, 1], r[0], r[1], q)
         if i + half < len(v):
             x, y = _sum(x, v[i + half, 0], q), _sum(y, v[i + half, 1], q)
-        out[i, 0], out[i, 1] = x, y
-    return out
+        v[i, 0], v[i, 1] = x, y
+    return v[:half]
 
 
-@_compiled("i8[::1](u8[:,:,::1], u8[:,:,::1])")
-def pair_counts(left: Elements, right: Elements) -> npt.NDArray[np.int64]:
-    """For blocks l of (a, c, e) and k of (b, d, f): the ones of ab ^ cd ^ e ^ f, summed by l - k."""
-    blocks, words = left.shape[1], left.shape[2]
-    counts = np.zeros(2 * blocks - 1, np.int64)
+@_compiled("u8[:,::1](u8[::1], u8[::1], u8)")
+def cross_numbers(u: Numbers, v: Numbers, q: int) -> Elements:
+    """As `cross`, of vectors over F_q."""
+    half = (len(u) + 1) // 2
+    low, high = _ZERO, _ZERO
+    for i in range(len(u) - half):
+        j = i + half
+        low = _sum(low, _times(u[i], v[j], q), q)
+        high = _sum(high, _times(u[j], v[i], q), q)
+    return np.array([[low, _ZERO], [high, _ZERO]], np.uint64)
+
+
+@_compiled("void(u8[::1], u8[::1], u8, u8[:,::1])")
+def fold_left_numbers(u: Numbers, r: Elements, q: int, out: Elements) -> None:
+    """As `fold_left`, of an even number of elements of F_q."""
+    half = len(u) // 2
+    for i in range(half):
+        out[i, 0] = _sum(u[i], _times(u[i + half], r[0], q), q)
+        out[i, 1] = _times(u[i + half], r[1], q)
+
+
+@_compiled("void(u8[::1], u8[::1], u8, u8[:,::1])")
+def fold_right_numbers(v: Numbers, r: Elements, q: int, out: Elements) -> None:
+    """As `fold_right`, of an even number of elements of F_q."""
+    half = len(v) // 2
+    for i in range(half):
+        out[i, 0] = _sum(_times(v[i], r[0], q), v[i + half], q)
+        out[i, 1] = _times(v[i], r[1], q)
+
+
+@_compiled(types.void(_PLANE, _PLANE, _PLANE, _PLANE, _PLANE, _PLANE, types.int64[::1]))
+def pair_counts(a: Words, c: Words, e: Words, b: Words, d: Words, f: Words, counts: npt.NDArray[np.int64]) -> None:
+    """For blocks l of (a, c, e) and k of (b, d, f): add the ones of ab ^ cd ^ e ^ f to the count of l - k."""
+    blocks, words = e.shape
     for start in range(0, words, _COLUMNS):
-        stop = min(start + _COLUMNS, words)
+        part = slice(start, min(start + _COLUMNS, words))
         for l in range(blocks):
-            a, c, e = left[0, l, start:stop], left[1, l, start:stop], left[2, l, start:stop]
-            for k in range(blocks):
-                b, d, f = right[0, k, start:stop], right[1, k, start:stop], right[2, k, start:stop]
-                total = _ZERO
-                for j in range(stop - start):
-                    total += _ones((a[j] & b[j]) ^ (c[j] & d[j]) ^ e[j] ^ f[j])
-                counts[l - k + blocks - 1] += np.int64(total)
-    return counts
+            a_l, c_l, e_l = a[l, part], c[l, part], e[l, part]
+            # Four blocks at a time, so that what is loaded is used four times.
+            for k in range(0, blocks, 4):
+                b_0, d_0, f_0 = b[k, part], d[k, part], f[k, part]
+                b_1, d_1, f_1 = b[k + 1, part], d[k + 1, part], f[k + 1, part]
+                b_2, d_2, f_2 = b[k + 2, part], d[k + 2, part], f[k + 2, part]
+                b_3, d_3, f_3 = b[k + 3, part], d[k + 3, part], f[k + 3, part]
+                one, two, three, four = _ZERO, _ZERO, _ZERO, _ZERO
+                for j in range(len(e_l)):
+                    x, y, z = a_l[j], c_l[j], e_l[j]
+                    one += _ones((x & b_0[j]) ^ (y & d_0[j]) ^ z ^ f_0[j])
+                    two += _ones((x & b_1[j]) ^ (y & d_1[j]) ^ z ^ f_1[j])
+                    three += _ones((x & b_2[j]) ^ (y & d_2[j]) ^ z ^ f_2[j])
+                    four += _ones((x & b_3[j]) ^ (y & d_3[j]) ^ z ^ f_3[j])
+                at = l - k + blocks - 1
+                counts[at] += np.int64(one)
+                counts[at - 1] += np.int64(two)
+                counts[at - 2] += np.int64(three)
+                counts[at - 3] += np.int64(four)
 
 
-@_compiled("u8[:,:,::1](u8[:,::1], b1, u8)")
-def tables(weights: Elements, signs: bool, q: int) -> Elements:
-    """For each eight weights and each byte: the sum of those whose bit is set; or of all, those counted negative."""
+@_compiled("u8[:,:,::1](u8[:,::1], u8)")
+def tables(weights: Elements, q: int) -> Elements:
+    """For each eight weights and each byte: the sum of those whose bit is set."""
     groups = len(weights) // 8
     out = np.zeros((groups, 256, 2), np.uint64)
     for g in range(groups):
         for byte in range(256):
             for j in range(8):
-                one = (byte >> j) & 1 == 1
-                for part in range(2):
-                    w = weights[8 * g + j, part]
-                    if signs:
-                        out[g, byte, part] = _sum(out[g, byte, part], q - w if one and w > _ZERO else w, q)
-                    elif one:
-                        out[g, byte, part] = _sum(out[g, byte, part], w, q)
+                if (byte >> j) & 1 == 1:
+                    for part in range(2):
+                        out[g, byte, part] = _sum(out[g, byte, part], weights[8 * g + j, part], q)
+    return out
+
+
+@_compiled("u8[:,::1](u8[::1], u8)")
+def sign_tables(weights: Numbers, q: int) -> Numbers:
+    """For each eight weights and each byte: the sum of all, those negative whose bit is set."""
+    groups = len(weights) // 8
+    out = np.zeros((groups, 256), np.uint64)
+    for g in range(groups):
+        for byte in range(256):
+            for j in range(8):
+                w = weights[8 * g + j]
+                negative = (byte >> j) & 1 == 1 and w > _ZERO
+                out[g, byte] = _sum(out[g, byte], q - w if negative else w, q)
     return out
 
 
@@ -249,83 +302,86 @@ def gather(octets: npt.NDArray[np.uint8], table: Elements, q: int) -> Elements:
 
 
 @numba.njit(inline="always")
-def _transposed(x: Any) -> Any:
-    """An 8 x 8 matrix of bits, transposed (Hacker's Delight, 7-3)."""
-    y = (x ^ (x >> np.uint64(7))) & np.uint64(0x00AA00AA00AA00AA)
-    x = x ^ y ^ (y << np.uint64(7))
-    y = (x ^ (x >> np.uint64(14))) & np.uint64(0x0000CCCC0000CCCC)
-    x = x ^ y ^ (y << np.uint64(14))
-    y = (x ^ (x >> np.uint64(28))) & np.uint64(0x00000000F0F0F0F0)
-    return x ^ y ^ (y << np.uint64(28))
+def _exchange(rows: Any, one: int, distance: int, mask: Any) -> None:
+    """Exchange the bits of two rows that are `distance` apart in rows and in place."""
+    shift = np.uint64(distance)
+    for word in range(_WORDS):
+        x, y = rows[one, word], rows[one + distance, word]
+        differing = ((x >> shift) ^ y) & mask
+        rows[one, word] = x ^ (differing << shift)
+        rows[one + distance, word] = y ^ differing
 
 
-@_compiled("void(u8[:,:,::1], u8[:,:,::1], u8, u8[:,::1])")
-def fold_signs(planes: Elements, table: Elements, q: int, out: Elements) -> None:
-    """Write the weighted sums over blocks of the signs of e, e ^ a, e ^ c and e ^ a ^ c, for planes a, c, e.
+@numba.njit(inline="always")
+def _transpose_bits(rows: Any) -> None:
+    """Eight rows of words: byte k of row j becomes what the rows have at place 8 k + j (Hacker's Delight, 7-3)."""
+    for one in range(4):
+        _exchange(rows, one, 4, np.uint64(0x0F0F0F0F0F0F0F0F))
+    for one in (0, 1, 4, 5):
+        _exchange(rows, one, 2, np.uint64(0x3333333333333333))
+    for one in (0, 2, 4, 6):
+        _exchange(rows, one, 1, np.uint64(0x5555555555555555))
 
-    Some words at a time, table after table, so that a table and the sums stay in the cache. Bytes of e ^ a are those of
-    e XOR those of a, so each plane is transposed once.
+
+@_compiled(types.void(_PLANE, _PLANE, _PLANE, types.uint64[:, ::1], types.boolean, types.uint64, types.uint64[:, ::1]))
+def fold_signs(a: Words, c: Words, e: Words, table: Numbers, turned: bool, q: int, out: Numbers) -> None:
+    """Write the weighted sums over blocks of the signs of e, e ^ a, e ^ c and e ^ a ^ c.
+
+    turned: multiplied by the 4 x 4 Hadamard matrix. Some words at a time, table after table, so that a table and the
+    sums stay in the cache. Positions come in an order that depends on the number of words only.
     """
-    blocks, words = planes.shape[1], planes.shape[2]
-    sums = np.empty((_WORDS, 4, 64, 2), np.uint64)
-    rows = np.empty((3, 8), np.uint64)
+    blocks, words = e.shape
+    sums = np.empty((4, 8, 8 * _WORDS), np.uint64)
+    rows = np.zeros((3, 8, _WORDS), np.uint64)
+    chosen = np.empty((4, 8, _WORDS), np.uint64)
+    octets = chosen.view(np.uint8)
     for start in range(0, words, _WORDS):
         many = min(_WORDS, words - start)
         sums[:] = _ZERO
         for g in range(blocks // 8):
-            entries = table[g]
-            for word in range(many):
-                for plane in range(3):
-                    for j in range(8):
-                        rows[plane, j] = planes[plane, 8 * g + j, start + word]
-                for k in range(8):
-                    a, c, e = _ZERO, _ZERO, _ZERO
-                    for j in range(8):
-                        down, up = np.uint64(8 * k), np.uint64(8 * j)
-                        a |= ((rows[0, j] >> down) & _OCTET) << up
-                        c |= ((rows[1, j] >> down) & _OCTET) << up
-                        e |= ((rows[2, j] >> down) & _OCTET) << up
-                    a, c, e = _transposed(a), _transposed(c), _transposed(e)
-                    for j in range(8):
-                        up, at = np.uint64(8 * j), 8 * k + j
-                        one = (e >> up) & _OCTET
-                        two = ((e ^ a) >> up) & _OCTET
-                        three = ((e ^ c) >> up) & _OCTET
-                        four = ((e ^ a ^ c) >> up) & _OCTET
-                        sums[word, 0, at, 0] += entries[one, 0]
-                        sums[word, 0, at, 1] += entries[one, 1]
-                        sums[word, 1, at, 0] += entries[two, 0]
-                        sums[word, 1, at, 1] += entries[two, 1]
-                        sums[word, 2, at, 0] += entries[three, 0]
-                        sums[word, 2, at, 1] += entries[three, 1]
-                        sums[word, 3, at, 0] += entries[four, 0]
-                        sums[word, 3, at, 1] += entries[four, 1]
-            if g % 4 == 3:
+            for j in range(8):
                 for word in range(many):
-                    for which in range(4):
-                        for j in range(64):
-                            sums[word, which, j, 0] = _lighter(sums[word, which, j, 0], q)
-                            sums[word, which, j, 1] = _lighter(sums[word, which, j, 1], q)
-        for word in range(many):
+                    rows[0, j, word] = a[8 * g + j, start + word]
+                    rows[1, j, word] = c[8 * g + j, start + word]
+                    rows[2, j, word] = e[8 * g + j, start + word]
+            for plane in range(3):
+                _transpose_bits(rows[plane])
+            for j in range(8):
+                for word in range(_WORDS):
+                    x, y, z = rows[0, j, word], rows[1, j, word], rows[2, j, word]
+                    chosen[0, j, word], chosen[1, j, word] = z, z ^ x
+                    chosen[2, j, word], chosen[3, j, word] = z ^ y, z ^ x ^ y
+            entries = table[g]
             for which in range(4):
-                first = (which * words + start + word) * 64
-                for j in range(64):
-                    out[first + j, 0] = _least(sums[word, which, j, 0], q)
-                    out[first + j, 1] = _least(sums[word, which, j, 1], q)
-
-
-@_compiled("void(u8[:,::1], u8)")
-def hadamard(v: Elements, q: int) -> None:
-    """The four parts of v, multiplied by the 4 x 4 Hadamard matrix, in place."""
-    size = len(v) // 4
-    for i in range(size):
-        for part in range(2):
-            a, b = v[i, part], v[size + i, part]
-            c, d = v[2 * size + i, part], v[3 * size + i, part]
-            s, t = _sum(a, b, q), _sum(c, d, q)
-            x, y = _sum(a, q - b, q), _sum(c, q - d, q)
-            v[i, part], v[2 * size + i, part] = _sum(s, t, q), _sum(s, q - t, q)
-            v[size + i, part], v[3 * size + i, part] = _sum(x, y, q), _sum(x, q - y, q)
+                for j in range(8):
+                    total, values = sums[which, j], octets[which, j]
+                    for i in range(8 * _WORDS):
+                        total[i] += entries[values[i]]
+            if g % 4 == 3:
+                for which in range(4):
+                    for j in range(8):
+                        for i in range(8 * _WORDS):
+                            sums[which, j, i] = _lighter(sums[which, j, i], q)
+        for j in range(8):
+            first = 64 * start + 8 * many * j
+            for i in range(8 * many):
+                s_0, s_1 = _least(sums[0, j, i], q), _least(sums[1, j, i], q)
+                s_2, s_3 = _least(sums[2, j, i], q), _least(sums[3, j, i], q)
+                if turned:
+                    t_0, t_1, t_2, t_3 = (
+                        _sum(s_0, s_1, q),
+                        _sum(s_0, q - s_1, q),
+                        _sum(s_2, s_3, q),
+                        _sum(s_2, q - s_3, q),
+                    )
+                    s_0, s_1, s_2, s_3 = (
+                        _sum(t_0, t_2, q),
+                        _sum(t_1, t_3, q),
+                        _sum(t_0, q - t_2, q),
+                        _sum(t_1, q - t_3, q),
+                    )
+                at = first + i
+                out[0, at], out[1, at], out[2, at], out[3, at] = s_0, s_1, s_2, s_3
 
 
 @_compiled("u8[:,::1](u2[:,::1], u2[:,::1], i8[::1], i8, i8)")
@@ -427,6 +483,17 @@ def transpose(source: npt.NDArray[np.int16], target: npt.NDArray[np.int16]) -> N
             for y in range(j, min(j + _TILE, source.shape[1])):
                 for x in range(i, min(i + _TILE, source.shape[0])):
                     target[y, x] = source[x, y]
+
+
+@_compiled("u8[:,:,::1](u1[:,::1], u8[:,::1])")
+def row_buckets(octets: npt.NDArray[np.uint8], values: Elements) -> Elements:
+    """For each byte of the rows and each of its values: the sum of the rows that have it."""
+    out = np.zeros((octets.shape[1], 256, values.shape[1]), np.uint64)
+    for t in range(len(octets)):
+        for g in range(octets.shape[1]):
+            for i in range(values.shape[1]):
+                out[g, octets[t, g], i] += values[t, i]
+    return out
 
 
 @_compiled("void(i2[:,::1], i2[:,::1], u1[:,::1], i8[:,:,::1])")

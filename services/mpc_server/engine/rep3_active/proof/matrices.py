@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from caps.shares.ring import Words
 from services.mpc_server.engine.rep3_active.proof.chains import Integers, limbs_of
-from services.mpc_server.engine.rep3_active.proof.field import Scalar
+from services.mpc_server.engine.rep3_active.proof.field import ZERO, Scalar
 from services.mpc_server.engine.rep3_active.proof.kernels import Elements, add_scaled, joined
 from services.mpc_server.engine.rep3_active.proof.sizes import COMBINATIONS, LIMB, Equations, limb_count
 from services.mpc_server.engine.rep3_active.proof.source import Coins, Source, Toss, Weights, added_sum
@@ -123,9 +123,8 @@ class MatrixSource(Source):
         return limbs_of(class_sums(whole.T, self._step), self._bits)
 
     def sums(self, toss: Toss) -> Integers:
-        assert self._e is not None
         assert self._f is not None
-        total = (self._added(toss, self._e).astype(np.int64) + self._added(toss, self._f)).T.copy()
+        total = self._added(toss, self._f).T.astype(np.int64)
         products: dict[tuple[int, int], Integers] = {}
         for left, right, turned in self._pairs:
             assert left is not None
@@ -139,6 +138,11 @@ class MatrixSource(Source):
                 if i + j < len(total):
                     product = products[key][i, j]
                     total[i + j] += class_sums(product.T if turned else product, self._step)
+        # What e adds is what makes a true claim true: so a prover need not know e, which would be another product.
+        summed = sum(
+            (one.astype(np.uint64) << np.uint64(LIMB * place) for place, one in enumerate(total)), np.uint64(0)
+        )
+        total += limbs_of(np.negative(summed), self._bits).T
         return total.T[None]
 
     def _powers(self, weights: Weights, *, first: bool) -> tuple[Elements, Elements]:
@@ -150,14 +154,14 @@ class MatrixSource(Source):
         )
 
     def left(self, toss: Toss, weights: Weights) -> tuple[list[Elements], Scalar]:
-        assert self._e is not None
         powers, found, weighed = self._powers(weights, first=False), [], {}
         for side, _, turned in self._pairs:
             assert side is not None
             if id(side) not in weighed:
                 weighed[id(side)] = _weighted(side.projected(toss, self._bits), powers, self._bits, weights.q)
             found += weighed[id(side)][turned]
-        return found, added_sum(self._added(toss, self._e), weights)
+        # A prover has no e, and does not ask for what it adds.
+        return found, ZERO if self._e is None else added_sum(self._added(toss, self._e), weights)
 
     def right(self, toss: Toss, weights: Weights) -> tuple[list[Elements], Scalar]:
         assert self._f is not None

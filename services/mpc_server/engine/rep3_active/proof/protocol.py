@@ -18,13 +18,14 @@ from services.mpc_server.engine.rep3_active.proof.field import (
     negative,
     scalar,
 )
-from services.mpc_server.engine.rep3_active.proof.kernels import Elements, cross, fold_left, fold_right
-from services.mpc_server.engine.rep3_active.proof.sizes import ELEMENT_BYTES, GROUP, WORD_BYTES, Size
+from services.mpc_server.engine.rep3_active.proof.kernels import Elements, Numbers
+from services.mpc_server.engine.rep3_active.proof.sizes import ELEMENT_BYTES, GROUP, Size
 from services.mpc_server.engine.rep3_active.proof.statement import Statement
+from services.mpc_server.engine.rep3_active.proof.vectors import cross, fold_left, fold_right
 
 
 class Proof(NamedTuple):
-    """What the prover sends to the left verifier, and to the right one."""
+    """What the prover sends to the left verifier once coins are known, and to the right one."""
 
     shares: bytes
     challenges: bytes
@@ -54,75 +55,76 @@ def agree(one: Verdict, other: Verdict, q: int = Q) -> bool:
     return same and one.value.times(other.value, q) == one.share.plus(other.share, q)
 
 
-def prove(statement: Statement, left_key: bytes, right_key: bytes) -> Proof:
-    """The prover's part; it has a key in common with each verifier."""
+def gate_shares(planes: bits.Planes, right_key: bytes, q: int = Q) -> bytes:
+    """What the prover sends to the left verifier before it knows the coins: shares of the polynomial of its gates."""
+    left, right = planes
+    if left is None or right is None:
+        return b""
+    return _hidden(_outer(bits.coefficients(left, right, q)), _gate_pads(right_key, q))
+
+
+def prove(statement: Statement, left_key: bytes, right_key: bytes, gates: bytes) -> Proof:
+    """The prover's part once coins are known; it has a key in common with each verifier, and has sent `gates`."""
     q, size = statement.q, statement.size
-    chain, pads = Chain(left_key, statement.binding(), q), Pads(right_key, q)
+    chain, pads = Chain(left_key, statement.binding() + gates, q), Pads(right_key, q)
     sent: list[bytes] = []
     asked: list[Scalar] = []
 
-    def ask(message: bytes, count: int = 1) -> list[Scalar]:
+    def ask(message: bytes) -> Scalar:
         sent.append(message)
-        challenges = chain.challenges(message, count)
-        asked.extend(challenges)
-        return challenges
+        asked.append(chain.challenge(message))
+        return asked[-1]
 
     secret = [bits_of(one.equations, one.sums(statement.toss)) for one in statement.sources]
     right_bits = _right_bits(pads, size)
     left_bits = np.concatenate(secret) ^ right_bits if secret else right_bits
-    first = np.packbits(left_bits).tobytes()
-    if size.gate_words:
-        assert statement.left_planes is not None
-        assert statement.right_planes is not None
-        first += _hidden(_outer(bits.coefficients(statement.left_planes, statement.right_planes, q)), pads)
-    r, ratio = ask(first, 2)
-    u, _ = statement.left(left_bits, r, ratio)
-    v, _ = statement.right(right_bits, r, ratio)
+    ratio = ask(np.packbits(left_bits).tobytes())
+    u, _ = statement.left(left_bits, ratio)
+    v, _ = statement.right(right_bits, ratio)
     if size.deviations:
-        (r,) = ask(_hidden(_outer(statement.deviation_coefficients(ratio)), pads))
+        r = ask(_hidden(_outer(statement.deviation_coefficients(ratio)), pads))
         u, v = statement.with_left(u, ratio, r), statement.with_right(v, r)
     for _ in range(size.halvings):
-        (r,) = ask(_hidden(cross(u, v, q), pads))
-        u, v = fold_left(u, r.words(), q), fold_right(v, r.words(), q)
-    x, y, a, b = scalar(u[0]), scalar(v[0]), _mask(left_key, q), _mask(right_key, q)
+        r = ask(_hidden(cross(u, v, q), pads))
+        u, v = fold_left(u, r, q), fold_right(v, r, q)
+    x, y, a, b = scalar(u.elements[0]), scalar(v.elements[0]), _mask(left_key, q), _mask(right_key, q)
     ends = (x.times(b, q).plus(y.times(a, q), q), a.times(b, q))
     ask(_hidden(np.array(ends, np.uint64), pads))
     return Proof(b"".join(sent), b"".join(one.octets() for one in asked))
 
 
-def check_left(statement: Statement, key: bytes, shares: bytes) -> Verdict:
-    """The left verifier's part, from what the prover sent it."""
+def check_left(statement: Statement, key: bytes, gates: bytes, shares: bytes) -> Verdict:
+    """The left verifier's part, from what the prover sent it before coins were known, and after."""
     q, size = statement.q, statement.size
-    chain = Chain(key, statement.binding(), q)
+    chain = Chain(key, statement.binding() + gates, q)
     asked: list[Scalar] = []
     at = 0
 
-    def taken(length: int, count: int = 1) -> tuple[bytes, list[Scalar]]:
+    def taken(length: int) -> tuple[bytes, Scalar]:
         nonlocal at
         at += length
         message = shares[at - length : at]
-        challenges = chain.challenges(message, count)
-        asked.extend(challenges)
-        return message, challenges
+        asked.append(chain.challenge(message))
+        return message, asked[-1]
 
-    first, (r, ratio) = taken(size.carry_bytes + WORD_BYTES * size.gate_coefficients, 2)
-    left_bits = np.unpackbits(np.frombuffer(first, np.uint8, size.carry_bytes), count=size.secret_bits)
-    u, added = statement.left(left_bits, r, ratio)
+    carries, ratio = taken(size.carry_bytes)
+    left_bits = np.unpackbits(np.frombuffer(carries, np.uint8), count=size.secret_bits)
+    u, added = statement.left(left_bits, ratio)
     share = negative(added, q)
     if size.gate_words:
-        gates = _embedded(np.frombuffer(first, "<u8", offset=size.carry_bytes))
-        share = share.plus(_value(gates, Scalar(bits.target(size.gate_words) % q, 0), r, q), q)
+        middle = Scalar(bits.target(size.gate_words) % q, 0)
+        share = share.plus(_value(_embedded(np.frombuffer(gates, "<u8")), middle, Scalar(statement.point(), 0), q), q)
     if size.deviations:
-        message, (r,) = taken(ELEMENT_BYTES * (2 * GROUP - 2))
+        message, r = taken(ELEMENT_BYTES * (2 * GROUP - 2))
         share = _value(_elements(message), share, r, q)
         u = statement.with_left(u, ratio, r)
     for _ in range(size.halvings):
-        message, (r,) = taken(2 * ELEMENT_BYTES)
+        message, r = taken(2 * ELEMENT_BYTES)
         share = _value(_elements(message), share, r, q)
-        u = fold_left(u, r.words(), q)
-    message, (r,) = taken(2 * ELEMENT_BYTES)
+        u = fold_left(u, r, q)
+    message, r = taken(2 * ELEMENT_BYTES)
     share = _last(_elements(message), share, r, q)
-    value = scalar(u[0]).plus(_mask(key, q).times(r, q), q)
+    value = scalar(u.elements[0]).plus(_mask(key, q).times(r, q), q)
     return Verdict(value, share, digest_of(statement.binding(), asked))
 
 
@@ -132,12 +134,13 @@ def check_right(statement: Statement, key: bytes, challenges: bytes) -> Verdict:
     pads = Pads(key, q)
     asked = [Scalar(x, y) for x, y in np.frombuffer(challenges, "<u8").reshape(-1, 2).tolist()]
     reduced = iter([Scalar(one.x % q, one.y % q) for one in asked])
-    r, ratio = next(reduced), next(reduced)
+    ratio = next(reduced)
     right_bits = _right_bits(pads, size)
-    v, added = statement.right(right_bits, r, ratio)
+    v, added = statement.right(right_bits, ratio)
     share = negative(added, q)
     if size.gate_words:
-        share = share.plus(_value(_embedded(pads.words(size.gate_coefficients)), ZERO, r, q), q)
+        gates = _embedded(_gate_pads(key, q).words(size.gate_coefficients))
+        share = share.plus(_value(gates, ZERO, Scalar(statement.point(), 0), q), q)
     if size.deviations:
         r = next(reduced)
         share = _value(pads.elements(2 * GROUP - 2), share, r, q)
@@ -145,11 +148,15 @@ def check_right(statement: Statement, key: bytes, challenges: bytes) -> Verdict:
     for _ in range(size.halvings):
         r = next(reduced)
         share = _value(pads.elements(2), share, r, q)
-        v = fold_right(v, r.words(), q)
+        v = fold_right(v, r, q)
     r = next(reduced)
     share = _last(pads.elements(2), share, r, q)
-    value = scalar(v[0]).plus(_mask(key, q).times(r, q), q)
+    value = scalar(v.elements[0]).plus(_mask(key, q).times(r, q), q)
     return Verdict(value, share, digest_of(statement.binding(), asked))
+
+
+def _gate_pads(key: bytes, q: int) -> Pads:
+    return Pads(key, q, b"gates")
 
 
 def _right_bits(pads: Pads, size: Size) -> Bits:
@@ -176,7 +183,7 @@ def _elements(message: bytes) -> Elements:
     return np.frombuffer(message, "<u8").reshape(-1, 2)
 
 
-def _embedded(words: Elements) -> Elements:
+def _embedded(words: Numbers) -> Elements:
     return np.stack([words, np.zeros_like(words)], axis=1)
 
 

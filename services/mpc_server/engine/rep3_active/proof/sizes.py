@@ -170,6 +170,11 @@ class Size:
         return 2 * blocks_of(self.gate_words) - 2 if self.gate_words else 0
 
     @property
+    def gate_bytes(self) -> int:
+        """What the prover sends to the left verifier before coins are known."""
+        return WORD_BYTES * self.gate_coefficients
+
+    @property
     def elements(self) -> int:
         """Of the vectors, once gates and deviations are folded."""
         gates = 256 * -(-self.gate_words // blocks_of(self.gate_words))
@@ -182,14 +187,14 @@ class Size:
 
     @property
     def share_bytes(self) -> int:
-        """What the prover sends to the left verifier."""
+        """What the prover sends to the left verifier once coins are known."""
         steps = 2 * self.halvings + 2 + (2 * GROUP - 2 if self.deviations else 0)
-        return 0 if self.empty else self.carry_bytes + WORD_BYTES * self.gate_coefficients + ELEMENT_BYTES * steps
+        return 0 if self.empty else self.carry_bytes + ELEMENT_BYTES * steps
 
     @property
     def challenge_bytes(self) -> int:
         """What it sends to the right one."""
-        return 0 if self.empty else ELEMENT_BYTES * (2 + self.deviations + self.halvings + 1)
+        return 0 if self.empty else ELEMENT_BYTES * (1 + self.deviations + self.halvings + 1)
 
 
 def size_of(
@@ -210,4 +215,5 @@ def proof_bytes(prover: Size, following: Size, previous: Size) -> int:
     if prover.empty and following.empty and previous.empty:
         return 0
     verdicts = VERDICT_BYTES * ((not following.empty) + (not previous.empty))
-    return READY_BYTES + TOSS_BYTES + prover.share_bytes + prover.challenge_bytes + verdicts
+    proof = prover.gate_bytes + prover.share_bytes + prover.challenge_bytes
+    return READY_BYTES + TOSS_BYTES + proof + verdicts

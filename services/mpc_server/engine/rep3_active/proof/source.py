@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.shares.prss import expand
-from caps.shares.ring import Z8
+from caps.shares.ring import Z8, Z64
 from services.mpc_server.engine.rep3_active.proof.chains import Integers
 from services.mpc_server.engine.rep3_active.proof.field import ONE, Scalar, geometric, scalar
 from services.mpc_server.engine.rep3_active.proof.kernels import Elements, weighted
 from services.mpc_server.engine.rep3_active.proof.sizes import COMBINATIONS, Equations
 
 Coins = npt.NDArray[np.uint8]
+BYTE_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").astype(np.int64)
+"""The eight coins that a byte has, for each byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class Toss:
 
     seed: bytes
     found: dict[Any, Any] = field(default_factory=dict)
+
+    def number(self, label: bytes, q: int) -> int:
+        """A number below q; that q itself becomes 0 makes it uniform up to one part in 2^60."""
+        drawn = expand(self.seed, b"caps/v1/proof/number/" + label, (1,), Z64)
+        return (int(drawn[0]) >> 3) % q
 
     def octets(self, label: bytes, count: int) -> Coins:
         """`count` rows of COMBINATIONS coins, eight in a byte."""

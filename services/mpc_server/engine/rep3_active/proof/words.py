@@ -20,11 +20,12 @@ from services.mpc_server.engine.rep3_active.proof.kernels import (
     gather,
     limb_rights,
     limb_sums,
+    row_buckets,
     tables,
     weighted,
 )
 from services.mpc_server.engine.rep3_active.proof.sizes import COMBINATIONS, Equations, limb_count
-from services.mpc_server.engine.rep3_active.proof.source import Source, Toss, Weights
+from services.mpc_server.engine.rep3_active.proof.source import BYTE_BITS, Source, Toss, Weights
 
 Index = npt.NDArray[np.int64]
 
@@ -68,16 +69,14 @@ class WordSource(Source):
         of_claims = limb_sums(self._lefts(), self._rights(), self._index(), self._count, limbs)
         of_claims += self._added("e")
         of_claims += self._added("f")
-        chosen = toss.coins(self._label, self._count).T.astype(np.float64)
-        # Both products are exact: all claims together stay below 2^59.
-        low = chosen @ (of_claims & np.uint64((1 << 24) - 1)).astype(np.float64)
-        high = chosen @ (of_claims >> np.uint64(24)).astype(np.float64)
-        return (low.astype(np.int64) + (high.astype(np.int64) << 24))[None]
+        # Claims with the same eight coins are added up first. All of them together stay below 2^59.
+        buckets = row_buckets(toss.octets(self._label, self._count), of_claims).astype(np.int64)
+        return np.concatenate([BYTE_BITS.T @ one for one in buckets])[None]
 
     def _weights(self, toss: Toss, weights: Weights) -> Elements:
         """What each claim counts in the sum of all equations of its lowest limb."""
         of_equations = weights.spaced(self.equations.limbs, COMBINATIONS, first=True)
-        table = tables(of_equations, False, weights.q)
+        table = tables(of_equations, weights.q)
         return gather(toss.octets(self._label, self._count), table, weights.q)
 
     def _sum(self, side: str, of_claims: Elements, places: Elements, q: int) -> Scalar:

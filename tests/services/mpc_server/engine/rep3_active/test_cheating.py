@@ -21,7 +21,7 @@ from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.rep3_active.claims import Claims
 from services.mpc_server.engine.shares import AShare, BShare, RowShare
 from services.mpc_server.testing.world import Failed, Recorder, World
-from services.mpc_server.transport.memory import Delay, Message
+from services.mpc_server.transport.memory import DROP, Delay, Message
 from services.mpc_server.transport.session import Session
 from tests.kit.cases.all import CASES
 from tests.kit.cases.base import Source
@@ -240,3 +240,20 @@ def test_coins_are_not_opened_while_a_message_is_held_back() -> None:
     World(6, scheme=REP3_ACTIVE, interceptor=late).run(verbs.from_bits, *call.args, **call.kwargs)
     coins, ready = tag(b"/guard/check0/coins"), tag(b"/guard/check0/ready")
     assert sent.index((0, 1, coins)) > sent.index((2, 0, ready)) > sent.index((1, 2, tag(b"/test/second")))
+
+
+def test_coins_are_not_opened_before_the_polynomial_of_gates_has_come() -> None:
+    """S2 never sends it to S1, its left verifier. S1 alone could tell S2 the coins, and must not."""
+    sent: list[tuple[int, int, bytes]] = []
+    ready, coins = tag(b"/guard/check0/ready"), tag(b"/guard/check0/coins")
+
+    def held_back(message: Message) -> Any:
+        sent.append((message.source, message.dest, message.tag))
+        return DROP if sent[-1] == (1, 0, ready) else message.payload
+
+    call = call_of("conjunction")
+    with pytest.raises(Failed):
+        World(6, scheme=REP3_ACTIVE, interceptor=held_back, stall=0.3).run(verbs.conjunction, *call.args, **call.kwargs)
+    assert (1, 0, ready) in sent
+    assert (1, 2, coins) in sent, "S2 itself goes on"
+    assert (0, 1, coins) not in sent

@@ -11,6 +11,7 @@ from services.mpc_server.engine.rep3_active.proof import kernels
 from services.mpc_server.engine.rep3_active.proof.field import ONE, ZERO, Q, Scalar, geometric, scalar
 
 PRIMES = (Q, 7, 31, 8191)
+HADAMARD = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]], object)
 
 
 def drawn(rng: np.random.Generator, count: int, q: int) -> np.ndarray:
@@ -58,7 +59,7 @@ def test_vectors(q: int, count: int) -> None:
     assert scalars(kernels.cross(u, v, q)) == [low, high]
     us += [ZERO] * (2 * half - count)
     vs += [ZERO] * (2 * half - count)
-    left, right = kernels.fold_left(u, r.words(), q), kernels.fold_right(v, r.words(), q)
+    left, right = kernels.fold_left(u.copy(), r.words(), q), kernels.fold_right(v.copy(), r.words(), q)
     assert scalars(left) == [us[i].plus(us[i + half].times(r, q), q) for i in range(half)]
     assert scalars(right) == [vs[i].times(r, q).plus(vs[i + half], q) for i in range(half)]
     scaled, added = u.copy(), v.copy()
@@ -78,7 +79,7 @@ def test_bits_and_tables(q: int) -> None:
     weights, octets = drawn(rng, 16, q), rng.integers(0, 256, (20, 2), np.uint8)
     bits = np.unpackbits(octets, axis=1, bitorder="little")
     expected = [total((w for w, bit in zip(scalars(weights), row, strict=True) if bit), q) for row in bits]
-    assert scalars(kernels.gather(octets, kernels.tables(weights, False, q), q)) == expected
+    assert scalars(kernels.gather(octets, kernels.tables(weights, q), q)) == expected
     flags = rng.integers(0, 2, 16, np.uint8)
     expected = [w.times(small(1 - 2 * int(bit), q), q) for w, bit in zip(scalars(weights), flags, strict=True)]
     assert scalars(kernels.signed(weights, flags, q)) == expected
@@ -86,25 +87,30 @@ def test_bits_and_tables(q: int) -> None:
     assert scalars(kernels.doubled(weights, 5, q)) == expected
 
 
-def fold_signs(planes: np.ndarray, weights: np.ndarray, q: int) -> np.ndarray:
-    out = np.empty((4 * 64 * planes.shape[2], 2), np.uint64)
-    kernels.fold_signs(planes, kernels.tables(weights, True, q), q, out)
-    return out
+def fold_signs(planes: np.ndarray, weights: np.ndarray, q: int, *, turned: bool = False) -> np.ndarray:
+    """By which, word and bit: the kernel has positions byte by byte within some words."""
+    words = planes.shape[2]
+    out = np.empty((4, 64 * words), np.uint64)
+    kernels.fold_signs(*planes, kernels.sign_tables(weights, q), turned, q, out)
+    parts = [out[:, 64 * start : 64 * min(start + 8, words)] for start in range(0, words, 8)]
+    return np.concatenate([one.reshape(4, 8, -1).swapaxes(1, 2).reshape(4, -1, 64) for one in parts], axis=1)
 
 
 @pytest.mark.parametrize("q", PRIMES)
-@pytest.mark.parametrize("blocks", [8, 64, 128])
-def test_gates_fold_to_the_signs_of_their_bits(q: int, blocks: int) -> None:
+@pytest.mark.parametrize(("blocks", "words"), [(8, 1), (16, 7), (32, 8), (64, 9), (128, 18)])
+def test_gates_fold_to_the_signs_of_their_bits(q: int, blocks: int, words: int) -> None:
     rng = np.random.default_rng(blocks)
-    left, right = (rng.integers(0, 1 << 63, (3, blocks, 2), np.uint64) for _ in range(2))
-    weights = drawn(rng, blocks, q)
-    folded = fold_signs(left, weights, q).reshape(4, 2, 64, 2)
-    for which, word, bit in ((0, 0, 0), (1, 1, 63), (2, 0, 17), (3, 1, 40)):
-        planes = left[2] ^ (left[0] if which & 1 else 0) ^ (left[1] if which & 2 else 0)
-        signs = [1 - 2 * ((int(planes[l, word]) >> bit) & 1) for l in range(blocks)]
-        expected = total((w.times(small(s, q), q) for w, s in zip(scalars(weights), signs, strict=True)), q)
-        assert scalar(folded[which, word, bit]) == expected
-    counts = kernels.pair_counts(left, right)
+    left, right = (rng.integers(0, 1 << 64, (3, blocks, words), np.uint64) for _ in range(2))
+    weights = np.ascontiguousarray(drawn(rng, blocks, q)[:, 0])
+    planes = np.stack([left[2], left[2] ^ left[0], left[2] ^ left[1], left[2] ^ left[0] ^ left[1]])
+    places = (planes[..., None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
+    signs = 1 - 2 * places.astype(object)
+    expected = (signs * weights.astype(object)[:, None, None]).sum(axis=1) % q
+    assert np.array_equal(fold_signs(left, weights, q).astype(object), expected)
+    turned = np.tensordot(HADAMARD, expected, axes=1) % q
+    assert np.array_equal(fold_signs(left, weights, q, turned=True).astype(object), turned)
+    counts = np.zeros(2 * blocks - 1, np.int64)
+    kernels.pair_counts(*left, *right, counts)
     for delta in (1 - blocks, -3, 0, 5, blocks - 1):
         pairs = [(l, l - delta) for l in range(blocks) if 0 <= l - delta < blocks]
         gates = [(left[0, l] & right[0, k]) ^ (left[1, l] & right[1, k]) ^ left[2, l] ^ right[2, k] for l, k in pairs]
@@ -117,15 +123,12 @@ def test_the_hadamard_form_counts_wrong_gates() -> None:
     a, c, e, b, d, f = ((np.uint64(sum(((int(x) >> i) & 1) << int(x) for x in bits))) for i in range(6))
     left, right = (np.zeros((3, 8, 1), np.uint64) for _ in range(2))
     left[:, 0, 0], right[:, 0, 0] = (a, c, e), (b, d, f)
-    weights = np.zeros((8, 2), np.uint64)
-    weights[0, 0] = 1
-    u, v = fold_signs(left, weights, Q).reshape(4, 64, 2), fold_signs(right, weights, Q)
-    kernels.hadamard(v, Q)
-    v = v.reshape(4, 64, 2)
+    weights = np.zeros(8, np.uint64)
+    weights[0] = 1
+    u, v = fold_signs(left, weights, Q)[:, 0].astype(object), fold_signs(right, weights, Q, turned=True)[:, 0]
     wrong = int(a & b ^ c & d ^ e ^ f)
     for gate in range(64):
-        found = total((scalar(u[p, gate]).times(scalar(v[p, gate]), Q) for p in range(4)), Q)
-        assert found == small(-4 if (wrong >> gate) & 1 else 4, Q)
+        assert u[:, gate] @ v[:, gate] % Q == (-4 if (wrong >> gate) & 1 else 4) % Q
 
 
 @pytest.mark.parametrize("q", PRIMES)

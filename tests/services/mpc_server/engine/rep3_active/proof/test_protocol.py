@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from math import sqrt
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from services.mpc_server.engine.rep3_active.proof import bits, protocol
 from services.mpc_server.engine.rep3_active.proof.field import Q, Scalar, scalar
-from services.mpc_server.engine.rep3_active.proof.protocol import Verdict, agree, check_left, check_right, prove
+from services.mpc_server.engine.rep3_active.proof.protocol import Verdict, agree, prove
+from services.mpc_server.engine.rep3_active.proof.vectors import Vector
 from tests.kit.claims import (
     KINDS,
     LEFT,
@@ -19,11 +21,14 @@ from tests.kit.claims import (
     PROVER,
     RIGHT,
     RIGHT_KEY,
+    Sent,
     accepted,
     bits_claim,
+    checked,
     deviations_claim,
     gram_claim,
     matrices_claim,
+    proved,
     statements,
     true_claim,
     words_claim,
@@ -52,6 +57,21 @@ def test_many_blocks_of_gates_are_accepted() -> None:
         assert accepted(claims)
         claims[0].alter((PROVER, LEFT), ("e", None), rng)
         assert not accepted(claims)
+
+
+def test_large_arrays_of_gates_are_proved_beside_small_ones() -> None:
+    """Large ones are cut into blocks where they are, and what is left of them is put together with the others."""
+    rng = rng_of(2)
+    shapes: list[Any] = [(3, 2), (9, 300), 4096 + 17, 5]
+    claims = [bits_claim(rng, 0, shape, double=number != 1) for number, shape in enumerate(shapes)]
+    left = statements(claims)[LEFT].planes.left
+    assert left is not None
+    assert [one.added.shape for one in left] == [(32, 84), (32, 128), (32, 2)]
+    assert accepted(claims)
+    for claim in claims:
+        altered = [bits_claim(rng, 0), claim]
+        claim.alter((PROVER, LEFT), ("e", None), rng)
+        assert not accepted(altered)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 200])
@@ -161,22 +181,19 @@ def test_an_altered_bit_of_anything_filed_is_rejected(kind: str, roles: tuple[st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_altered_bit_of_the_proof_is_rejected(kind: str) -> None:
-    """Carries, coefficients and challenges."""
+    """Coefficients of gates, carries, later coefficients and challenges."""
     rng = rng_of(8)
     claims = [KINDS[kind](rng, 0), bits_claim(rng, 0)]
     of = statements(claims)
-    proof = prove(of[PROVER], LEFT_KEY, RIGHT_KEY)
-    left = check_left(of[LEFT], LEFT_KEY, proof.shares)
-    right = check_right(of[RIGHT], RIGHT_KEY, proof.challenges)
+    sent = proved(of)
+    left, right = checked(of, sent)
     assert agree(left, right)
-    for at in {*range(0, len(proof.shares), 41), len(proof.shares) - 1}:
-        shares = bytearray(proof.shares)
-        shares[at] ^= 1 << int(rng.integers(8))
-        assert not agree(check_left(of[LEFT], LEFT_KEY, bytes(shares)), right), at
-    for at in range(0, len(proof.challenges), 13):
-        challenges = bytearray(proof.challenges)
-        challenges[at] ^= 1 << int(rng.integers(8))
-        assert not agree(left, check_right(of[RIGHT], RIGHT_KEY, bytes(challenges))), at
+    for part, step in (("gates", 9), ("shares", 41), ("challenges", 13)):
+        whole = getattr(sent, part)
+        for at in {*range(0, len(whole), step), len(whole) - 1}:
+            octets = bytearray(whole)
+            octets[at] ^= 1 << int(rng.integers(8))
+            assert not agree(*checked(of, sent._replace(**{part: bytes(octets)}))), (part, at)
     for own, other in ((left, right), (right, left)):
         for at in range(len(own.octets())):
             for bit in range(8):
@@ -188,11 +205,14 @@ def test_an_altered_bit_of_the_proof_is_rejected(kind: str) -> None:
 def test_a_proof_is_of_its_claims_and_its_coins_only() -> None:
     claims = [bits_claim(rng_of(1), 0), words_claim(rng_of(1), 0)]
     of, other = statements(claims), statements(claims, seed=b"t" * 32)
-    proof = prove(of[PROVER], LEFT_KEY, RIGHT_KEY)
-    right = check_right(of[RIGHT], RIGHT_KEY, proof.challenges)
-    assert agree(check_left(of[LEFT], LEFT_KEY, proof.shares), right)
-    assert not agree(check_left(other[LEFT], LEFT_KEY, proof.shares), right)
-    assert not agree(check_left(of[LEFT], RIGHT_KEY, proof.shares), right)
+    sent = proved(of)
+    left, right = checked(of, sent)
+    assert agree(left, right)
+    assert not agree(*checked({**of, LEFT: other[LEFT]}, sent))
+    assert not agree(*checked({**of, RIGHT: other[RIGHT]}, sent))
+    assert not agree(*checked(other, sent))
+    for wrong in ((RIGHT_KEY, RIGHT_KEY), (LEFT_KEY, LEFT_KEY)):
+        assert not agree(*checked(of, sent, wrong))
 
 
 def test_verdicts_beyond_the_field_are_rejected() -> None:
@@ -210,11 +230,11 @@ class Forger:
         self.q, self.error = q, Scalar(error % q, 0)
         true_cross, true_fold, true_gates = protocol.cross, protocol.fold_left, bits.fold_left
 
-        def gates(planes: np.ndarray, r: Scalar, q: int, out: np.ndarray) -> None:
-            self.error = self.error.times(r.power(planes.shape[1] - 1, q), q)
-            true_gates(planes, r, q, out)
+        def gates(parts: Sequence[bits.Part], r: int, q: int) -> np.ndarray:
+            self.error = self.error.times(Scalar(r, 0).power(len(parts[0].added) - 1, q), q)
+            return true_gates(parts, r, q)
 
-        def cross(u: np.ndarray, v: np.ndarray, q: int) -> np.ndarray:
+        def cross(u: Vector, v: Vector, q: int) -> np.ndarray:
             # c (x - 1)(x - 2) has -3 c in the middle.
             c = self.error.times(Scalar(pow(-3, -1, q), 0), q)
             self.added = (c.times(Scalar(2, 0), q), c)
@@ -222,15 +242,31 @@ class Forger:
                 [scalar(x).plus(more, q) for x, more in zip(true_cross(u, v, q), self.added, strict=True)], np.uint64
             )
 
-        def fold(u: np.ndarray, r: np.ndarray, q: int) -> np.ndarray:
-            x = scalar(r)
+        def fold(u: Vector, r: Scalar, q: int) -> Vector:
             low, high = self.added
-            self.error = low.plus(self.error.times(x, q), q).plus(high.times(x.times(x, q), q), q)
+            self.error = low.plus(self.error.times(r, q), q).plus(high.times(r.times(r, q), q), q)
             return true_fold(u, r, q)
 
         monkeypatch.setattr(bits, "fold_left", gates)
         monkeypatch.setattr(protocol, "cross", cross)
         monkeypatch.setattr(protocol, "fold_left", fold)
+
+
+def test_a_prover_that_knew_the_coin_could_prove_anything_of_its_gates() -> None:
+    """So the polynomial of gates is sent before coins are opened."""
+    claims = [bits_claim(rng_of(1), 0, 4)]
+    claims[0].alter((PROVER, LEFT), ("e", None), rng_of(2))
+    of = statements(claims)
+    r, blocks = of[PROVER].point(), (1 + of[LEFT].size.gate_coefficients // 2)
+    sent = proved(of)
+    assert not agree(*checked(of, sent))
+    # One wrong gate makes the middle coefficient 8 less than what is claimed; the lowest one can make up for it at r.
+    lowest = int.from_bytes(sent.gates[:8], "little")
+    forged = (lowest - 8 * pow(r, blocks - 1, Q)) % Q
+    gates = forged.to_bytes(8, "little") + sent.gates[8:]
+    assert agree(*checked(of, Sent(gates, *prove(of[PROVER], LEFT_KEY, RIGHT_KEY, gates))))
+    other = statements(claims, seed=b"t" * 32)
+    assert not agree(*checked(other, Sent(gates, *prove(other[PROVER], LEFT_KEY, RIGHT_KEY, gates))))
 
 
 def within(found: int, trials: int, rate: float) -> bool:
@@ -241,14 +277,16 @@ def within(found: int, trials: int, rate: float) -> bool:
 @pytest.mark.statistical
 @pytest.mark.parametrize("q", [7, 11, 19, 31])
 def test_a_false_claim_is_accepted_at_the_predicted_rate(q: int) -> None:
-    """An honest prover's algorithm on a false claim: each challenge of 0 hides the error, and nothing else does."""
+    """An honest prover's algorithm on a false claim: each challenge of 0 hides the error, and nothing else does.
+
+    The first is a coin of F_q, the others are of F_{q^2}.
+    """
     rng = rng_of(q)
     trials = 1500
     claims = [bits_claim(rng, 0, 4)]
     claims[0].alter((PROVER, LEFT), ("e", None), rng)
-    challenges = 1 + statements(claims)[LEFT].size.halvings
-    rate = 1 - (1 - 1 / q**2) ** challenges
-    found = sum(accepted(claims, q=q, keys=(rng.bytes(32), rng.bytes(32))) for _ in range(trials))
+    rate = 1 - (1 - 1 / q) * (1 - 1 / q**2) ** statements(claims)[LEFT].size.halvings
+    found = sum(accepted(claims, q=q, seed=rng.bytes(32), keys=(rng.bytes(32), rng.bytes(32))) for _ in range(trials))
     assert within(found, trials, rate), (found, trials * rate)
 
 
@@ -259,15 +297,13 @@ def test_a_forger_succeeds_at_the_predicted_rate(q: int, monkeypatch: pytest.Mon
     trials, found = 1500, 0
     claims = [bits_claim(rng, 0, 4)]
     claims[0].alter((PROVER, LEFT), ("e", None), rng)
-    of = statements(claims, q=q)
-    rate = 1 - (1 - 1 / q**2) * (1 - 2 / q**2) ** of[LEFT].size.halvings
+    rate = 1 - (1 - 1 / q) * (1 - 2 / q**2) ** statements(claims)[LEFT].size.halvings
     for _ in range(trials):
-        left_key, right_key = rng.bytes(32), rng.bytes(32)
+        of, keys = statements(claims, q=q, seed=rng.bytes(32)), (rng.bytes(32), rng.bytes(32))
         with monkeypatch.context() as patched:
             Forger(patched, 8, q)
-            proof = prove(of[PROVER], left_key, right_key)
-        left = check_left(of[LEFT], left_key, proof.shares)
-        found += agree(left, check_right(of[RIGHT], right_key, proof.challenges), q)
+            sent = proved(of, keys)
+        found += agree(*checked(of, sent, keys), q)
     assert within(found, trials, rate), (found, trials * rate)
 
 
@@ -314,16 +350,15 @@ def test_what_a_verifier_sees_does_not_depend_on_what_it_does_not_know(kind: str
 
 def _view(of: dict, verifier: str, rng: np.random.Generator, q: int) -> np.ndarray:
     """The words below q that a verifier receives: from the prover, and the other verifier's value."""
-    left_key, right_key = rng.bytes(32), rng.bytes(32)
-    proof = prove(of[PROVER], left_key, right_key)
+    keys = rng.bytes(32), rng.bytes(32)
+    sent = proved(of, keys)
+    left, right = checked(of, sent, keys)
     if verifier == LEFT:
         carries, whole = of[LEFT].size.carry_bytes, of[LEFT].size.secret_bits // 8
-        words = np.frombuffer(proof.shares, "<u8", offset=carries).astype(np.int64)
+        words = np.frombuffer(sent.gates + sent.shares[carries:], "<u8").astype(np.int64)
         # Three bits of each whole byte of carries, as a number below 7: 7 itself is drawn again.
-        octets = np.frombuffer(proof.shares, np.uint8, whole).astype(np.int64) & 7
+        octets = np.frombuffer(sent.shares, np.uint8, whole).astype(np.int64) & 7
         seen = np.concatenate([np.where(octets == 7, rng.integers(0, 7, whole), octets), words])
-        other = check_right(of[RIGHT], right_key, proof.challenges)
-    else:
-        seen = np.frombuffer(proof.challenges, "<u8").astype(np.int64)
-        other = check_left(of[LEFT], left_key, proof.shares)
-    return np.concatenate([seen, np.array(other.value, np.int64)])
+        return np.concatenate([seen, np.array(right.value, np.int64)])
+    seen = np.frombuffer(sent.challenges, "<u8").astype(np.int64)
+    return np.concatenate([seen, np.array(left.value, np.int64)])
