@@ -7,6 +7,8 @@ removed and CAPS_HOME/cheated has the step's name. In that session it does not m
     message   what it sends is altered, what it keeps is not
     copy      both alike: without a check, servers hold a consistent sharing of another value
     check     as message, in a round of a check of earlier messages
+    short     a word is missing from what it sends, so that the peers end the session; again in every session, until
+              the file is gone
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from services.mpc_server.engine.runtime import Runtime
 from tests.kit.wrapping import run
 
 FILE, DONE = "cheat", "cheated"
-LIES = ("message", "copy", "check")
+LIES = ("message", "copy", "check", "short")
 SHIFT = 252_000
 """Added to every word of a message that is long enough."""
 
@@ -36,6 +38,11 @@ def arm(home: Path, lie: str, step: str) -> None:
     half = home / f"{FILE}.new"
     half.write_text(f"{lie} {step}")
     half.rename(home / FILE)
+
+
+def disarm(home: Path) -> None:
+    """Have a server be honest again."""
+    (home / FILE).unlink(missing_ok=True)
 
 
 def cheated(home: Path) -> str | None:
@@ -67,9 +74,11 @@ class Liar:
         checks = all(name.startswith("/guard/") for name in names)
         if checks != (lie == "check") or not any(re.search(step, name) for name in names):
             return request
+        self._done.write_text(" ".join(names))
+        if lie == "short":
+            return Round(request.names, [(peer, words.reshape(-1)[1:]) for peer, words in request.sends], request.awaits)
         self.guard = session.context.guard
         self._file.unlink()
-        self._done.write_text(" ".join(names))
         if lie == "copy":
             for _, words in request.sends:
                 if words.flags.writeable:
