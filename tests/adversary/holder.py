@@ -13,7 +13,7 @@ import numpy as np
 from caps.trust import signing
 from caps.wire import Approval, Contribution, Offer, Opening, Signed
 from deploy.federation import COORDINATOR, SERVERS
-from tests.adversary.bodies import body
+from tests.adversary.lies import body
 from tests.adversary.prey import Prey, prey
 from tests.adversary.stage import HOLDERS, Catalogue, Stage, Variant, pick
 from tests.kit.federation import now
@@ -57,11 +57,13 @@ def alter(stage: Stage, statement: Contribution, variant: Variant) -> Contributi
 
 
 def lie_in_an_offer(stage: Stage, variant: Variant) -> None:
-    """Sizes, forms and commitments that are not those of the study: refused when offered or, at the latest, when whole."""
+    """Sizes, forms and commitments that are not those of the study: refused when offered, or when all is there."""
     target = prey(stage, "approved")
     statement, offers, _ = offer_of(target)
     lie = alter(stage, statement, variant)
-    offer = Offer(contribution=Signed[Contribution].by(lie, LIAR, key_of(stage, LIAR)), openings=offers[variant % 3].openings)
+    offer = Offer(
+        contribution=Signed[Contribution].by(lie, LIAR, key_of(stage, LIAR)), openings=offers[variant % 3].openings
+    )
     name = SERVERS[variant % 3]
     path = f"/v1/studies/{target.study}/contributions/{lie.digest()}"
     response = stage.ask(name, "PUT", path, who=LIAR, json=offer.to_json())
@@ -125,7 +127,9 @@ def chunks(stage: Stage, variant: Variant) -> None:
         lambda: put(0, first, digest_header(b"other")),
         lambda: put(0, first, {"content-digest": "sha-256=:" + "A" * 5000 + ":"}),
         lambda: stage.refused("S1", "PUT", f"{path}/chunks/0", who=LIAR, content=first, headers=digest_header(first)),
-        lambda: stage.refused(name, "PUT", f"{path}/chunks/0", who="mallory", content=first, headers=digest_header(first)),
+        lambda: stage.refused(
+            name, "PUT", f"{path}/chunks/0", who="mallory", content=first, headers=digest_header(first)
+        ),
         lambda: stage.refused(name, "POST", f"{path}/receipt", who=LIAR),
         lambda: stage.refused(name, "PUT", f"{path}/chunks/-1", who=LIAR, content=first),
         lambda: put(0, b"\1" * (17 << 20)),
@@ -145,7 +149,9 @@ def after_the_seal(stage: Stage, variant: Variant) -> None:
         (
             lambda: stage.refused("S1", "PUT", f"{path}/{statement.digest()}", who=LIAR, json=offers[0].to_json()),
             lambda: stage.refused("S1", "DELETE", f"{path}/{old}", who=LIAR),
-            lambda: stage.refused("S2", "PUT", f"{path}/{old}/chunks/0", who=LIAR, content=vector, headers=digest_header(vector)),
+            lambda: stage.refused(
+                "S2", "PUT", f"{path}/{old}/chunks/0", who=LIAR, content=vector, headers=digest_header(vector)
+            ),
         ),
         variant,
     )()
@@ -177,8 +183,13 @@ def others_things(stage: Stage, variant: Variant) -> None:
 
 def approvals(stage: Stage, variant: Variant) -> None:
     """Signatures that are another's, or under another study, brought to the coordinator."""
-    study, role = pick(((stage.open.identity, "holder"), ("0" * 64, "holder"), (stage.open.identity, "mpc-server")), variant)
-    signer, key, who = pick((("north", LIAR, LIAR), ("north", "north", LIAR), (LIAR, "north", LIAR), ("mallory", LIAR, "mallory")), variant // 3)
+    study, role = pick(
+        ((stage.open.identity, "holder"), ("0" * 64, "holder"), (stage.open.identity, "mpc-server")), variant
+    )
+    signer, key, who = pick(
+        (("north", LIAR, LIAR), ("north", "north", LIAR), (LIAR, "north", LIAR), ("mallory", LIAR, "mallory")),
+        variant // 3,
+    )
     approval = Signed[Approval].by(Approval(study=study, role=role, at=now()), signer, key_of(stage, key))  # type: ignore[arg-type]
     path = f"/v1/studies/{stage.open.identity}/approvals/{pick(('north', 'mallory', 'S1'), variant)}"
     stage.refused(COORDINATOR, "PUT", path, who=who, json=approval.to_json())
@@ -221,8 +232,22 @@ def readers_routes(stage: Stage, variant: Variant) -> None:
 def oprf(stage: Stage, variant: Variant) -> None:
     """Batches that are no elements, or more than the study's padded rows, or in a study without a join by tags."""
     study = pick((stage.open.identity, stage.joined.identity, "0" * 64), variant)
-    blobs = (b"", b"\0" * 31, b"\0" * 32, b"\xff" * 64, secrets.token_bytes(32 * 64), b"\1" * (32 * 40_000), b"\0" * (2 << 20))
-    stage.refused(SERVERS[variant % 3], "POST", f"/v1/studies/{study}/oprf", who=pick(HOLDERS, variant), content=pick(blobs, variant // 3))
+    blobs = (
+        b"",
+        b"\0" * 31,
+        b"\0" * 32,
+        b"\xff" * 64,
+        secrets.token_bytes(32 * 64),
+        b"\1" * (32 * 40_000),
+        b"\0" * (2 << 20),
+    )
+    stage.refused(
+        SERVERS[variant % 3],
+        "POST",
+        f"/v1/studies/{study}/oprf",
+        who=pick(HOLDERS, variant),
+        content=pick(blobs, variant // 3),
+    )
     tags = pick((b"", b"\0" * 15, b"\0" * (16 * 139), b"\0" * (16 * 100_000)), variant)
     stage.refused("S1", "PUT", f"/v1/studies/{study}/tags", who=pick(HOLDERS, variant), content=tags)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import secrets
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from deploy.federation import COORDINATOR, SERVERS
-from tests.adversary.stage import ALIEN, ELSEWHERE, NOBODY, Broken, Catalogue, Stage, Variant, pick
-from tests.adversary.stage import PATIENCE
+from tests.adversary.lies import JSON
+from tests.adversary.stage import ALIEN, NOBODY, Broken, Catalogue, Stage, Variant, pick
 
 PLACES = (*SERVERS, COORDINATOR, "north")
 STEP = f"/v1/runs/{'0' * 32}/steps/1"
@@ -52,7 +51,13 @@ def _crowd(stage: Stage, name: str, size: int, says: bytes = b"", *, mesh: bool 
 
 def no_tls(stage: Stage, variant: Variant) -> None:
     """Something else than a handshake."""
-    words = (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 4096, secrets.token_bytes(4096), b"\x15\x03\x03\x00\x02\x02\x28", b"SSH-2.0-x\r\n")
+    words = (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0" * 4096,
+        secrets.token_bytes(4096),
+        b"\x15\x03\x03\x00\x02\x02\x28",
+        b"SSH-2.0-x\r\n",
+    )
     stream = stage.plain(pick(PLACES, variant), timeout=5.0)
     with suppress(OSError):
         stream.sendall(pick(words, variant // len(PLACES)))
@@ -77,10 +82,20 @@ def foreign(stage: Stage, variant: Variant) -> None:
 
 def nobody(stage: Stage, variant: Variant) -> None:
     """Routes without an identity, and with words that are no token."""
-    paths = ("/v1/studies", STEP, "/v1/ledger", "/metrics", "/v1/releases", f"/v1/studies/{'0' * 64}/table", "/v1/nothing")
+    paths = (
+        "/v1/studies",
+        STEP,
+        "/v1/ledger",
+        "/metrics",
+        "/v1/releases",
+        f"/v1/studies/{'0' * 64}/table",
+        "/v1/nothing",
+    )
     tokens = (None, "", "x" * 5000, "caps_" + "0" * 64, "\x7f\x7f", "null")
     method = pick(("GET", "PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "BREW"), variant)
-    stage.refused(pick(PLACES, variant), method, pick(paths, variant // 3), token=pick(tokens, variant // 7), content=b"{}")
+    stage.refused(
+        pick(PLACES, variant), method, pick(paths, variant // 3), token=pick(tokens, variant // 7), content=b"{}"
+    )
 
 
 def endless_body(stage: Stage, variant: Variant) -> None:
@@ -110,7 +125,9 @@ HEADS: tuple[bytes, ...] = (
     b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: " + b"9" * 400 + b"\r\n\r\n",
     b"GET /healthz HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     b"GET /healthz HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
-    b"GET /healthz HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5;" + b"e" * 100_000 + b"\r\nhello\r\n0\r\n\r\n",
+    b"GET /healthz HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5;"
+    + b"e" * 100_000
+    + b"\r\nhello\r\n0\r\n\r\n",
     b"GET /v1/../v1/ledger HTTP/1.1\r\nhost: x\r\n\r\n",
     b"GET /v1/%2e%2e/%00/ledger HTTP/1.1\r\nhost: x\r\n\r\n",
     b"GET https://elsewhere/healthz HTTP/1.1\r\nhost: x\r\n\r\n",
@@ -146,7 +163,7 @@ def many_handshakes(stage: Stage, variant: Variant) -> None:
 
 
 def many_streams(stage: Stage, variant: Variant) -> None:
-    """An analyst's token opens the events of a run that goes on, again and again: some are refused, all are answered."""
+    """An analyst's token opens a run's events again and again: some are refused, all are answered."""
     token = stage.token(COORDINATOR, "analyst")
     run = stage.released.run
     calls: list[Callable[[], object]] = [
@@ -158,8 +175,17 @@ def many_streams(stage: Stage, variant: Variant) -> None:
 def samples(stage: Stage, variant: Variant) -> None:
     """An analyst wants rows without end: huge samples, and more of them than a coordinator keeps."""
     token, path = stage.token(COORDINATOR, "analyst"), f"/v1/releases/{stage.released.run}/samples"
-    bodies = ({"rows": 10**12}, {"rows": -1}, {"rows": 0}, {"rows": 1e400}, {"seed": -1}, {"seed": 2**200}, [], "x")
-    stage.refused(COORDINATOR, "POST", path, token=token, json=pick(bodies, variant)) if variant % 2 else None
+    bodies = (
+        b'{"rows":1000000000000}',
+        b'{"rows":-1}',
+        b'{"rows":0}',
+        b'{"rows":1e400}',
+        b'{"rows":10,"seed":-1}',
+        b'{"rows":10,"seed":' + b"9" * 60 + b"}",
+        b"[]",
+        b'"x"',
+    )
+    stage.refused(COORDINATOR, "POST", path, token=token, content=pick(bodies, variant), headers=JSON)
     kept = []
     for number in range(variant % 5):
         response = stage.ask(COORDINATOR, "POST", path, token=token, json={"rows": 10, "seed": 1000 * variant + number})
@@ -171,8 +197,21 @@ def samples(stage: Stage, variant: Variant) -> None:
 
 def ranges(stage: Stage, variant: Variant) -> None:
     """Downloads of parts that are odd."""
-    wanted = ("bytes=0-", "bytes=-1", "bytes=5-2", "bytes=" + ",".join(f"{n}-{n}" for n in range(2000)), "bytes=99999999999999999999-", "lines=1-2", "bytes=0-0,1-1")
-    headers = {"Range": pick(wanted, variant), "Accept": pick(("text/csv", "*/*;q=x", "a/" * 4000, "text/csv;q=1e999", "application/vnd.apache.parquet"), variant // 2)}
+    wanted = (
+        "bytes=0-",
+        "bytes=-1",
+        "bytes=5-2",
+        "bytes=" + ",".join(f"{n}-{n}" for n in range(2000)),
+        "bytes=99999999999999999999-",
+        "lines=1-2",
+        "bytes=0-0,1-1",
+    )
+    headers = {
+        "Range": pick(wanted, variant),
+        "Accept": pick(
+            ("text/csv", "*/*;q=x", "a/" * 4000, "text/csv;q=1e999", "application/vnd.apache.parquet"), variant // 2
+        ),
+    }
     path = f"/v1/releases/{stage.released.run}/{pick(('data', 'certificate', 'report', 'transcript'), variant // 3)}"
     stage.ask(COORDINATOR, "GET", path, token=stage.token(COORDINATOR, "analyst"), headers=headers)
 
@@ -180,7 +219,9 @@ def ranges(stage: Stage, variant: Variant) -> None:
 def hang_up(stage: Stage, variant: Variant) -> None:
     """Ask for much, and go away."""
     token = stage.token(COORDINATOR, "analyst")
-    path = pick((f"/v1/releases/{stage.released.run}/data", f"/v1/runs/{stage.released.run}/events", "/metrics"), variant)
+    path = pick(
+        (f"/v1/releases/{stage.released.run}/data", f"/v1/runs/{stage.released.run}/events", "/metrics"), variant
+    )
     for _ in range(10):
         with suppress(OSError):
             stream = stage.secure(COORDINATOR)

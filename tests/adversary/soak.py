@@ -35,8 +35,8 @@ HOLDERS = ("north", "south")
 PATIENCE = 240.0
 STALL = 4.0
 SLOTS = 256
-SESSIONS = 8
-"""Sessions that a server breaks."""
+SESSIONS = 20
+"""Sessions that a server breaks, in one study."""
 FRAIL = ("S3", "south", COORDINATOR)
 """Who is killed. The others live through the whole soak: a leak has nowhere to hide."""
 TOLERANCES = {"memory": 0.5e6, "descriptors": 0.05, "threads": 0.05, "disk": 0.02e6}
@@ -216,10 +216,9 @@ def breaking(study: Study) -> str:
 
 
 def lost(study: Study) -> int:
-    """How many sessions of the run were opened and lost at S1."""
-    return sum(
-        '"session opened"' in line and study.run in line for line in study.federation.log("S1").splitlines()
-    )
+    """How many sessions of the run the culprit has seen end."""
+    lines = study.federation.log("S2").splitlines()
+    return sum('"event": "waiting"' in line and study.run in line for line in lines)
 
 
 def forsaken(study: Study) -> str:

@@ -1,4 +1,4 @@
-"""Where rogues act: a federation of real processes, identities of every kind, and one way to ask whose answers are judged.
+"""Where rogues act: a federation of real processes, identities of every kind, one way to ask, and one oracle.
 
 A rogue is a catalogue of moves, `Move` by name. A sequence is a list of names with a number each, by which a move picks
 among its variants, so that a sequence which once broke something can be kept as it is.
@@ -20,18 +20,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import numpy as np
 
 from caps.trust import home as party
 from caps.trust.tls import Credentials, client_context
 from caps.wire.problems import Kind
 from deploy.federation import COORDINATOR, HOST, SERVERS
-from tests.kit.federation import ServerStores
-from tests.kit.processes import CANARIES, Everybody, Study, horizontal, persons
+from tests.kit.federation import ServerStores, manifest_of
+from tests.kit.processes import CANARIES, SCHEMA, Everybody, Study, horizontal, persons
 from tests.kit.tls import Authority
 
 ELSEWHERE = "127.0.0.2"
 """The address that rogues call from: limits per address are not to shut out the honest, who call from another."""
 HOLDERS = ("north", "south", "west")
+PARTS = {"north": ["income"], "south": ["smoker", "illness"], "west": ["smoker"]}
+"""Columns of the holders whose rows are joined."""
 STRANGERS = {"rival": "coordinator", "mallory": "holder", "S9": "mpc-server"}
 """Parties of the federation that take part in no study here."""
 NOBODY, ALIEN = "nobody", "alien"
@@ -64,6 +67,8 @@ class Stage:
     """An honest study that was released before anybody misbehaved."""
     open: Study
     """One to which north and south have contributed, and which is not sealed."""
+    joined: Study
+    """One with a join by tags, approved and without contributions."""
     identities: dict[str, Credentials]
     seen: list[str] = field(default_factory=list)
     """What was asked, and the status of the answer."""
@@ -73,6 +78,11 @@ class Stage:
     """Servers, runs and steps that were accepted."""
     held: ExitStack = field(default_factory=ExitStack)
     """What a rogue holds open until its sequence ends."""
+
+    @property
+    def now(self) -> datetime:
+        """For those who verify."""
+        return datetime.now(UTC)
 
     # Asking.
 
@@ -123,7 +133,7 @@ class Stage:
         if any(value in response.text[: 1 << 20] for value in (*CANARIES, *_BAD_WORDS)):
             raise Broken(f"{self.seen[-1]} says what it must not")
         parts = path.strip("/").split("/")
-        if status < 300 and method == "PUT" and parts[:2] == ["v1", "runs"]:
+        if (status < 300 or status == 503) and method == "PUT" and parts[:2] == ["v1", "runs"]:
             if len(parts) == 3:
                 self.began.add((name, parts[2]))
             elif len(parts) == 5 and parts[3] == "steps":
@@ -141,9 +151,7 @@ class Stage:
         if who == NOBODY:
             return client_context(self.federation.authority)
         given = self.identities[who]
-        return client_context(
-            self.federation.authority, certificate=given.certificate, private_key=given.private_key
-        )
+        return client_context(self.federation.authority, certificate=given.certificate, private_key=given.private_key)
 
     def token(self, name: str, scope: str) -> str:
         """Of a person at a service."""
@@ -163,7 +171,9 @@ class Stage:
         """The same, after a handshake."""
         context = self.context(who)
         context.check_hostname = not mesh
-        return self.held.enter_context(context.wrap_socket(self.plain(name, mesh=mesh), server_hostname=HOST))
+        # Nobody answers at the mesh while all servers are connected.
+        plain = self.plain(name, mesh=mesh, timeout=3.0 if mesh else PATIENCE)
+        return self.held.enter_context(context.wrap_socket(plain, server_hostname=HOST))
 
     def say(self, name: str, data: bytes | Iterator[bytes], who: str = NOBODY, *, patience: float = 20.0) -> bytes:
         """Send bytes as they are; what the service answers until it stops or hangs up."""
@@ -311,7 +321,12 @@ def make_stage(federation: Everybody, folder: Path) -> Stage:
     opened = _study(federation, folder / "open", 22)
     opened.agree()
     opened.contribute()
-    return Stage(federation, folder, released, opened, identities)
+    split = [{"name": name, "brings": "columns", "columns": part, "capacity": 140} for name, part in PARTS.items()]
+    join = {"key": {"columns": [{"name": "number", "kind": "text"}]}, "protocol": "oprf"}
+    manifest = manifest_of(federation, split, schema=SCHEMA, join=join, algorithm="mst")
+    joined = Study(federation, manifest, dict.fromkeys(PARTS, folder), np.zeros((0, 3)))
+    joined.agree()
+    return Stage(federation, folder, released, opened, joined, identities)
 
 
 def finish(stage: Stage) -> None:
@@ -335,9 +350,7 @@ def _stranger(federation: Everybody, role: str, name: str) -> Path:
     authority, home = federation.directory / "authority", federation.directory / "strangers" / name
     party.request_party(home, role, name, ["localhost", HOST])
     asked = party.read_request(home / party.REQUEST)
-    issued = party.approve_request(
-        party.read_authority(authority), asked, role, name, ["localhost", HOST], now=now
-    )
+    issued = party.approve_request(party.read_authority(authority), asked, role, name, ["localhost", HOST], now=now)
     party.write_certificate(authority / f"{name}.pem", issued)
     party.install(home, authority / f"{name}.pem", federation.authority, now=now)
     return home

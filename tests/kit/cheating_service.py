@@ -74,9 +74,13 @@ class Liar:
         checks = all(name.startswith("/guard/") for name in names)
         if checks != (lie == "check") or not any(re.search(step, name) for name in names):
             return request
+        if lie == "short" and max(words.size for _, words in request.sends) < 2:
+            return request
         self._done.write_text(" ".join(names))
         if lie == "short":
-            return Round(request.names, [(peer, words.reshape(-1)[1:]) for peer, words in request.sends], request.awaits)
+            return Round(
+                request.names, [(peer, words.reshape(-1)[1:]) for peer, words in request.sends], request.awaits
+            )
         self.guard = session.context.guard
         self._file.unlink()
         if lie == "copy":
