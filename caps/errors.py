@@ -28,6 +28,7 @@ Exceptions defined in other modules have the module in parentheses; tests/caps/t
     |   +-- PeerDisagrees       Hello differs; `.field` says where
     |   +-- PeerViolation       the protocol does not allow these bytes at this point
     |   |   +-- CheatingDetected  a check on shares failed; one of the two servers `.pair` cheated
+    |   |       +-- CheatingUnresolved  the session ended before two servers could be named
     |   +-- PeerAborted         the peer gave up and said why: `.cause`, and `.blames` if it names another party
     +-- ClientError             a request to a service failed (caps.client.calls)
     |   +-- ProblemError        the service answered with a problem (caps.client.calls)
@@ -117,12 +118,21 @@ class CheatingDetected(PeerViolation):
     The text is the same whatever was altered, so that an abort tells nothing about the data.
     """
 
+    pair: tuple[int, int] | None
+
     def __init__(self, pair: tuple[int, int]) -> None:
-        first, second = pair = (min(pair), max(pair))
+        first, second = self.pair = (min(pair), max(pair))
         super().__init__(
             first, f"or {party_name(second)} has sent something that does not follow from what it was given"
         )
-        self.pair = pair
+
+
+class CheatingUnresolved(CheatingDetected):
+    """The same, but `party` ended the session before it was found out which two are in question: `pair` is None."""
+
+    def __init__(self, party: int) -> None:
+        PeerViolation.__init__(self, party, "ended the session after a check had failed, before anybody was named")
+        self.pair = None
 
 
 class PeerAborted(PeerError):

@@ -19,7 +19,7 @@ class Accusation:
     """A server's evidence, and whether its signature and what it says hold."""
 
     server: str
-    pair: tuple[str, str]
+    pair: tuple[str, str] | None
     step: int | None
     check: str
     at: str

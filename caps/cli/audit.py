@@ -72,7 +72,7 @@ def add_to(app: typer.Typer) -> None:
         tables = [listing(map(_entry, document["records"]), _LEDGER, "ledger")]
         if document["evidence"]:
             tables.append(listing(document["evidence"], _EVIDENCE, "evidence"))
-        state = {name: document[name] for name in ("run", "study", "state", "reason", "position")}
+        state = {name: document[name] for name in ("run", "study", "state", "reason", "position", "interrupted")}
         out.show(document, facts(state), *tables, words)
         if not document["ledger"] or any(one["signature"] != "valid" for one in document["evidence"]):
             raise Stop(Exit.NOT_VERIFIED)

@@ -36,12 +36,17 @@ ONE_HOT_COMBINATIONS = 48
 """Random combinations of rows, and of columns, all of which columns that are not one-hot would have to pass."""
 ID_COMBINATIONS = 64
 """Random combinations, all of which a repeated identifier would have to pass."""
-DEVIATION_SOUNDNESS = Fraction(1, 1 << 40)
-"""A bound on the probability that a server deviates in a run and no check fails, in schemes that check servers.
+MOST_SESSIONS = 64
+"""The most sessions of a study that may end in the middle of a computation, in schemes that check servers.
 
-The weakest check is that of a product of matrices: 48 random combinations of its rows and columns, all of which a wrong
-product passes with a probability below 2^-41. A run ends with the first check that fails, so what counts is the first
-deviation: one that was not seen there has succeeded already, and one that was seen is followed by no other.
+A server that deviates and ends the session before it is judged is not named, and has new coins in the next one.
+"""
+DEVIATION_SOUNDNESS = MOST_SESSIONS * Fraction(1, 1 << 46)
+"""A bound on the probability that a server deviates in a study and no check fails, in schemes that check servers.
+
+The weakest check passes a deviation with a probability below 2^-46 (docs/privacy.md, section 11). A run ends with the
+first check that fails, so what counts in a session is its first deviation: one that was not seen there has succeeded
+already, and one that was seen is followed by no other.
 """
 LEAST_BITS = 16
 """A study in which a holder could not bring 65,535 persons is refused."""

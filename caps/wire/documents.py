@@ -247,10 +247,10 @@ class Attestation(Signable):
 class Evidence(Signable):
     """A server's statement that a check on shares failed, so that one of a pair of servers deviates from the protocol.
 
-    It ends the run. A server may be of the pair itself, if it alone saw what the other did. step: what was being
-    computed or prepared; None if the session had only begun. check: `keys` if the two told different keys to a third,
-    `messages` if what they sent does not follow from what they were given. It contains no value and nothing that
-    depends on anybody's data.
+    It ends the run. A server may be of the pair itself, if it alone saw what the other did. pair: None if the session
+    ended before this server could tell which two are in question. step: what was being computed or prepared; None if
+    the session had only begun. check: `keys` if the two told different keys to a third, `messages` if what they sent
+    does not follow from what they were given. It contains no value and nothing that depends on anybody's data.
     """
 
     kind: ClassVar[str] = "evidence"
@@ -258,7 +258,7 @@ class Evidence(Signable):
     run: RunId
     step: Index | None
     scheme: SchemeName
-    pair: tuple[Name, Name]
+    pair: tuple[Name, Name] | None
     check: Literal["keys", "messages"]
     server: Name
     at: Instant
@@ -266,22 +266,21 @@ class Evidence(Signable):
     @property
     def words(self) -> str:
         """What it says, in a sentence."""
+        if self.pair is None:
+            return f"{self.server} found that a server deviates from the protocol, but not which"
         first, second = self.pair
-        accused = f"{first} or {second} deviates" if self.server not in self.pair else f"{self.others} deviates"
-        proven = "" if self.server not in self.pair else f", so that {first} or {second} does"
-        return f"{self.server} found that {accused} from the protocol{proven}"
-
-    @property
-    def others(self) -> str:
-        """The pair without the server that gives the evidence."""
-        return " or ".join(name for name in self.pair if name != self.server)
+        if self.server not in self.pair:
+            return f"{self.server} found that {first} or {second} deviates from the protocol"
+        other = second if self.server == first else first
+        return f"{self.server} found that {other} deviates from the protocol, so that {first} or {second} does"
 
     def matches(self, manifest: Manifest, run: str) -> None:
         """Raises DomainError unless this is about a run of this study, and about two of its servers."""
         names = manifest.sharing.server_names
         if (self.study, self.scheme, self.run) != (manifest.study_id, manifest.scheme, run):
             raise DomainError("the evidence is about another run")
-        if self.pair[0] == self.pair[1] or not {self.server, *self.pair} <= set(names):
+        named = {self.server, *(self.pair or ())}
+        if (self.pair is not None and self.pair[0] == self.pair[1]) or not named <= set(names):
             raise DomainError("the evidence must name two servers of the study")
 
 

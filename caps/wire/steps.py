@@ -42,7 +42,8 @@ class RunRequest(Document):
 class RunStatus(Document):
     """The state of a run on one server. position: steps done; due: what the schedule allows next, in words.
 
-    evidence: if the run was aborted, whose checks failed, signed by the servers that made them.
+    interrupted: sessions that ended in the middle of a computation, as far as this server knows. evidence: if the run
+    was aborted, whose checks failed, signed by the servers that made them.
     """
 
     run: RunId
@@ -55,6 +56,7 @@ class RunStatus(Document):
     due: str
     rounds: int
     bytes_sent: int
+    interrupted: Index = 0
     evidence: tuple[Signed[Evidence], ...] = ()
 
 

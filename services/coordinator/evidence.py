@@ -46,10 +46,10 @@ def exchange(store: Store, servers: Servers, manifest: Manifest, run: str) -> se
             return unreached
 
 
-def in_words(evidence: list[Signed[Evidence]]) -> tuple[str, str]:
-    """Who is in question, and what the servers say."""
-    pairs = sorted({name for one in evidence for name in one.document.pair})
-    return ", ".join(pairs), "; ".join(one.document.words for one in evidence)
+def in_words(evidence: list[Signed[Evidence]]) -> tuple[str | None, str]:
+    """Who is in question, if anybody was named, and what the servers say."""
+    named = sorted({name for one in evidence for name in one.document.pair or ()})
+    return ", ".join(named) or None, "; ".join(one.document.words for one in evidence)
 
 
 def _stated(manifest: Manifest, run: str, reply: Reply) -> list[Signed[Evidence]]:

@@ -206,7 +206,7 @@ def breaking(study: Study) -> str:
     study.agree()
     study.contribute()
     home = study.federation.places["S2"].home
-    arm(home, "short", r"^/compute/")
+    arm(home, "leave", r"^/compute/")
     study.start()
     try:
         until(lambda: lost(study) >= SESSIONS, PATIENCE)

@@ -22,7 +22,7 @@ from unittest.mock import patch
 import numpy as np
 
 from caps.basics.schemes import Scheme
-from caps.errors import CheatingDetected, PeerAborted, PeerError, PeerLost, PeerViolation
+from caps.errors import CheatingDetected, CheatingUnresolved, PeerAborted, PeerError, PeerLost, PeerViolation
 from caps.shares.prss import Prss
 from caps.shares.ring import Z64, Ring, Words, pack_bits
 from services.mpc_server.channel import Buffers, Traffic
@@ -465,7 +465,7 @@ def refuses(got: Any, honest: Any) -> bool:
 
 def named(error: BaseException) -> set[int]:
     """Whom an error says to have cheated."""
-    if isinstance(error, CheatingDetected):
+    if isinstance(error, CheatingDetected) and error.pair is not None:
         return set(error.pair)
     assert isinstance(error, PeerError)
     return {error.party}
@@ -485,7 +485,9 @@ def judged(run: Run, honest: Run) -> str:
         error = run.errors.get(party)
         if error is None or (isinstance(error, PeerAborted | PeerLost) and error.party != run.culprit):
             continue  # it has its result, or it heard from an honest server that gave up
-        if not isinstance(error, PeerError):
+        if isinstance(error, CheatingUnresolved):
+            verdicts.append(CAUGHT)
+        elif not isinstance(error, PeerError):
             verdicts.append(CRASHED)
         elif run.culprit not in named(error):
             verdicts.append(MISNAMED)

@@ -7,8 +7,9 @@ removed and CAPS_HOME/cheated has the step's name. In that session it does not m
     message   what it sends is altered, what it keeps is not
     copy      both alike: without a check, servers hold a consistent sharing of another value
     check     as message, in a round of a check of earlier messages
-    short     a word is missing from what it sends, so that the peers end the session; again in every session, until
-              the file is gone
+    leave     as message, and from then on every time, but it ends the session before it is judged
+
+CAPS_TEST_SESSIONS: how many sessions of a study may end in the middle of a computation, in place of the usual number.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from caps.errors import CheatingDetected
+from caps.errors import CheatingDetected, PeerLost
 from services.mpc_server.engine.context import Checks, Round
 from services.mpc_server.engine.guard import Guard
 from services.mpc_server.engine.runtime import Runtime
+from services.mpc_server.runs import record
 from tests.kit.wrapping import run
 
 FILE, DONE = "cheat", "cheated"
-LIES = ("message", "copy", "check", "short")
+LIES = ("message", "copy", "check", "leave")
 SHIFT = 252_000
 """Added to every word of a message that is long enough."""
 
@@ -64,9 +66,13 @@ class Liar:
         self._file, self._done = home / FILE, home / DONE
         self.guard: Checks | None = None
         """The guard of the session in which it cheated last."""
+        self.leaves: Checks | None = None
+        """That of a session which it is going to leave."""
 
     def passing(self, session: Runtime, request: Round) -> Round:
         """A round of a session as it is, or with a lie in it."""
+        if self.leaves is session.context.guard and any(name.startswith(b"/guard/") for name in request.names):
+            raise PeerLost(next(iter(session.channel.peers)), "left before it is judged")
         if not self._file.exists() or not any(words.size for _, words in request.sends):
             return request
         lie, _, step = self._file.read_text().partition(" ")
@@ -74,15 +80,12 @@ class Liar:
         checks = all(name.startswith("/guard/") for name in names)
         if checks != (lie == "check") or not any(re.search(step, name) for name in names):
             return request
-        if lie == "short" and max(words.size for _, words in request.sends) < 2:
-            return request
-        self._done.write_text(" ".join(names))
-        if lie == "short":
-            return Round(
-                request.names, [(peer, words.reshape(-1)[1:]) for peer, words in request.sends], request.awaits
-            )
         self.guard = session.context.guard
-        self._file.unlink()
+        if lie == "leave":
+            self.leaves = self.guard
+        else:
+            self._file.unlink()
+        self._done.write_text(" ".join(names))
         if lie == "copy":
             for _, words in request.sends:
                 if words.flags.writeable:
@@ -104,12 +107,13 @@ def install(liar: Liar) -> None:
         except CheatingDetected:
             if self is not liar.guard:
                 raise
-            self.verdict = None
+            self.verdict, self.failed = None, False
             self._running.clear()
 
     Runtime._exchange, Guard.validate = wrapped, stubborn
 
 
 if __name__ == "__main__":
+    record.MOST_SESSIONS = int(os.environ.get("CAPS_TEST_SESSIONS", record.MOST_SESSIONS))
     install(Liar(Path(os.environ["CAPS_HOME"])))
     run()

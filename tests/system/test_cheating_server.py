@@ -17,7 +17,7 @@ from caps.basics.schemes import REP3, REP4, SCHEMES, Scheme
 from caps.client import ProblemError
 from caps.wire import RunStatus
 from deploy.federation import COORDINATOR
-from tests.kit.cheating_service import arm, cheated
+from tests.kit.cheating_service import FILE, arm, cheated
 from tests.kit.federation import POPULATIONS
 from tests.kit.processes import CANARIES, HOLDERS, Everybody, Study, client, nobody_wrote, persons, vertical
 from tests.kit.waiting import until
@@ -31,12 +31,13 @@ COMPUTING, MEASURING, DRAWING = r"^/compute/", r"-measure/", r"-measure/noise/"
 CHECKING = r"/(proofs|heard)$"
 """Proofs of rep3-active; in rep4, what servers heard of each other's digests."""
 PATIENCE = 240.0
+SESSIONS = 3
 
 
 @pytest.fixture(scope="module")
 def shady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everybody]:
     """Four servers, each of which can be told to cheat."""
-    settings = {"CAPS_STALL": "8"}
+    settings = {"CAPS_STALL": "8", "CAPS_TEST_SESSIONS": str(SESSIONS)}
     folder = tmp_path_factory.mktemp("shady")
     with Everybody(folder, HOLDERS, populations=POPULATIONS, environment=settings, scheme=REP4) as found:
         found.under = UNDER
@@ -161,6 +162,26 @@ def test_an_aborted_run_stays_so_and_others_go_on(shady: Everybody, tmp_path: Pa
     assert certificate.manifest.scheme == scheme.name
     assert {name: charged(study, name) for name in servers} == charges
     assert {here(study, name).state for name in servers} == {"aborted"}
+
+
+@pytest.mark.parametrize("scheme", ACTIVE, ids=NAMES)
+def test_a_server_that_leaves_before_it_is_judged_cannot_try_for_ever(
+    shady: Everybody, tmp_path: Path, scheme: Scheme
+) -> None:
+    study = small(shady, tmp_path, scheme)
+    try:
+        begin(study, "S2", "leave", MEASURING)
+        state = ended(study)
+    finally:
+        (shady.places["S2"].home / FILE).unlink(missing_ok=True)
+    assert state.state == "failed"
+    assert not state.evidence
+    assert "ended in the middle of a computation" in state.reason
+    honest = [name for name in study.manifest.sharing.server_names if name != "S2"]
+    for name in honest:
+        until(lambda name=name: here(study, name).state == "failed", PATIENCE)
+        assert kinds(study, name)[-1] == "charge"
+    assert max(here(study, name).interrupted for name in honest) == SESSIONS
 
 
 def test_where_servers_are_trusted_the_same_lie_is_released(shady: Everybody, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ class Checks(Protocol):
 
     rounds: int
     sent: int
+    failed: bool
     verdict: CheatingDetected | None
 
     async def validate(self) -> None:

@@ -31,6 +31,8 @@ class Guard(ABC):
         """Rounds of all checks so far, as far as they were not shared with other messages."""
         self.sent = 0
         """Payload bytes that this party sent in checks."""
+        self.failed = False
+        """Whether a check is known to have failed, while it is being found out who is in question."""
         self.verdict: CheatingDetected | None = None
         """What this party has found out, while it gives the others time to do so; then it raises this."""
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from caps.basics.schemes import Scheme
-from caps.errors import CapsError, PeerError
+from caps.errors import CapsError, CheatingDetected, CheatingUnresolved, PeerError
 from caps.shares.ring import Words
 from services.mpc_server.channel import TAG_BYTES, Channel
 from services.mpc_server.engine.context import Branch, Context, Replies, Round
@@ -62,12 +62,11 @@ class Runtime:
             result: T = finished.value
             return result
         except CapsError as error:
-            verdict = self.context.guard.verdict
-            if verdict is not None and error is not verdict:
-                await self.channel.abort(str(verdict), verdict.party)
-                raise verdict from error
-            await self.channel.abort(str(error), error.party if isinstance(error, PeerError) else None)
-            raise
+            found = self._found_out(error)
+            await self.channel.abort(str(found), found.party if isinstance(found, PeerError) else None)
+            if found is error:
+                raise
+            raise found from error
         except BaseException as error:
             await self.channel.abort(type(error).__name__)
             raise
@@ -78,6 +77,15 @@ class Runtime:
         result = await protocol
         await self.context.guard.validate()
         return result
+
+    def _found_out(self, error: CapsError) -> CapsError:
+        """What ends the session: a server that leaves after a check has failed does not undo that."""
+        guard = self.context.guard
+        if guard.verdict is not None:
+            return guard.verdict
+        if guard.failed and isinstance(error, PeerError) and not isinstance(error, CheatingDetected):
+            return CheatingUnresolved(error.party)
+        return error
 
     async def _exchange(self, request: Round) -> Replies:
         tag = hashlib.blake2b(b"\0".join(request.names), digest_size=TAG_BYTES).digest()

@@ -155,6 +155,8 @@ class LiveRun:
             raise
         finally:
             self._open.clear()
+            if self._session is not None:
+                self._session.ended()
             self._session = None
             self._rounds += channel.traffic.rounds
             self._sent += channel.traffic.sent

@@ -14,6 +14,7 @@ import numpy as np
 from sqlalchemy import Connection, Engine, select, update
 
 from caps.basics import canonical
+from caps.dp.bounds import MOST_SESSIONS
 from caps.dp.oracle import Compute, StepRequest
 from caps.errors import DomainError, LocalError, NotDue
 from caps.service.database import reading
@@ -23,7 +24,7 @@ from caps.wire import Answer, Evidence, Signed, request_from_json, request_to_js
 from services.mpc_server.storage import states
 from services.mpc_server.storage.ledger import FREE, Ledger
 from services.mpc_server.storage.rows.runs import change as change_run
-from services.mpc_server.storage.rows.runs import steps_from
+from services.mpc_server.storage.rows.runs import count_interrupted, interrupted, steps_from
 from services.mpc_server.storage.tables import runs, steps
 
 
@@ -140,6 +141,22 @@ class Record:
         self.steps[number] = Recorded(number, step.request, step.digest, answer)
         self.account.answered(answer.document.value)
         return self.steps[number]
+
+    def require_sessions(self) -> None:
+        """Raises LocalError if no further session may compute, because too many ended in the middle of it."""
+        with reading(self._database) as connection:
+            count = interrupted(connection, self.manifest.study_id)
+        if self.manifest.sharing.active and count >= MOST_SESSIONS:
+            raise LocalError(
+                f"{count} sessions of this study ended in the middle of a computation: a server that ends them before "
+                "it is judged must not be able to try again and again"
+            )
+
+    def count_session(self, more: int) -> None:
+        """Count a session as interrupted before it computes (1), and take that back if it was not (-1)."""
+        if self.manifest.sharing.active:
+            with self._database.begin() as transaction:
+                count_interrupted(transaction, self.run, more)
 
     def abort(self, evidence: Signed[Evidence], at: str) -> None:
         """End the run for good, because of evidence."""

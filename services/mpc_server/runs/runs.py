@@ -133,6 +133,7 @@ class Runs:
             due=due,
             rounds=traffic[0],
             bytes_sent=traffic[1],
+            interrupted=row.interrupted,
             evidence=tuple(self._ledger.evidence(run)),
         )
 
@@ -148,11 +149,12 @@ class Runs:
         recorded = found.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
             return recorded.answer
-        state = self._alive.row(run).state
-        if state == states.Run.ABORTED:
+        row = self._alive.row(run)
+        if row.state == states.Run.ABORTED:
             raise self._aborted(run)
-        if not found.keeps_a_session and state != states.Run.GOING:
-            raise Problem(Kind.CONFLICT, "the run has ended")
+        if not found.keeps_a_session and row.state != states.Run.GOING:
+            failed = f"failed: {row.reason}" if row.state == states.Run.FAILED else "ended"
+            raise Problem(Kind.CONFLICT, f"the run has {failed}")
         try:
             return self._engine.submit(found.live.ask(number, request, digest)).result(WAIT).answer
         except StillWorking:

@@ -113,12 +113,15 @@ class RunSession:
         )
         self._computation = Computation(runtime, manifest, record.account, material)
         self._turn = asyncio.Lock()
+        self._counted = self._computing = False
+        """Whether this session has computed, and whether it does."""
         self._idle = False
         """Whether noise may be drawn ahead: no step is waiting for an answer, here or at the peers."""
 
     @classmethod
     async def begin(cls, channel: Session, record: Record, seat: Seat, material: Material) -> RunSession:
         """Agree with the peers on secrets and on what is recorded."""
+        record.require_sessions()
         scope = scope_of(record.manifest.study_id, record.inputs, record.run, seat.build.hex())
         pairs = await agree(channel, seat.pairs, scope)
         with noticing(record, seat, None, "keys"):
@@ -144,7 +147,7 @@ class RunSession:
             common = min(view.charged for view in everybody)
             if not common:
                 return
-            with noticing(self._record, self._seat, common - 1):
+            with self._noticing(common - 1):
                 # Counts of different attempts are shared with different masks, and do not fit together.
                 if counts is not None and all(view.kept == kept for view in everybody):
                     await self._computation.resume(counts.share, counts.verdicts)
@@ -159,7 +162,7 @@ class RunSession:
         """Do a step that has no recorded answer, when its turn comes; then draw noise for the next one."""
         try:
             async with self._turn:
-                with noticing(self._record, self._seat, number):
+                with self._noticing(number):
                     await self._draw_ahead()
                     done = await self._agree_and_charge(number, request, digest)
         except (PeerError, RequestsDiffer, SessionClosed):
@@ -169,6 +172,30 @@ class RunSession:
             raise
         self._draw_soon()
         return done
+
+    @contextmanager
+    def _noticing(self, step: int) -> Iterator[None]:
+        """All that is computed in the session is computed in here.
+
+        It is written down beforehand that the session was interrupted, which `ended` takes back if it was not: whoever
+        deviates and then ends the session, or has this server killed, is counted.
+        """
+        if not self._counted:
+            self._record.count_session(1)
+            self._counted = True
+        self._computing = True
+        try:
+            with noticing(self._record, self._seat, step):
+                yield
+        except RequestsDiffer:  # before anything was computed; the session goes on
+            self._computing = False
+            raise
+        self._computing = False
+
+    def ended(self) -> None:
+        """To be called when the session is over."""
+        if self._counted and not self._computing:
+            self._record.count_session(-1)
 
     async def _agree_and_charge(self, number: int, request: StepRequest, digest: str) -> Recorded:
         """Make sure that all servers got the same request, record it with its charge, and answer it."""
@@ -228,7 +255,7 @@ class RunSession:
     async def _draw_in_turn(self) -> None:
         with suppress(PeerError, SessionClosed):  # whoever is waiting for the session learns of it from the channel
             async with self._turn:
-                with noticing(self._record, self._seat, len(self._record.steps)):
+                with self._noticing(len(self._record.steps)):
                     await self._draw_ahead()
 
     async def _draw_ahead(self) -> None:
@@ -250,13 +277,16 @@ def noticing(
         yield
     except CheatingDetected as error:
         manifest = record.manifest
-        first, second = (manifest.servers[party].name for party in error.pair)
+        named = None
+        if error.pair is not None:
+            first, second = error.pair
+            named = manifest.servers[first].name, manifest.servers[second].name
         evidence = Evidence(
             study=manifest.study_id,
             run=record.run,
             step=step,
             scheme=manifest.scheme,
-            pair=(first, second),
+            pair=named,
             check=check,
             server=seat.name,
             at=seat.instant(),

@@ -1,8 +1,8 @@
 """All of an MPC server's tables. Rows hold public documents and states; shares are files.
 
 Digests and signed documents are text in canonical JSON. Nothing here is ever updated except the columns `state`,
-`receipt`, `wrapped_key`, `join_key`, `given`, `received`, `answer` and those of peers' acknowledgements; the ledger is
-append-only.
+`receipt`, `wrapped_key`, `join_key`, `given`, `received`, `interrupted`, `answer` and those of peers' acknowledgements;
+the ledger is append-only.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ runs = Table(
     Column("state", String(16), nullable=False),  # `states.Run`
     Column("reason", Text),
     Column("attestation", Text),
+    # Sessions that computed and are not known to have ended between two computations.
+    Column("interrupted", Integer, nullable=False, server_default="0"),
 )
 
 steps = Table(

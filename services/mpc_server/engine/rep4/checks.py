@@ -148,6 +148,8 @@ class Comparisons(Guard):
     async def _told(self, ctx: Context, own: int) -> Totals:
         told = await self._swap(ctx.step("told"), dict.fromkeys(self._peers, _bytes([own])), 1)
         totals = {self._party: own} | {peer: word for peer, (word,) in told.items()}
+        # No server can undo this by leaving now: the run is over, whoever may be named.
+        self.failed = self.failed or reduce(xor, totals.values()) != 0
         await self._confirmed(ctx.step("heard"), totals)
         return totals
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, Row, func, select, update
 
 from services.mpc_server.storage import states
 from services.mpc_server.storage.rows.changing import change as change_state
@@ -42,6 +42,17 @@ def add(within: Connection, run: str, study: str, inputs: str, build: str) -> No
 def change(within: Connection, run: str, event: states.RunEvent, **values: object) -> None:
     """Change a run as an event demands. Raises LocalError if the event cannot happen."""
     change_state(within, runs, runs.c.run == run, states.RUN, event, values)
+
+
+def count_interrupted(within: Connection, run: str, more: int) -> None:
+    """Add to the number of interrupted sessions of a run."""
+    within.execute(update(runs).where(runs.c.run == run).values(interrupted=runs.c.interrupted + more))
+
+
+def interrupted(within: Connection, study: str) -> int:
+    """The number of interrupted sessions of all runs of a study."""
+    found = select(func.coalesce(func.sum(runs.c.interrupted), 0)).where(runs.c.study == study)
+    return int(within.execute(found).scalar_one())
 
 
 def steps_from(within: Connection, run: str, first: int) -> int:

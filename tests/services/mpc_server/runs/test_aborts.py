@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine, insert, select
 
+from caps.dp.bounds import MOST_SESSIONS
 from caps.dp.oracle import Compute, request_digest
-from caps.errors import CheatingDetected, LocalError
+from caps.errors import CheatingDetected, CheatingUnresolved, LocalError
 from caps.study import Manifest, Policy
 from caps.trust import signing
 from caps.wire import Answer, Evidence, RunStatus, Signed
@@ -175,6 +176,45 @@ def test_a_failed_check_is_signed_and_written_down_before_anything_else(database
     with noticing(record, seat, 5):
         pass  # nothing happened
     assert len(Ledger(database).evidence(RUN)) == 1
+
+
+def test_a_failed_check_ends_the_run_even_if_nobody_could_be_named(database, study) -> None:
+    manifest, keys = study
+    record = record_of(database, manifest)
+    seat = Seat(2, "S3", keys["S3"].signing, None, lambda: AT, bytes(32))  # type: ignore[arg-type]
+    with pytest.raises(CheatingUnresolved), noticing(record, seat, 4):
+        raise CheatingUnresolved(1)
+    (found,) = Ledger(database).evidence(RUN)
+    said = found.verify(manifest.server("S3"))
+    said.matches(manifest, RUN)
+    assert said.pair is None
+    assert state(database) == ("aborted", "S3 found that a server deviates from the protocol, but not which")
+
+
+def test_sessions_that_are_interrupted_are_counted_over_all_runs_of_a_study(database, study) -> None:
+    manifest, _ = study
+    record = record_of(database, manifest)
+    with database.begin() as transaction:
+        other = {"run": "ef" * 16, "study": manifest.study_id, "inputs": INPUTS, "build": "0" * 64, "state": "failed"}
+        transaction.execute(insert(tables.runs).values(**other, interrupted=MOST_SESSIONS - 2))
+    for _ in range(3):  # ended well
+        record.count_session(1)
+        record.count_session(-1)
+    record.count_session(1)
+    record.require_sessions()
+    record.count_session(1)
+    with pytest.raises(LocalError, match=f"{MOST_SESSIONS} sessions of this study ended in the middle"):
+        record_of(database, manifest).require_sessions()
+
+
+def test_where_servers_are_trusted_sessions_are_not_counted(tmp_path) -> None:
+    manifest, _ = example_manifest()
+    with opened(tmp_path / "state.db") as database:
+        add_run(database, manifest)
+        record = record_of(database, manifest)
+        for _ in range(MOST_SESSIONS + 1):
+            record.count_session(1)
+        record.require_sessions()
 
 
 # The same in real servers.

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from caps.basics.schemes import REP4
-from caps.errors import CheatingDetected
+from caps.errors import CheatingDetected, CheatingUnresolved, LocalError
 from caps.shares.ring import Z16, Z64
 from services.mpc_server.channel import TAG_BYTES
 from services.mpc_server.engine import verbs
@@ -99,7 +99,8 @@ def judge(trial: Trial, expected: Any, errors: tuple[BaseException | None, ...],
     for party in honest:
         if party in trial.seen:
             assert same(trial.seen[party], expected), f"S{party + 1} opened something wrong"
-    named = [errors[party].pair for party in honest if isinstance(errors[party], CheatingDetected)]
+    found = [errors[party].pair for party in honest if isinstance(errors[party], CheatingDetected)]
+    named = [pair for pair in found if pair is not None]
     assert all(culprit in pair for pair in named), f"S{culprit + 1} cheated, {named} were named"
     if any(errors[party] is not None for party in honest):
         assert named, errors
@@ -505,6 +506,41 @@ def test_totals_of_a_failed_check_do_not_depend_on_what_followed() -> None:
     assert all(len(found) > 25 for sums in words for found in sums.values())
 
 
+def leaves_in(name: str, culprit: int) -> Any:
+    """A server that goes away instead of taking part in a round of a check."""
+
+    def wrapper(original: Any) -> Any:
+        async def step(self: Comparisons, *args: Any) -> Any:
+            if self._party == culprit:
+                raise LocalError("it has seen enough")
+            return await original(self, *args)
+
+        return step
+
+    return replaced(Comparisons, name, wrapper)
+
+
+@pytest.mark.parametrize("name", ["_blame", "_disputed"])
+@pytest.mark.parametrize("culprit", PARTIES)
+def test_who_leaves_after_a_failed_check_does_not_undo_it(name: str, culprit: int) -> None:
+    """Every honest server knows that the run is over, though not who is in question."""
+    trial, altered = Trial("multiply", small("multiply", 5)), []
+
+    def interceptor(message: Message) -> bytes:
+        if message.source == culprit and not altered:
+            altered.append(message.tag)
+            return top(message.payload, np.random.default_rng(0))
+        return message.payload
+
+    with leaves_in(name, culprit):
+        errors = trial.run(interceptor)
+    assert altered
+    assert not trial.seen
+    honest = [error for party, error in enumerate(errors) if party != culprit]
+    assert all(isinstance(error, CheatingUnresolved) for error in honest), errors
+    assert {error.pair for error in honest} == {None}
+
+
 # The guard itself -----------------------------------------------------------------------------------------------------
 
 
@@ -536,7 +572,7 @@ def test_in_overlapping_checks_the_first_wrong_message_is_found() -> None:
         with pytest.raises(Failed) as caught:
             World(1, scheme=REP4, interceptor=alter(message, drawn, rng)).run(branches, x, x)
         honest = [error for party, error in enumerate(caught.value.errors) if party != message.source]
-        named = [error.pair for error in honest if isinstance(error, CheatingDetected)]
+        named = [error.pair for error in honest if isinstance(error, CheatingDetected) and error.pair is not None]
         assert named
         assert all(message.source in pair for pair in named)
 
