@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from caps.basics import canonical
 from caps.basics.schemes import REP3, REP4
-from caps.dp.oracle import Compute, Measurement, Selection, StepRequest, request_digest
+from caps.dp.oracle import Compute, Measurement, Selection, StepRequest, request_digest, spelled
 from caps.dp.privacy import Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.study import Manifest
 from caps.trust import exchange, signing
@@ -476,12 +476,13 @@ def _requests() -> Json:
         "a rational that is a number": measure | {"mechanism": ratio | {"sigma_squared": 3.5}},
         "a rational not in lowest terms": measure | {"mechanism": ratio | {"sigma_squared": "14/4"}},
         "a rational below zero": measure | {"mechanism": ratio | {"sigma_squared": "-7/2"}},
-        "estimates with a fraction": select | {"estimate": [0.5]},
-        "estimates with a boolean": select | {"estimate": [1, True]},
-        "estimates with a number as text": select | {"estimate": ["1"]},
-        "estimates beyond what JSON carries": select | {"estimate": [2**53]},
-        "estimates beyond 64 bits": select | {"estimate": [-(2**64)]},
-        "weights that are no list": select | {"weights": 1},
+        "estimates that are a list": select | {"estimate": [1]},
+        "estimates that are not base64": select | {"estimate": "one"},
+        "estimates of half an integer": select | {"estimate": "AAAAAA=="},
+        "estimates with spare bits": select | {"estimate": f"{spelled([1])[:-2]}B="},
+        "estimates without padding": select | {"estimate": spelled([1]).rstrip("=")},
+        "estimates beyond what JSON carries": select | {"estimate": spelled([2**53])},
+        "weights that are a number": select | {"weights": 1},
         "candidates that are no cliques": select | {"candidates": ["age"]},
     }
     return {

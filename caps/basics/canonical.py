@@ -2,15 +2,18 @@
 
 Every value that can be read can be written: `parse` accepts any spelling, `load` only the canonical one. Both refuse
 what two readers might understand differently: repeated names, numbers that a double cannot represent, lone surrogates,
-NaN.
+NaN. Before a text is parsed, `bound` makes sure that it cannot become much larger in memory than it is on the wire.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from math import isfinite
+
+import numpy as np
 
 from caps.errors import DomainError
 
@@ -18,8 +21,15 @@ MAX_INTEGER = 2**53 - 1
 """A double represents every integer up to this one exactly."""
 MAX_DEPTH = 64
 """The deepest nesting of arrays and objects."""
+MAX_ELEMENTS = 1 << 19
+"""The most items of arrays and members of objects, of all together, unless the reader expects more."""
+MAX_NUMBER = 40
+"""The most characters of a number; a double needs 24."""
 _LONGEST_INTEGER = 22  # sign and digits: from 1e21 on, floats have an exponent
 _TOO_DEEP = f"JSON is nested more than {MAX_DEPTH} deep"
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_IN_NUMBERS = bytes(48 if byte in b"0123456789+-.eE" else 32 for byte in range(256))
 _TOO_LARGE = "an integer in JSON must be below 2**53"
 _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -32,6 +42,25 @@ def dump(value: object) -> bytes:
         raise DomainError("the text has a lone surrogate") from None
 
 
+def bound(text: bytes, *, elements: int = MAX_ELEMENTS) -> None:
+    """Raises DomainError if a text is nested too deep, has too many elements, or numbers that are too long.
+
+    Takes linear time, and only looks at brackets, commas and numbers outside strings: the text need not be JSON.
+    """
+    # Without escapes, every quotation mark begins or ends a string.
+    outside = _STRINGS.sub(b'"', text) if b"\\" in text else b'"'.join(text.split(b'"')[::2])
+    found = outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+    if found > elements:
+        raise DomainError(f"JSON has more than {elements} elements")
+    if b"0" * (MAX_NUMBER + 1) in outside.translate(_IN_NUMBERS):
+        raise DomainError(f"JSON has a number of more than {MAX_NUMBER} characters")
+    brackets = np.frombuffer(outside.translate(None, _NO_BRACKETS), np.uint8)
+    if len(brackets) > MAX_DEPTH:
+        steps = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1)
+        if int(steps.cumsum(dtype=np.int64).max()) > MAX_DEPTH:
+            raise DomainError(_TOO_DEEP)
+
+
 def load(data: bytes) -> object:
     """The value in a canonical form. Raises DomainError for any other spelling."""
     value, canonical = _read(data)
@@ -40,9 +69,12 @@ def load(data: bytes) -> object:
     return value
 
 
-def parse(text: str | bytes) -> object:
-    """The value in a JSON text in any spelling, UTF-8 if it is bytes. Raises DomainError."""
-    return _read(text)[0]
+def parse(text: str | bytes, *, elements: int = MAX_ELEMENTS) -> object:
+    """The value in a JSON text in any spelling, UTF-8 if it is bytes. Raises DomainError.
+
+    elements: the most items and members, of all arrays and objects together.
+    """
+    return _read(text, elements)[0]
 
 
 def digest(kind: str, value: Mapping[str, object]) -> bytes:
@@ -52,8 +84,9 @@ def digest(kind: str, value: Mapping[str, object]) -> bytes:
     return hashlib.sha256(dump({"type": f"caps/v1/{kind}", **value})).digest()
 
 
-def _read(text: str | bytes) -> tuple[object, bytes]:
+def _read(text: str | bytes, elements: int = MAX_ELEMENTS) -> tuple[object, bytes]:
     try:
+        bound(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"), elements=elements)
         decoded = text.decode() if isinstance(text, bytes) else text
         value: object = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_refused, parse_int=_integer)
     except json.JSONDecodeError as error:

@@ -8,6 +8,7 @@ Scores are integers in units of 2^-UNIT_BITS of a person, so that their sensitiv
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
@@ -63,16 +64,23 @@ from caps.errors import DomainError
 
 
 def _integers(value: object) -> npt.NDArray[np.int64]:
-    """A list of JSON integers, all at once: there may be 2^24 of them."""
-    if not isinstance(value, list) or not {int}.issuperset(map(type, value)):
-        raise ValueError("must be a list of integers")
+    """The inverse of `spelled`, all at once: there may be 2^24 of them."""
+    if not isinstance(value, str) or not value.isascii():
+        raise ValueError(_NOT_INTEGERS)
     try:
-        numbers = np.array(value, np.int64)
-    except OverflowError:
-        raise ValueError(_TOO_LARGE) from None
+        numbers = np.frombuffer(b64decode(value, validate=True), "<i8").astype(np.int64)
+    except ValueError:  # also if the bytes are not a whole number of integers
+        raise ValueError(_NOT_INTEGERS) from None
+    if spelled(numbers) != value:  # base64 has bits to spare at its end
+        raise ValueError(_NOT_INTEGERS)
     if np.any(numbers > canonical.MAX_INTEGER) or np.any(numbers < -canonical.MAX_INTEGER):
-        raise ValueError(_TOO_LARGE)
+        raise ValueError("integers must be below 2**53")
     return numbers
+
+
+def spelled(numbers: npt.ArrayLike) -> str:
+    """Integers on the wire: eight bytes each, little-endian, in base64. Lists of JSON would be read one by one."""
+    return b64encode(np.asarray(numbers, "<i8").tobytes()).decode()
 
 
 def _drawn_by(*kinds: type[Charged]) -> tuple[PlainValidator, PlainSerializer, WithJsonSchema]:
@@ -110,15 +118,24 @@ def _spelled_out(schema: dict[str, Any]) -> None:
     schema["required"] = list(schema["properties"])
 
 
-_TOO_LARGE = "integers must be below 2**53"
+_NOT_INTEGERS = "must be integers of eight bytes, little-endian, in base64"
+INTEGER_BYTES = 8
+_BASE64_OF_INTEGERS = "^([A-Za-z0-9+/]{32})*([A-Za-z0-9+/]{10}[AEIMQUYcgkosw048]=|[A-Za-z0-9+/]{21}[AQgw]==)?$"
 _WIRE = ConfigDict(extra="forbid", arbitrary_types_allowed=True, json_schema_extra=_spelled_out)
 _LARGEST = canonical.MAX_INTEGER
 
 Integers: TypeAlias = Annotated[
     npt.NDArray[np.int64],
     PlainValidator(_integers),
-    PlainSerializer(lambda numbers: numbers.tolist(), return_type=list[int]),
-    WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": -_LARGEST, "maximum": _LARGEST}}),
+    PlainSerializer(spelled, return_type=str),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "contentEncoding": "base64",
+            "pattern": _BASE64_OF_INTEGERS,
+            "description": f"Integers from -{_LARGEST} to {_LARGEST}, {INTEGER_BYTES} bytes each, little-endian",
+        }
+    ),
 ]
 _Count: TypeAlias = Annotated[int, Strict(), Field(ge=-_LARGEST, le=_LARGEST)]
 _Text: TypeAlias = Annotated[str, Strict()]

@@ -1,4 +1,8 @@
-"""What all services share: authentication, body limits, request ids, a log line per request, problems for errors."""
+"""What all services share: authentication, body limits, request ids, a log line per request, problems for errors.
+
+Who calls, whether it may, and how large the body may be are decided in this order, before any of the body is read. A
+body must arrive at a least rate; JSON is bounded in depth, elements and digits before anything parses it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -17,12 +23,14 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from caps import __version__
-from caps.errors import CapsError
+from caps.basics import canonical
+from caps.errors import CapsError, DomainError
 from caps.service import logs
 from caps.service.identity import CALLER, CERTIFICATE, NOBODY, Allow, Caller, machine_of, unauthenticated
 from caps.service.metrics import Metrics, Reading
@@ -34,10 +42,20 @@ from caps.wire.health import Health
 from caps.wire.problems import Kind, ProblemDocument
 
 REQUEST_ID = "caps.request_id"
-JSON_LIMIT = 4 << 20
+DOCUMENT_LIMIT = 1 << 18
 """The most bytes in a body, unless a route has its own limit."""
-BODY_STALLS = 60.0
-"""Seconds within which the next piece of a body must arrive."""
+MANIFEST_LIMIT = 4 << 20
+"""The most bytes of a manifest."""
+BODIES_AT_ONCE = 1 << 28
+"""The most bytes of all bodies that are in memory at once. A body that is alone may be larger."""
+SMALL_BODY = 1 << 16
+"""Bodies up to this size are looked at in the event loop, and count for nothing."""
+BODY_STALLS = 30.0
+"""Seconds that a body may keep us waiting, in all, beyond what it needs at the least rate."""
+LEAST_RATE = 8192
+"""Bytes per second at which a body must arrive."""
+SEND_STALLS = 60.0
+"""Seconds after which a caller that does not read its answer is given up."""
 OPENAPI_PATH = "/v1/openapi.json"
 PUBLIC_PATHS = frozenset({"/healthz", "/readyz", OPENAPI_PATH})
 """The paths open to everybody. An application with any other public route cannot be built."""
@@ -58,8 +76,28 @@ _BY_STATUS = {kind.value.status: kind for kind in reversed(Kind)}
 """Several kinds may have the same status; the first of them is the general one."""
 
 Clock = Callable[[], datetime]
-Limits = Sequence[tuple[str, int]]
-"""Pairs of a regular expression for a whole path and the most bytes of a body there; the first match counts."""
+Admission = Callable[..., int]
+"""Called with the caller and the named groups of a path, in a thread: returns the most bytes of a body there.
+
+Raises a Problem if this caller may not send one, for instance because it is not a party of the study named.
+"""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How large bodies may be.
+
+    path: a regular expression for a whole path. most: bytes, or what decides them. streamed: the body is written away
+    as it arrives, so it takes no room in memory.
+    """
+
+    path: str
+    most: int | Admission
+    streamed: bool = False
+
+
+Limits = Sequence[Limit]
+"""The first whose path matches counts."""
 
 log = logging.getLogger("caps.http")
 
@@ -107,7 +145,7 @@ def create_app(
         return Health(status="alive", service=service, name=name, version=__version__)
 
     @health.get("/readyz", dependencies=public, responses={503: {"model": Health, "description": "Not yet"}})
-    def readyz(response: Response) -> Health:
+    async def readyz(response: Response) -> Health:
         """Whether the service is ready to work and, if it is not, why."""
         reasons = ready()
         response.status_code = 503 if reasons else 200
@@ -134,7 +172,7 @@ def create_app(
     app.add_exception_handler(CapsError, _on_caps_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, on_http)
-    app.add_middleware(_Frame, service=service, tokens=tokens, clock=clock, limits=limits, metrics=figures)
+    app.add_middleware(_Frame, service=service, tokens=tokens, clock=clock, table=table, limits=limits, metrics=figures)
     return app
 
 
@@ -278,17 +316,27 @@ def _of_http(error: HTTPException, request: Request, table: _Table) -> Problem:
 
 
 class _Frame:
-    """Identifies the caller, limits the body, logs the request, and catches stray errors. Pure ASGI: bodies stream."""
+    """Decides who may send what, bounds the body, logs the request, and catches stray errors. Pure ASGI."""
 
     def __init__(
-        self, app: ASGIApp, *, service: str, tokens: Tokens, clock: Clock, limits: Limits, metrics: Metrics
+        self,
+        app: ASGIApp,
+        *,
+        service: str,
+        tokens: Tokens,
+        clock: Clock,
+        table: _Table,
+        limits: Limits,
+        metrics: Metrics,
     ) -> None:
         self._app = app
         self._metrics = metrics
         self._service = service
         self._tokens = tokens
         self._clock = clock
-        self._limits = [(re.compile(pattern), limit) for pattern, limit in limits]
+        self._table = table
+        self._limits = [(re.compile(limit.path), limit) for limit in limits]
+        self._room = _Room(BODIES_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -321,7 +369,11 @@ class _Frame:
                 message = {**message, "headers": [*own, (b"x-request-id", request_id.encode()), *rest]}
             elif scope["method"] == "HEAD":
                 message = {**message, "body": b""}
-            await send(message)
+            try:
+                async with asyncio.timeout(SEND_STALLS):
+                    await send(message)
+            except TimeoutError:
+                raise ConnectionAbortedError(request_id) from None
 
         async def ending(problem: Problem) -> None:
             if begun:  # too late for a problem; ending the connection shows that the answer is incomplete
@@ -331,13 +383,18 @@ class _Frame:
         try:
             headers.check()
             caller = inner[CALLER] = self._caller(scope.get(CERTIFICATE), headers.get("authorization", ""))
-            self._admit(scope["path"], headers, caller)
+            self._authorise(inner, caller)
             with logs.bound(request_id=request_id):
-                await self._app(inner, self._counted(scope["path"], receiving), sending)
+                if (length := headers.length()) == 0:
+                    await self._app(inner, receive, sending)
+                else:
+                    await self._with_body(inner, caller, headers, length, receiving, sending)
         except Problem as problem:
             await ending(problem)
         except ClientDisconnect:
             await ending(Problem(Kind.MALFORMED, "the body ended early"))
+        except ConnectionAbortedError:
+            raise
         except Exception as error:  # noqa: BLE001  the last line of defence: says where, never what
             log.error(_line(request_id=request_id, error=type(error).__name__, where=logs.frames(error)))
             await ending(
@@ -368,38 +425,124 @@ class _Frame:
         found = machine_of(certificate)
         return Caller(found, person) if found or person else NOBODY
 
-    def _admit(self, path: str, headers: _Headers, caller: Caller) -> None:
-        if caller == NOBODY and path not in PUBLIC_PATHS:
+    def _authorise(self, scope: Scope, caller: Caller) -> None:
+        """Raises a problem, 401 or 403, unless the route is for this caller."""
+        if caller == NOBODY and scope["path"] not in PUBLIC_PATHS:
             raise unauthenticated()
-        length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or len(length) > _LONGEST_LENGTH:
-            raise Problem(Kind.MALFORMED, "Content-Length is not a number")
-        if int(length) > self._limit(path):
-            raise self._too_large(path)
+        for context, allow in self._table:
+            if scope["method"] in (context.methods or ()) and context.path_regex.match(scope["path"]):
+                allow.check(caller)
+                return
 
-    def _limit(self, path: str) -> int:
-        return next((limit for pattern, limit in self._limits if pattern.fullmatch(path)), JSON_LIMIT)
+    async def _with_body(
+        self, scope: Scope, caller: Caller, headers: _Headers, length: int | None, receive: Receive, send: Send
+    ) -> None:
+        """Pass on a request with a body, whose length may be unknown."""
+        most, streamed = await self._limit(scope["path"], caller)
+        if length is not None and length > most:
+            raise _too_large(most)
+        with self._room.taken(0 if streamed else most if length is None else length):
+            bounded = _bounded(receive, most)
+            if headers.are_of_json():
+                bounded = _replayed(await _bounded_json(bounded), bounded)
+            await self._app(scope, bounded, send)
 
-    def _too_large(self, path: str) -> Problem:
-        return Problem(Kind.TOO_LARGE, f"the body is larger than the {self._limit(path)} bytes allowed here")
+    async def _limit(self, path: str, caller: Caller) -> tuple[int, bool]:
+        """The most bytes that this caller may send here, and whether they are streamed."""
+        for pattern, limit in self._limits:
+            if (found := pattern.fullmatch(path)) is not None:
+                if isinstance(limit.most, int):
+                    return limit.most, limit.streamed
+                return await run_in_threadpool(limit.most, caller, **found.groupdict()), limit.streamed
+        return DOCUMENT_LIMIT, False
 
-    def _counted(self, path: str, receive: Receive) -> Receive:
-        left, more = self._limit(path), True
 
-        async def receiving() -> Message:
-            nonlocal left, more
-            try:
-                # After the body only the end of the connection can come, which may take any time.
-                message = await (asyncio.wait_for(receive(), BODY_STALLS) if more else receive())
-            except TimeoutError:
-                raise Problem(Kind.TIMEOUT, f"the body stalled for {BODY_STALLS:g} seconds") from None
-            more = more and message["type"] == "http.request" and message.get("more_body", False)
-            left -= len(message.get("body", b""))
-            if left < 0:
-                raise self._too_large(path)
-            return message
+class _Room:
+    """The memory for bodies. Whoever comes when it is full is told to come again."""
 
-        return receiving
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._taken = 0
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        """Room for a body. Raises a problem, 503, if others have taken too much of it."""
+        if size <= SMALL_BODY:
+            yield
+            return
+        if self._taken and self._taken + size > self._size:
+            raise Problem(
+                Kind.BUSY, "other bodies are being received; send this one again", headers={"Retry-After": "1"}
+            )
+        self._taken += size
+        try:
+            yield
+        finally:
+            self._taken -= size
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(Kind.TOO_LARGE, f"the body is larger than the {most} bytes allowed here")
+
+
+def _bounded(receive: Receive, most: int) -> Receive:
+    """A body of at most so many bytes, which arrives at the least rate or faster. Our own pauses do not count."""
+    received, waited, more = 0, 0.0, True
+
+    async def receiving() -> Message:
+        nonlocal received, waited, more
+        if not more:  # only the end of the connection can come, which may take any time
+            return await receive()
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(min(BODY_STALLS, BODY_STALLS + received / LEAST_RATE - waited)):
+                message = await receive()
+        except TimeoutError:
+            raise Problem(
+                Kind.TIMEOUT, f"the body stalled for {BODY_STALLS:g} seconds, or arrived at below {LEAST_RATE} bytes/s"
+            ) from None
+        waited += time.monotonic() - began
+        more = message["type"] == "http.request" and message.get("more_body", False)
+        received += len(message.get("body", b""))
+        if received > most:
+            raise _too_large(most)
+        return message
+
+    return receiving
+
+
+async def _bounded_json(receive: Receive) -> bytes:
+    """A whole body of JSON, not parsed yet. Raises a problem if it would swell."""
+    parts, more = list[bytes](), True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    body = b"".join(parts)
+    try:
+        if len(body) <= SMALL_BODY:
+            canonical.bound(body)
+        else:
+            await run_in_threadpool(canonical.bound, body)
+    except DomainError as error:
+        raise Problem(Kind.MALFORMED, str(error)) from None
+    return body
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """The body in one message, then whatever follows."""
+    given = False
+
+    async def receiving() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receiving
 
 
 class _Headers(dict[str, str]):
@@ -415,6 +558,20 @@ class _Headers(dict[str, str]):
         """Raises Problem if a header that must be unique was repeated."""
         if self._twice:
             raise Problem(Kind.MALFORMED, f"the header {self._twice[0]} was sent twice")
+
+    def length(self) -> int | None:
+        """Bytes of the body that follows; None if only its end will tell. Raises Problem."""
+        if "transfer-encoding" in self:
+            return None
+        length = self.get("content-length", "0")
+        if not length.isascii() or not length.isdigit() or len(length) > _LONGEST_LENGTH:
+            raise Problem(Kind.MALFORMED, "Content-Length is not a number")
+        return int(length)
+
+    def are_of_json(self) -> bool:
+        """Whether the body claims to be JSON."""
+        kind = self.get("content-type", "").partition(";")[0].strip().lower()
+        return kind == media.JSON or kind.endswith("+json")
 
 
 def _line(**members: object) -> str:

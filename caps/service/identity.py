@@ -82,9 +82,12 @@ class Allow:
         self.scopes = frozenset(scopes)
         self.public = public
 
-    def __call__(self, request: Request) -> Caller:
+    async def __call__(self, request: Request) -> Caller:
+        """The caller, as handlers get it. A coroutine, because FastAPI would call a function in a thread."""
+        return self.check(caller_of(request.scope))
+
+    def check(self, caller: Caller) -> Caller:
         """The caller. Raises a problem, 401 or 403, if it is not allowed."""
-        caller = caller_of(request.scope)
         if self.public:
             return caller
         if caller.machine is not None and caller.machine.role in self.machines:

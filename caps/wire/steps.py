@@ -6,16 +6,21 @@ which, and is identified by the digest of its canonical form.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+import json
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError
 
 from caps.basics import canonical
 from caps.basics.document import Document, Hex32, first_mistake
 from caps.basics.schemes import extremes
-from caps.dp.oracle import STEP_REQUEST, StepRequest
+from caps.dp.oracle import INTEGER_BYTES, STEP_REQUEST, StepRequest
 from caps.errors import DomainError
+from caps.study import Manifest
 from caps.wire.documents import Evidence, Index, RunId, Signable, Signature, Signed
+
+_REST = 1 << 16
+"""More than everything in a request or an answer takes whose number does not depend on the study."""
 
 
 def request_to_json(request: StepRequest) -> dict[str, Any]:
@@ -30,6 +35,28 @@ def request_from_json(value: object) -> StepRequest:
         return STEP_REQUEST.validate_python(value)
     except ValidationError as error:
         raise DomainError(first_mistake(error)) from None
+
+
+def largest_request(manifest: Manifest) -> Extent:
+    """What the longest request that a manifest allows takes: the estimates of all its cells."""
+    layout = manifest.layout
+    names = sum(len(json.dumps(clique)) for clique in layout.cliques)
+    integers = layout.cells + 2 * len(layout.cliques)
+    elements = sum(1 + len(clique) for clique in layout.cliques)
+    return Extent(_REST + names + integers * INTEGER_BYTES * 4 // 3, _REST + elements)
+
+
+def largest_answer(manifest: Manifest) -> Extent:
+    """What the longest signed answer takes: the noisy counts of the largest marginal."""
+    cells = max(manifest.layout.sizes) + len(manifest.holders)
+    return Extent(_REST + cells * len(f"-{canonical.MAX_INTEGER}, "), _REST + cells)
+
+
+class Extent(NamedTuple):
+    """Bounds of a JSON text: bytes, and elements of arrays and objects."""
+
+    bytes: int
+    elements: int
 
 
 class RunRequest(Document):

@@ -11,7 +11,8 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from caps.basics import canonical
-from caps.errors import DomainError
+from caps.service.app import DOCUMENT_LIMIT, MANIFEST_LIMIT, Limit, Limits
+from caps.service.bodies import parsed
 from caps.service.identity import Allow, Caller
 from caps.service.problems import Problem
 from caps.service.site import confirm
@@ -64,12 +65,17 @@ async def _body(request: Request) -> bytes:
     return await request.body()
 
 
-def _parsed(body: bytes) -> object:
-    """The body as read by our own parser, which refuses what two readers could understand differently."""
-    try:
-        return canonical.parse(body)
-    except DomainError as error:
-        raise Problem(Kind.MALFORMED, str(error)) from None
+def limits(studies: Studies) -> Limits:
+    """For `create_app`: an approval is taken from the holder that it names, and from nobody else."""
+
+    def approval(study: str, holder: str, caller: Caller) -> int:
+        confirm(caller, studies.holder(study, holder))
+        return DOCUMENT_LIMIT
+
+    return (
+        Limit("/v1/studies", MANIFEST_LIMIT),
+        Limit("/v1/studies/(?P<study>[0-9a-f]{64})/approvals/(?P<holder>[^/]{1,63})", approval),
+    )
 
 
 def make_router(store: Store, studies: Studies, runs: Runs, publisher: Publisher) -> APIRouter:
@@ -120,7 +126,7 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
     )
     def propose(body: Annotated[bytes, Depends(_body)], response: Response) -> StudyView:
         """Propose a study by its manifest, which is sent to the servers; their verdicts are kept."""
-        manifest, new = studies.propose(_parsed(body))
+        manifest, new = studies.propose(parsed(body))
         response.status_code = 201 if new else 200
         response.headers["Location"] = f"/v1/studies/{manifest.study_id}"
         return view(manifest.study_id)

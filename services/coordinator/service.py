@@ -14,7 +14,7 @@ from caps.client.calls import TIMEOUT
 from caps.service.app import create_app
 from caps.service.database import open_database
 from caps.service.site import Site
-from services.coordinator.api import make_router
+from services.coordinator.api import limits, make_router
 from services.coordinator.execution import PATIENCE
 from services.coordinator.publish import Publisher
 from services.coordinator.runs import Runs
@@ -72,6 +72,7 @@ class Coordinator:
             routers=[make_router(self.store, self.studies, self.runs, self.publisher)],
             tokens=self.site.tokens,
             clock=self.site.clock,
+            limits=limits(self.studies),
             ready=self.site.expired,
             metrics=self.site.metrics,
             lifespan=lifespan,

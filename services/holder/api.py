@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from caps.basics.document import Hex32
 from caps.basics.files import erase
 from caps.data.linkage import ELEMENT_BYTES
-from caps.service.app import create_app
+from caps.service.app import Limit, create_app
 from caps.service.identity import Allow
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
@@ -69,7 +69,7 @@ def holder_app(service: HolderService) -> FastAPI:
         clock=service.site.clock,
         ready=service.site.expired,
         metrics=service.site.metrics,
-        limits=[(r"/v1/studies/[^/]*/(table|contribution)", upload)],
+        limits=[Limit("/v1/studies/[^/]*/(?:table|contribution)", upload, streamed=True)],
         lifespan=lifespan,
     )
 

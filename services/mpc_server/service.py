@@ -95,7 +95,11 @@ class MpcServer:
             ],
             tokens=self._site.tokens,
             clock=self._site.clock,
-            limits=(*studies_api.LIMITS, *matching_api.LIMITS, *runs_api.LIMITS),
+            limits=(
+                *studies_api.limits(self._studies, self._contributions),
+                *matching_api.limits(self._matching),
+                *runs_api.limits(self._runs),
+            ),
             ready=self.missing,
             metrics=self._site.metrics,
             lifespan=self._lifespan,

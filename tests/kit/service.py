@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
 from caps.errors import DomainError
-from caps.service.app import create_app
+from caps.service.app import Limit, create_app
 from caps.service.identity import Allow, Caller
 from caps.service.tokens import Scope, Tokens
 from tests.kit.tls import HOUR
@@ -46,7 +46,7 @@ class Sample:
             description="A sample.",
             routers=[self._router()],
             tokens=self.tokens,
-            limits=[("/v1/large", 100_000)],
+            limits=[Limit("/v1/large", 100_000)],
             **choices,
         )
 

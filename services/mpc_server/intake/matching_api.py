@@ -7,20 +7,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
+from caps.service.app import Limit, Limits
 from caps.service.identity import Allow, Caller
-from caps.service.problems import Problem
-from caps.study.manifest import MAX_SLOTS
 from caps.wire import media
-from caps.wire.problems import Kind
-from services.mpc_server.intake.matching import MOST_ELEMENTS, Matching
+from services.mpc_server.intake.matching import Matching
 from services.mpc_server.intake.studies_api import Id
-
-LIMITS = (
-    ("/v1/studies/[0-9a-f]{64}/oprf", MOST_ELEMENTS * ELEMENT_BYTES),
-    ("/v1/studies/[0-9a-f]{64}/tags", MAX_SLOTS * TAG_BYTES),
-)
-"""For `create_app`; each holder's own number of tags is enforced here."""
 
 ByHolder = Annotated[Caller, Depends(Allow(machines=["holder"]))]
 _BINARY: dict[str, Any] = {media.BYTES: {"schema": {"type": "string", "format": "binary"}}}
@@ -31,6 +22,12 @@ class Bytes(Response):
     """An answer of raw bytes, not a document."""
 
     media_type = media.BYTES
+
+
+def limits(matching: Matching) -> Limits:
+    """For `create_app`: each holder may send as much as its own number of rows needs."""
+    study = "/v1/studies/(?P<study>[0-9a-f]{64})"
+    return Limit(f"{study}/oprf", matching.batch_length), Limit(f"{study}/tags", matching.tags_length)
 
 
 def router(matching: Matching) -> APIRouter:
@@ -49,13 +46,8 @@ def router(matching: Matching) -> APIRouter:
     @api.put("/tags", status_code=204, openapi_extra=_BODY)
     async def tags(study: Id, request: Request, caller: ByHolder) -> None:
         """At S1: a holder's tags, 16 bytes each, as many as its padded rows. Sending them again changes nothing."""
-        length = await run_in_threadpool(matching.tags_length, study, caller)
-        data = bytearray()
-        async for part in request.stream():
-            data += part
-            if len(data) > length:
-                raise Problem(Kind.TOO_LARGE, f"the tags of this holder must have {length} bytes", study=study)
-        await run_in_threadpool(matching.put_tags, study, bytes(data), caller)
+        data = await request.body()
+        await run_in_threadpool(matching.put_tags, study, data, caller)
 
     @api.get("/positions", response_class=Bytes, responses=answers("Positions, 4 bytes each, little-endian"))
     def positions(study: Id, caller: ByHolder) -> Response:

@@ -39,6 +39,8 @@ from services.mpc_server.storage.rows import studies as rows
 from services.mpc_server.storage.shares import ShareStore, forgotten, new_key
 
 _APPROVALS = TypeAdapter(tuple[Signed[Approval], ...])
+_SIGNED_BYTES = 2048
+"""More than a signed approval takes, and the id of a contribution."""
 _OBSERVERS = frozenset({Scope.OPERATOR, Scope.AUDITOR})
 
 
@@ -183,6 +185,12 @@ class Studies:
     def require_secrets(self, connection: Connection, study: str) -> None:
         """Within a transaction that adds to them: require that the study's secrets exist. Raises LocalError."""
         self._unwrapped(self._locked(connection, study))
+
+    def seal_length(self, study: str, caller: Caller) -> int:
+        """The most bytes of a request to seal a study. Raises a problem if the caller may not send it."""
+        manifest = self.manifest(study)
+        confirm(caller, manifest.coordinator)
+        return (1 + len(manifest.holders) + len(manifest.servers)) * _SIGNED_BYTES
 
     def seal(self, study: str, request: SealRequest, caller: Caller) -> Signed[Seal]:
         """The coordinator declares which contributions take part. Until a run exists it may choose others.

@@ -1,7 +1,7 @@
 """Routes of studies, contributions and seals. They parse, call and map; the work is in `studies` and `contributions`.
 
-Handlers that touch the database, the disk or keys run in threads. Bodies are read on the event loop, and only up to
-their permitted size.
+Handlers that touch the database, the disk or keys run in threads. Bodies are read on the event loop, after `limits`
+has let their senders in, and only up to their permitted size.
 """
 
 from __future__ import annotations
@@ -12,26 +12,21 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
-from caps.basics import canonical
 from caps.basics.document import Document
-from caps.errors import DomainError
+from caps.service.app import DOCUMENT_LIMIT, MANIFEST_LIMIT, Limit, Limits
+from caps.service.bodies import invalid, parsed
 from caps.service.identity import Allow, Caller
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.study import Manifest
 from caps.wire import Approval, ContributionState, Offer, Receipt, Seal, SealRequest, Signed, digests, media
-from caps.wire.documents import LARGEST_CHUNK
 from caps.wire.problems import Kind
 from caps.wire.server import StudyState
 from services.mpc_server.intake.contributions import MOST_CHUNKS, Contributions
 from services.mpc_server.intake.studies import Studies
-
-LIMITS = (("/v1/studies/[0-9a-f]{64}/contributions/[0-9a-f]{64}/chunks/[0-9]+", LARGEST_CHUNK),)
-"""For `create_app`: chunks may be larger than documents; each contribution's own size is enforced here."""
 
 Id = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256, in hexadecimal")]
 Number = Annotated[int, Path(ge=0, lt=MOST_CHUNKS)]
@@ -66,6 +61,25 @@ _CHUNK_BODY: dict[str, Any] = {
         }
     ],
 }
+
+
+def limits(studies: Studies, contributions: Contributions) -> Limits:
+    """For `create_app`: who may send how much. The study is known, except where it is proposed."""
+    study, contribution = "/v1/studies/(?P<study>[0-9a-f]{64})", "contributions/(?P<contribution>[0-9a-f]{64})"
+
+    def offered(study: str, contribution: str, caller: Caller) -> int:
+        studies.show_to(study, caller)
+        return DOCUMENT_LIMIT
+
+    def chunk(study: str, contribution: str, number: str, caller: Caller) -> int:
+        return contributions.chunk_length(study, contribution, int(number), caller)
+
+    return (
+        Limit("/v1/studies/[0-9a-f]{64}", MANIFEST_LIMIT),
+        Limit(f"{study}/seal", studies.seal_length),
+        Limit(f"{study}/{contribution}", offered),
+        Limit(f"{study}/{contribution}/chunks/(?P<number>[0-9]{{1,5}})", chunk),
+    )
 
 
 def router(studies: Studies, contributions: Contributions) -> APIRouter:
@@ -156,12 +170,7 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
         expected = digests.stated(",".join(request.headers.getlist("content-digest")))
         if expected is None:
             raise Problem(Kind.MALFORMED, "send the chunk with the header Content-Digest: sha-256=:...:")
-        length = await run_in_threadpool(contributions.chunk_length, study, contribution, number, caller)
-        data = bytearray()
-        async for part in request.stream():
-            data += part
-            if len(data) > length:
-                raise Problem(Kind.TOO_LARGE, f"chunk {number} must have {length} bytes", study=study)
+        data = await request.body()
 
         def kept() -> None:
             if not hmac.compare_digest(sha256(data).digest(), expected):
@@ -188,13 +197,10 @@ def _reply(document: Document, status: int, headers: dict[str, str]) -> Response
 
 
 def _manifest(body: bytes) -> Manifest:
-    try:
-        value = canonical.parse(body)
-    except DomainError as error:
-        raise Problem(Kind.MALFORMED, str(error)) from None
+    value = parsed(body)
     if not isinstance(value, dict):
         raise Problem(Kind.INVALID, "a manifest must be a JSON object")
     try:
         return Manifest.from_json(value)
     except ValidationError as error:
-        raise RequestValidationError(error.errors(include_input=False, include_context=False)) from None
+        raise invalid(error) from None

@@ -6,25 +6,32 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Path, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from caps.dp.oracle import StepRequest
+from caps.dp.oracle import STEP_REQUEST
+from caps.service.app import Limit, Limits
 from caps.service.identity import Allow, Caller
 from caps.service.tokens import Scope
 from caps.wire import Answer, Attestation, Computing, EvidenceRequest, RunRequest, RunStatus, Signed, media
 from services.mpc_server.runs.runs import Runs
 from services.mpc_server.storage.ledger import Ledger
 
-LIMITS = (("/v1/runs/[0-9a-f]{32}/steps/[0-9]+", 1 << 28),)
-"""For `create_app`: a selection carries the estimates of all candidates, as decimal numbers."""
-
+_STEP_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {media.JSON: {"schema": STEP_REQUEST.json_schema()}}}
+}
 RunPath = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
 StepPath = Annotated[int, Path(ge=0, lt=1 << 31)]
 Coordinator = Annotated[Caller, Depends(Allow(machines=["coordinator"]))]
 Reader = Annotated[Caller, Depends(Allow(machines=["coordinator"], scopes=[Scope.OPERATOR, Scope.AUDITOR]))]
 Checker = Annotated[Caller, Depends(Allow(machines=["coordinator"], scopes=[Scope.AUDITOR]))]
 Auditor = Annotated[Caller, Depends(Allow(scopes=[Scope.OPERATOR, Scope.AUDITOR]))]
+
+
+def limits(runs: Runs) -> Limits:
+    """For `create_app`: only a run's coordinator may send anything, and no more than its manifest can ask for."""
+    run = "/v1/runs/(?P<run>[0-9a-f]{32})"
+    return Limit(f"{run}/steps/[0-9]+", runs.step_length), Limit(f"{run}/evidence", runs.evidence_length)
 
 
 def router(runs: Runs, ledger: Ledger) -> APIRouter:
@@ -50,10 +57,11 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
         "/runs/{run}/steps/{step}",
         response_model=Signed[Answer],
         responses={202: {"model": Computing, "description": "The step is being computed: ask again"}},
+        openapi_extra=_STEP_BODY,
     )
-    def step(run: RunPath, step: StepPath, asked: Annotated[StepRequest, Body()], caller: Coordinator) -> Any:
+    async def step(run: RunPath, step: StepPath, request: Request, caller: Coordinator) -> Any:
         """Do a step of the schedule, once. The same request, sent again, gets the recorded answer."""
-        answer = runs.answer_to(run, step, asked, caller)
+        answer = await runs.answer_to(run, step, await request.body(), caller)
         if answer is not None:
             return answer
         return JSONResponse(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
-from concurrent.futures import TimeoutError as StillWorking
+from concurrent.futures import Future
 from threading import Lock
 from typing import Any
 
+from fastapi.concurrency import run_in_threadpool
+from pydantic import ValidationError
 from sqlalchemy import Engine, Row
 
 from caps import __version__
-from caps.dp.oracle import Compute, StepRequest, request_digest
+from caps.dp.oracle import STEP_REQUEST, Compute, StepRequest, request_digest
 from caps.errors import CheatingDetected, party_name
+from caps.service.app import DOCUMENT_LIMIT
+from caps.service.bodies import invalid, parsed
 from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.metrics import Reading
@@ -22,9 +27,10 @@ from caps.service.tokens import Scope
 from caps.study import Manifest, Policy
 from caps.wire import Answer, Attestation, EvidenceRequest, RunRequest, RunStatus, Signed
 from caps.wire.problems import Kind
+from caps.wire.steps import Extent, largest_request
 from services.mpc_server.intake.studies import Studies
 from services.mpc_server.runs.alive import AliveRuns, unknown
-from services.mpc_server.runs.record import RunAborted, abort, charged
+from services.mpc_server.runs.record import Recorded, RunAborted, abort, charged
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.storage import states
 from services.mpc_server.storage.ledger import Ledger
@@ -55,6 +61,7 @@ class Runs:
         self._engine = engine
         self._alive = alive
         self._ending = Lock()
+        self._extents: dict[str, Extent] = {}
 
     def resume(self) -> None:
         """Bring every run that has not ended back to life. Raises LedgerBroken if the record cannot be trusted."""
@@ -155,9 +162,42 @@ class Runs:
             evidence=tuple(self._ledger.evidence(run)),
         )
 
-    def answer_to(self, run: str, number: int, request: StepRequest, caller: Caller) -> Signed[Answer] | None:
-        """The answer to a step's request, from the record or computed now; None if it is still being computed."""
-        row, _ = self._known(run, caller)
+    def step_length(self, run: str, caller: Caller) -> int:
+        """The most bytes of a step's request. Raises a problem if the caller may not send one."""
+        return self._largest(self._known(run, caller)[1]).bytes
+
+    def evidence_length(self, run: str, caller: Caller) -> int:
+        """The most bytes of evidence. Raises a problem if the caller may not send any."""
+        self._known(run, caller)
+        return DOCUMENT_LIMIT
+
+    def _largest(self, manifest: Manifest) -> Extent:
+        if manifest.study_id not in self._extents:
+            self._extents[manifest.study_id] = largest_request(manifest)
+        return self._extents[manifest.study_id]
+
+    async def answer_to(self, run: str, number: int, body: bytes, caller: Caller) -> Signed[Answer] | None:
+        """The answer to a step's request, from the record or computed now; None if it is still being computed.
+
+        While it waits it holds no thread: there may be many who wait.
+        """
+        found = await run_in_threadpool(self._asked, run, number, body, caller)
+        if isinstance(found, Signed):
+            return found
+        try:
+            async with asyncio.timeout(WAIT):
+                answer = (await asyncio.wrap_future(found)).answer
+        except TimeoutError:
+            return None
+        except (CheatingDetected, RunAborted):
+            raise await run_in_threadpool(self._aborted, run) from None
+        await run_in_threadpool(self._alive.stop, run)
+        return answer
+
+    def _asked(self, run: str, number: int, body: bytes, caller: Caller) -> Signed[Answer] | Future[Recorded]:
+        """The recorded answer to a step's request, or else what will come to know it."""
+        row, manifest = self._known(run, caller)
+        request = _request(body, self._largest(manifest).elements)
         self._alive.require_own(row)
         found = self._alive.get(run)
         if isinstance(request, Compute) != (number == 0):
@@ -173,14 +213,7 @@ class Runs:
         if not found.keeps_a_session and row.state != states.Run.GOING:
             failed = f"failed: {row.reason}" if row.state == states.Run.FAILED else "ended"
             raise Problem(Kind.CONFLICT, f"the run has {failed}")
-        try:
-            answer = self._engine.submit(found.live.ask(number, request, digest)).result(WAIT).answer
-            self._alive.stop(run)
-            return answer
-        except StillWorking:
-            return None
-        except (CheatingDetected, RunAborted):
-            raise self._aborted(run) from None
+        return self._engine.submit(found.live.ask(number, request, digest))
 
     def take_evidence(self, run: str, given: EvidenceRequest, caller: Caller) -> RunStatus:
         """Keep what other servers signed about a run, which is over with it; the status shows all evidence kept here.
@@ -274,3 +307,10 @@ class Runs:
     def _attestation(self, run: str) -> Signed[Attestation] | None:
         given = self._alive.row(run).attestation
         return None if given is None else Signed[Attestation].model_validate_json(given)
+
+
+def _request(body: bytes, elements: int) -> StepRequest:
+    try:
+        return STEP_REQUEST.validate_python(parsed(body, elements=elements))
+    except ValidationError as error:
+        raise invalid(error) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import struct
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caps.basics.canonical import MAX_DEPTH, MAX_INTEGER, digest, dump, load, parse
+from caps.basics.canonical import MAX_DEPTH, MAX_ELEMENTS, MAX_INTEGER, MAX_NUMBER, bound, digest, dump, load, parse
 from caps.data.domain import Attribute, Domain, Layout, Workload
 from caps.errors import DomainError
 
@@ -141,7 +142,10 @@ def test_values_without_a_canonical_form_are_refused(value: object) -> None:
         (b"[1e400]", "not a JSON number"),
         (b"9007199254740993", "below 2"),
         (str(2**64).encode(), "below 2"),
-        (b"1" * 5000, "below 2"),
+        (b"1" * 5000, "number of more than 40"),
+        (b"0." + b"1" * 5000, "number of more than 40"),
+        (b"[" + b"[]," * MAX_ELEMENTS + b"0]", "elements"),
+        (b"[0" + b",0" * MAX_ELEMENTS + b"]", "elements"),
         (b'"\\ud800"', "surrogate"),
         (b'{"\\udc00\\ud800":1}', "surrogate"),
         (b'"\xff"', "UTF-8"),
@@ -169,6 +173,24 @@ def test_texts_that_readers_may_take_differently_are_refused(text: bytes, reason
 def test_lone_surrogates_of_a_text_are_refused() -> None:
     with pytest.raises(DomainError, match="surrogate"):
         parse('"\ud800"')
+
+
+@pytest.mark.parametrize("escape", ["", "\\\\", '\\"', '\\\\\\"'])
+def test_what_is_inside_strings_is_not_counted(escape: str) -> None:
+    inside = escape + "[{" * MAX_DEPTH + "," * 10 + "9" * (MAX_NUMBER + 1)
+    parse(f'["{inside}", ["{inside}"]]', elements=3)
+    with pytest.raises(DomainError, match="more than 2 elements"):
+        parse(f'["{inside}", ["{inside}"]]', elements=2)
+    with pytest.raises(DomainError, match="nested"):
+        parse(f'["{escape}", {"[" * MAX_DEPTH}{"]" * MAX_DEPTH}]')
+    with pytest.raises(DomainError, match="number"):
+        parse(f'["{escape}", {"9" * (MAX_NUMBER + 1)}]')
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_can_be_bounded(text: bytes) -> None:
+    with contextlib.suppress(DomainError):
+        bound(text, elements=1000)
 
 
 def test_as_deep_as_allowed_is_read() -> None:

@@ -234,7 +234,7 @@ def test_bad_parameters_are_refused_and_not_repeated(sample):
 
 
 def test_large_bodies_are_refused_by_their_length(sample, monkeypatch):
-    monkeypatch.setattr(frame, "JSON_LIMIT", 1000)
+    monkeypatch.setattr(frame, "DOCUMENT_LIMIT", 1000)
     token = sample.token(Scope.OPERATOR)
     is_problem(ask(sample, "POST", "/v1/things", token=token, content=b"x" * 1001), Kind.TOO_LARGE)
     assert ask(sample, "PUT", "/v1/large", token=token, content=b"x" * 100_000).json() == {"size": 100_000}
@@ -243,7 +243,7 @@ def test_large_bodies_are_refused_by_their_length(sample, monkeypatch):
 
 @pytest.mark.parametrize("path", ["/v1/things", "/v1/large"])
 def test_large_bodies_are_refused_while_they_come(sample, monkeypatch, path):
-    monkeypatch.setattr(frame, "JSON_LIMIT", 1000)
+    monkeypatch.setattr(frame, "DOCUMENT_LIMIT", 1000)
     method = "POST" if path == "/v1/things" else "PUT"
 
     async def parts():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caps.basics import canonical
-from caps.dp.oracle import Compute, Measurement, Request, Selection, StepRequest, request_digest
+from caps.dp.oracle import Compute, Measurement, Request, Selection, StepRequest, request_digest, spelled
 from caps.dp.privacy import Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.errors import DomainError
 from caps.wire.steps import request_from_json, request_to_json
@@ -95,10 +95,21 @@ BAD = [
     (SELECT, "candidates", [None, {}, "ab", ["ab"], [["a"], 1], [["a", 2]]]),
     (SELECT, "mechanism", [RATIO, None]),
     *(
-        (SELECT, name, [None, 3, "12", {"0": 1}, [1.0], [1, True], [2**53], [-(2**64)], ["1"], [[1]], [None]])
+        (
+            SELECT,
+            name,
+            [None, 3, "12", {"0": 1}, [1], "AAAAAA==", "AAAAAAAAAAA", "AAAAAAAAAAB=", " AAAAAAAAAAA=", "é" * 4],
+        )
         for name in ("estimate", "bias", "weights")
     ),
 ]
+
+
+@pytest.mark.parametrize("number", [2**53, -(2**53), 2**63 - 1, -(2**63)])
+def test_integers_that_json_could_not_carry_are_refused(number: int) -> None:
+    for name in ("estimate", "bias", "weights"):
+        with pytest.raises(DomainError, match="2\\*\\*53"):
+            request_from_json(request_to_json(SELECT) | {name: spelled([number])})
 
 
 @pytest.mark.parametrize(("request_", "member", "values"), BAD, ids=lambda given: str(given)[:20])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -15,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
-from caps.dp.oracle import Measurement, Selection
+from caps.dp.oracle import Measurement, Selection, spelled
 from caps.dp.privacy import Gaussian
 from caps.dp.privacy.mechanisms import mechanism_to_json
 from caps.dp.privacy.rational import decode_ratio, encode_ratio
@@ -245,19 +246,33 @@ def test_a_measurement_that_is_not_due(
     refused(federation, kind, lambda: going.ask(number, [body] * 3))
 
 
+def integers(request: Any, member: str) -> Any:
+    """A member of a selection on the wire, as numbers."""
+    return np.frombuffer(b64decode(request[member]), "<i8").copy()
+
+
+def with_numbers(request: Any, member: str, at: Any, number: int) -> Any:
+    """The selection with other numbers."""
+    numbers = integers(request, member)
+    numbers[at] = number
+    return request | {member: spelled(numbers)}
+
+
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
         pytest.param(NOT_DUE, lambda due: scaled(due, "epsilon_star", Fraction(2)), id="larger epsilon"),
         pytest.param(NOT_DUE, lambda due: due | {"step": "round2-select"}, id="another round"),
-        pytest.param(NOT_DUE, lambda due: due | {"weights": [9] * len(due["weights"])}, id="other weights"),
+        pytest.param(NOT_DUE, lambda due: with_numbers(due, "weights", ..., 9), id="other weights"),
         pytest.param(NOT_DUE, lambda due: due | {"draws": 99}, id="more draws"),
-        pytest.param(INVALID, lambda due: due | {"estimate": due["estimate"][1:]}, id="fewer estimates"),
-        pytest.param(INVALID, lambda due: due | {"estimate": [-1, *due["estimate"][1:]]}, id="fewer than nobody"),
-        pytest.param(INVALID, lambda due: due | {"estimate": [2**40, *due["estimate"][1:]]}, id="more than can be"),
-        pytest.param(INVALID, lambda due: due | {"estimate": [2**39] * len(due["estimate"])}, id="more in all"),
-        pytest.param(INVALID, lambda due: due | {"bias": [-1] * len(due["bias"])}, id="a bias below nothing"),
-        pytest.param(INVALID, lambda due: due | {"bias": [2**52] * len(due["bias"])}, id="a bias beyond all noise"),
+        pytest.param(
+            INVALID, lambda due: due | {"estimate": spelled(integers(due, "estimate")[1:])}, id="fewer estimates"
+        ),
+        pytest.param(INVALID, lambda due: with_numbers(due, "estimate", 0, -1), id="fewer than nobody"),
+        pytest.param(INVALID, lambda due: with_numbers(due, "estimate", 0, 2**40), id="more than can be"),
+        pytest.param(INVALID, lambda due: with_numbers(due, "estimate", ..., 2**39), id="more in all"),
+        pytest.param(INVALID, lambda due: with_numbers(due, "bias", ..., -1), id="a bias below nothing"),
+        pytest.param(INVALID, lambda due: with_numbers(due, "bias", ..., 2**52), id="a bias beyond all noise"),
         pytest.param(
             NOT_DUE,
             lambda due: due | {"candidates": [due["candidates"][0]] * len(due["candidates"])},
@@ -323,7 +338,7 @@ def test_different_estimates_for_different_servers_cost_nothing_and_stop_nothing
         body = request_to_json(due)
         for odd in range(3):
             bodies = [body] * 3
-            bodies[odd] = body | {"estimate": [x + 256 for x in due.estimate.tolist()]}
+            bodies[odd] = body | {"estimate": spelled(due.estimate + 256)}
             problems = refused(federation, CONFLICT, lambda sent=bodies: driver.ask(4, sent))
             assert all("got a different request" in problem["detail"] for problem in problems)
         distributed, _ = driver.finish()

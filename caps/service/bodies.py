@@ -1,0 +1,25 @@
+"""Bodies that handlers parse themselves, in threads, because they may be large."""
+
+from __future__ import annotations
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
+from caps.basics import canonical
+from caps.errors import DomainError
+from caps.service.problems import Problem
+from caps.wire.problems import Kind
+
+
+def parsed(body: bytes, *, elements: int = canonical.MAX_ELEMENTS) -> object:
+    """The body as read by our own parser, which refuses what two readers could understand differently."""
+    try:
+        return canonical.parse(body, elements=elements)
+    except DomainError as error:
+        raise Problem(Kind.MALFORMED, str(error)) from None
+
+
+def invalid(error: ValidationError) -> RequestValidationError:
+    """What a handler raises for a body that is not of its model, as FastAPI does where it parses the body."""
+    found = error.errors(include_input=False, include_context=False)
+    return RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found])
