@@ -28,7 +28,7 @@ class Replay:
     def __init__(self, manifest: Manifest, attested: Attestation, lines: Iterable[bytes]) -> None:
         self._manifest = manifest
         self._attested = attested
-        self.account = Account(manifest)
+        self.account = Account(manifest, attested.contributors(manifest))
         self.digest = attested.inputs
         self.steps = 0
         self.unsigned: str | None = None
@@ -83,6 +83,10 @@ class Replay:
                 self.measured.append(noisy_marginal(self._manifest, number, request, value))
         except LocalError as error:
             return f"step {number}: {error}"
-        if isinstance(request, Compute) and value != (1,) * len(self._attested.contributions):
-            return f"step {number}: the servers did not find every contribution valid"
+        if isinstance(request, Compute):
+            if self.account.stopped is not None:
+                return f"step {number}: the run should have ended here: {self.account.stopped}"
+            attested = self._attested
+            if (self.account.accepted, self.account.refused) != (attested.holders, attested.refused):
+                return f"step {number}: the servers accepted other contributions than they attest"
         return None

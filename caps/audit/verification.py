@@ -168,11 +168,12 @@ def _server_approvals(certificate: Certificate) -> str:
 
 
 def _holder_approvals(certificate: Certificate) -> str:
-    names = {name for one in certificate.attestations for name in one.document.holders}
+    attested = [one.document for one in certificate.attestations]
+    names = {name for one in attested for name in (*one.holders, *one.refused)}
     if not names:
         raise _Fails("the attestations name no holder")
     _approvals(certificate, "holder", [certificate.manifest.holder(name) for name in sorted(names)])
-    return f"every holder whose data took part approved the study: {', '.join(sorted(names))}"
+    return f"every holder that contributed approved the study: {', '.join(sorted(names))}"
 
 
 def _attestations(certificate: Certificate) -> str:
@@ -217,16 +218,23 @@ def _inputs(certificate: Certificate) -> str:
 
 def _holders(certificate: Certificate) -> str:
     attested, manifest = _common(certificate), certificate.manifest
-    repeated = [name for name, count in Counter(attested.holders).items() if count > 1]
+    named = (*attested.holders, *attested.refused)
+    repeated = [name for name, count in Counter(named).items() if count > 1]
     if repeated:
         raise _Fails(f"holder {repeated[0]} is named twice")
-    for name in attested.holders:
+    for name in named:
         manifest.holder(name)  # raises for a stranger
-    if not attested.holders or len(attested.holders) > len(attested.contributions):
-        raise _Fails(f"{len(attested.contributions)} contributions cannot come from {len(attested.holders)} holders")
-    absent = [holder.name for holder in manifest.holders if holder.name not in attested.holders]
-    return f"the data come from {', '.join(attested.holders)}" + (
-        f"; {', '.join(absent)} took no part" if absent else ""
+    if not attested.holders or len(named) != len(attested.contributions):
+        raise _Fails(f"{len(attested.contributions)} contributions cannot come from {len(named)} holders")
+    if stop := manifest.why_stop(attested.holders, attested.refused):
+        raise _Fails(f"there should be no release: {stop}")
+    absent = [holder.name for holder in manifest.holders if holder.name not in named]
+    return "; ".join(
+        (
+            f"the data come from {', '.join(attested.holders)}",
+            *([f"{', '.join(attested.refused)} failed the checks and was left out"] if attested.refused else ()),
+            *([f"{', '.join(absent)} took no part"] if absent else ()),
+        )
     )
 
 

@@ -139,6 +139,12 @@ class Site:
         ]
 
 
+def speaks_for(caller: Caller, party: Server | Coordinator | Holder) -> bool:
+    """Whether the caller is a machine with this party's role, name and key."""
+    found = caller.machine
+    return found is not None and (f"caps:{found.role}/{found.name}", found.pin) == (party.role, party.pin)
+
+
 def confirm(caller: Caller, party: Server | Coordinator | Holder) -> Machine:
     """The machine behind a caller. Raises a problem unless it has this party's role, name and key."""
     found = machine(caller)

@@ -408,6 +408,11 @@ def _warnings(manifest: Manifest, marks: _Marks) -> Iterator[Remark]:
         yield warn(("alignment",), "rows are matched only by their order in each file", hint)
     yield from _unit_warnings(manifest, warn)
     yield from _join_warnings(manifest, warn)
+    if manifest.inputs.refused == "leave-out":
+        hint = "`stop` ends the run instead, and names the holder"
+        yield warn(
+            ("inputs", "refused"), "a holder whose contribution fails the checks is left out of the result", hint
+        )
     if manifest.publication.rows is None and privacy.rows is None and privacy.neighbouring == "bounded":
         yield warn(("publication",), "the number of synthetic rows will be a noisy total", "set `rows` to fix it")
 
@@ -545,6 +550,9 @@ def template(
     name = coordinator.name if coordinator else "<name of the coordinator>"
     lines += [f"  {line}" for line in _party(name, coordinator, "url")]
     lines += [
+        "",
+        "# If a contribution fails the servers' checks, the run stops; or leave-out: it goes on without that holder.",
+        "inputs: {refused: stop}",
         "",
         "publication:",
         "  # rows: 10000  # of the synthetic table; by default the noisy total",

@@ -254,6 +254,16 @@ class Privacy(Document):
         return Fraction(self.delta)
 
 
+class Inputs(Document):
+    """What is agreed about the inputs of a run.
+
+    refused: what follows if a contribution fails the servers' checks. `stop`: the run fails, and names its holder.
+    `leave-out`: the run goes on without it, as long as somebody else brings its columns; attestations name its holder.
+    """
+
+    refused: Literal["stop", "leave-out"] = "stop"
+
+
 class Publication(Document):
     """What becomes public. rows: the number of rows of the synthetic table; by default the noisy total."""
 
@@ -278,6 +288,7 @@ class Manifest(Document):
     scheme: SchemeName = SCHEME
     servers: Annotated[tuple[Server, ...], Field(**extremes(lambda scheme: scheme.parties))]
     coordinator: Coordinator
+    inputs: Inputs = Inputs()
     publication: Publication = Publication()
     retention_days: Annotated[int, Field(ge=1, le=3650)] = 30
 
@@ -694,6 +705,19 @@ class Manifest(Document):
         there = {name for holder in taking if holder.name in holders for name in holder.columns or self.domain.names}
         return [name for name in self.domain.names if name not in there] if taking else []
 
+    def why_stop(self, accepted: Collection[str], refused: Collection[str]) -> str | None:
+        """Why a run must not go on after the checks of its inputs, in words that name holders; None if it may."""
+        if not refused:
+            return None
+        what = f"the contribution{'s'[: len(refused) > 1]} of {' and '.join(refused)} failed the servers' checks"
+        if self.inputs.refused == "stop":
+            return f"{what}, and the study agreed to stop in this case (inputs.refused)"
+        if not accepted:
+            return f"{what}, and there are no others"
+        if lacking := self.columns_lacking(accepted):
+            return f"{what}, and nobody else brings {', '.join(lacking)}"
+        return None
+
     @property
     def shared_columns(self) -> tuple[str, ...]:
         """Columns that more than one holder brings for the same persons, in the schema's order."""
@@ -799,7 +823,9 @@ class Manifest(Document):
             )
         else:
             covered = f"so is what {one} sees, namely the agreed sizes"
-        return (RELEASE, covered)
+        leaves_out = self.inputs.refused == "leave-out"
+        then = "it is left out, and the release says so" if leaves_out else "the run ends and says so"
+        return (RELEASE, covered, f"everybody sees whose contribution fails the servers' checks: {then}")
 
     @property
     def premises(self) -> tuple[str, ...]:

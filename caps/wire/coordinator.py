@@ -79,6 +79,7 @@ class StartBody(Document):
 class RunView(BaseModel):
     """A run. `percent` is of the privacy budget; `party` and `reason` say what the run waits for or why it failed.
 
+    holders: whose contributions are computed on. refused: whose contributions failed the servers' checks.
     evidence: if servers aborted the run because one of them deviates from the protocol, what each of them signed.
     """
 
@@ -88,6 +89,7 @@ class RunView(BaseModel):
     party: str | None
     reason: str | None
     holders: list[str]
+    refused: list[str] = Field(default=[])
     percent: float
     round: int | None
     stage: str | None
@@ -111,7 +113,8 @@ class RunChanged(BaseModel):
 class RunProgress(BaseModel):
     """The event `progress` of a run: what it is doing. All of it is public or follows from opened, noisy values.
 
-    error: after a measurement, the L1 distance between the noisy answer and the previous model's marginal.
+    error: after a measurement, the L1 distance between the noisy answer and the previous model's marginal; if the study
+    publishes its measurements.
     annealed: whether the next rounds spend more.
     """
 

@@ -226,7 +226,9 @@ class LedgerRange(Document):
 class Attestation(Signable):
     """A server's statement about a whole run. All but `server`, `ledger` and `at` are the same on all servers.
 
-    transcript: the digest over the digests of all requests and answers. statement: a `PrivacyStatement` as JSON.
+    transcript: the digest over the digests of all requests and answers. contributions: all that were sealed, in the
+    manifest's order of holders. holders: whose contributions passed the checks, so that their data are in the result.
+    refused: whose did not, so that nothing of theirs is. statement: a `PrivacyStatement` as JSON.
     """
 
     kind: ClassVar[str] = "attestation"
@@ -238,10 +240,16 @@ class Attestation(Signable):
     steps: Index
     contributions: tuple[Hex32, ...]
     holders: tuple[Name, ...]
+    refused: tuple[Name, ...] = ()
     statement: dict[str, Any]
     ledger: LedgerRange
     software: str
     at: Instant
+
+    def contributors(self, manifest: Manifest) -> list[str]:
+        """The holders of `contributions`, in the same order."""
+        named = {*self.holders, *self.refused}
+        return [holder.name for holder in manifest.holders if holder.name in named]
 
 
 class Evidence(Signable):

@@ -47,6 +47,7 @@ StudyId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 RunId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
 HolderName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 _READERS = Allow(machines=("holder", "mpc-server"), scopes=tuple(Scope))
+Reader = Annotated[Caller, Depends(_READERS)]
 _OPERATOR = Allow(scopes=(Scope.OPERATOR,))
 _WATCHERS = Allow(scopes=(Scope.OWNER, Scope.OPERATOR, Scope.AUDITOR))
 _ANALYSTS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR, Scope.AUDITOR))
@@ -130,22 +131,21 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
         response.headers["Location"] = f"/v1/studies/{manifest.study_id}"
         return view(manifest.study_id)
 
-    @router.get("/v1/studies", dependencies=[Depends(_READERS)])
-    def list_studies() -> list[StudyView]:
-        """All studies, the oldest first."""
-        return [view(study) for study in store.studies()]
+    @router.get("/v1/studies")
+    def list_studies(caller: Reader) -> list[StudyView]:
+        """All studies in which the caller takes part, the oldest first; people of this coordinator see all studies."""
+        return [view(study) for study in studies.listed(caller)]
 
-    @router.get("/v1/studies/{study}", dependencies=[Depends(_READERS)])
-    def get_study(study: StudyId) -> StudyView:
+    @router.get("/v1/studies/{study}")
+    def get_study(study: StudyId, caller: Reader) -> StudyView:
         """A study: its state, its approvals, and which are missing."""
+        studies.shown(study, caller)
         return view(study)
 
-    @router.get(
-        "/v1/studies/{study}/manifest", dependencies=[Depends(_READERS)], response_class=Response, response_model=None
-    )
-    def get_manifest(study: StudyId, request: Request) -> Response:
+    @router.get("/v1/studies/{study}/manifest", response_class=Response, response_model=None)
+    def get_manifest(study: StudyId, request: Request, caller: Reader) -> Response:
         """The manifest, in canonical JSON."""
-        text = studies.manifest(study).canonical_bytes()
+        text = studies.shown(study, caller).canonical_bytes()
         return content.send(request, text, _entry(text), media_type=media.JSON)
 
     @router.post("/v1/studies/{study}/refresh", dependencies=[Depends(_OPERATOR)])
@@ -185,14 +185,15 @@ def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
     """Starting runs and watching them."""
 
     def view(run: Run) -> RunView:
-        at = runs.position(run.run)
+        at, refused = runs.position(run.run), runs.refused(run)
         return RunView(
             run=run.run,
             study=run.study,
             state=run.state,
             party=run.party,
             reason=run.reason,
-            holders=sorted(set(run.contributions.values())),
+            holders=sorted(set(run.contributions.values()) - set(refused)),
+            refused=refused,
             percent=at.percent,
             round=at.round,
             stage=at.stage,

@@ -8,17 +8,17 @@ exactly the same questions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
 from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import ValidationError
 
 from caps.basics import canonical
 from caps.basics.retry import Backoff
-from caps.data.domain import Layout
 from caps.dp.oracle import Compute, Integers, Measurement, Selection, StepRequest, request_digest
 from caps.dp.privacy import PrivacyStatement
 from caps.errors import CapsError, DomainError
@@ -29,6 +29,7 @@ from caps.wire import (
     Answer,
     Attestation,
     RunRequest,
+    RunStatus,
     Seal,
     Signed,
     inputs_digest,
@@ -104,7 +105,8 @@ class Execution:
         self._go_on()
         inputs, sealed = self._sealed()
         self._begin(inputs)
-        oracle = ServersOracle(self, self._manifest.layout, sealed, inputs)
+        contributors = [self._run.contributions[one] for one in sealed]
+        oracle = ServersOracle(self, self._manifest, contributors, inputs)
         choice, task = self._manifest.algorithm, self._manifest.task
         estimator = create_estimator("kernel", task.domain)
         try:
@@ -164,6 +166,9 @@ class Execution:
         expected = inputs_digest(study, request.contributions)
         if seal.inputs != expected or sorted(seal.contributions) != sorted(request.contributions):
             raise RunFailed("the servers have sealed contributions other than those they were asked to seal")
+        contributors = [self._run.contributions[one] for one in seal.contributions]
+        if contributors != [one.name for one in self._manifest.holders if one.name in contributors]:
+            raise RunFailed("the servers have sealed contributions in another order than the manifest's")
         self._store.seal(self._run.run, seal.inputs, seal.contributions)
         return seal.inputs, seal.contributions
 
@@ -173,7 +178,14 @@ class Execution:
         self.patiently(self._enter)
 
     def _enter(self) -> None:
-        self._replies(f"/v1/runs/{self._run.run}", self._request_run)
+        """Begin the run on all servers, or begin it again. Raises RunFailed if it has failed on one of them."""
+        for reply in self._replies(f"/v1/runs/{self._run.run}", self._request_run):
+            try:
+                status = RunStatus.model_validate(reply.body)
+            except ValidationError:
+                raise Misbehaved(reply.server.name, "sent something other than the state of a run") from None
+            if status.state == "failed":
+                raise RunFailed(status.reason or "the run has failed there", reply.server.name)
 
     def obtain(self, step: int, digest: str, body: Mapping[str, Any]) -> list[Signed[Answer]]:
         """The servers' answers to a step, which must agree."""
@@ -218,15 +230,13 @@ class Execution:
         self._metrics.observe("caps_step_seconds", seconds, kind=kind)
         return answers[0].document
 
-    def refused(self, contributions: list[str]) -> RunFailed:
-        """The error for inputs that servers found invalid. They must not vanish silently: the study agreed on all."""
-        names = ", ".join(self._run.contributions[one] for one in contributions)
-        return RunFailed(f"the servers found the contribution of {names} invalid", names)
-
     def _report(self, progress: Progress) -> None:
         self._reported += 1
         if self._reported > self._told:  # the others were reported before a restart
-            self._news.progress.append(progress.view().model_dump(mode="json", exclude={"at"}))
+            told = progress.view().model_dump(mode="json", exclude={"at"})
+            if not self._manifest.publication.measurements:  # how far the model is from an answer tells of the answer
+                told["error"] = None
+            self._news.progress.append(told)
             if progress.stage not in _FOLLOWED:
                 self._write_down()
 
@@ -249,12 +259,13 @@ class Execution:
             "run": self._run.run,
             "transcript": oracle.transcript,
             "steps": oracle.position,
-            "contributions": sorted(sealed),
-            "holders": sorted(set(self._run.contributions.values())),
+            "contributions": list(sealed),
+            "holders": oracle.accepted,
+            "refused": oracle.refused,
         }
         found = said.to_json()
         for name, value in expected.items():
-            if (sorted(found[name]) if isinstance(value, list) else found[name]) != value:
+            if found[name] != value:
                 raise RunFailed(f"the servers' attestations differ from the coordinator's record: {name}")
         for attestation in attestations:
             if attestation.document.server != attestation.signer:
@@ -279,21 +290,27 @@ class Execution:
 class ServersOracle:
     """The servers as the loop sees them. Steps are numbered in the order they are asked; COMPUTE ANSWERS is 0."""
 
-    def __init__(self, execution: Execution, layout: Layout, sealed: tuple[str, ...], inputs: str) -> None:
-        self.layout = layout
+    def __init__(self, execution: Execution, manifest: Manifest, contributors: Sequence[str], inputs: str) -> None:
+        """`contributors`: the holders of the sealed contributions, in the servers' order."""
+        self.layout = manifest.layout
         self.position = 0
         self.transcript = inputs
+        self.accepted: list[str] = []
+        self.refused: list[str] = []
         self._execution = execution
-        self._sealed = sealed
+        self._manifest = manifest
+        self._contributors = contributors
 
     def answers(self) -> None:
-        """See `Oracle.answers`. Raises RunFailed if the servers refused a contribution."""
+        """See `Oracle.answers`. Raises RunFailed if servers refused contributions without which the run must stop."""
         value = self._ask(Compute()).value
-        if not isinstance(value, tuple) or len(value) != len(self._sealed) or not {0, 1}.issuperset(value):
+        if not isinstance(value, tuple) or len(value) != len(self._contributors) or not {0, 1}.issuperset(value):
             raise RunFailed("the servers do not say for every contribution whether it is valid")
-        refused = [one for one, valid in zip(self._sealed, value, strict=True) if not valid]
-        if refused:
-            raise self._execution.refused(refused)
+        judged = list(zip(self._contributors, value, strict=True))
+        self.accepted = [holder for holder, valid in judged if valid]
+        self.refused = [holder for holder, valid in judged if not valid]
+        if stop := self._manifest.why_stop(self.accepted, self.refused):
+            raise RunFailed(stop, ", ".join(self.refused))
 
     def select(self, selection: Selection) -> int:
         """As Oracle.select."""

@@ -140,6 +140,14 @@ class Runs:
             self._store.answered(run),
         )
 
+    def refused(self, run: Run) -> list[str]:
+        """The holders whose contributions the servers refused, according to the answer to step 0."""
+        first = next(self._store.steps(run.run), None)
+        value = first.answers[0].document.value if first is not None and first.answers else ()
+        if isinstance(value, int) or len(value) != len(run.sealed):
+            return []
+        return sorted(run.contributions[one] for one, valid in zip(run.sealed, value, strict=True) if not valid)
+
     def figures(self) -> Iterator[Reading]:
         """For the operator: runs by state, which parties they wait for, and how far they are."""
         found = self._store.runs()

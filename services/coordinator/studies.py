@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from caps.errors import DomainError
+from caps.service.identity import Caller
 from caps.service.problems import Problem
-from caps.service.site import Site
+from caps.service.site import Site, speaks_for
 from caps.study import Holder, Manifest
 from caps.wire import Approval, ContributionState, Signed
 from caps.wire.coordinator import Judged
@@ -71,6 +72,17 @@ class Studies:
         if manifest is None:
             raise Problem(Kind.NOT_FOUND, "this coordinator has no such study; propose its manifest first", study=study)
         return manifest
+
+    def shown(self, study: str, caller: Caller) -> Manifest:
+        """The manifest, for people of this coordinator and for the study's own parties. Raises Problem otherwise."""
+        manifest = self.manifest(study)
+        if not _sees(caller, manifest):
+            raise Problem(Kind.FORBIDDEN, f"{caller} does not take part in this study", study=study)
+        return manifest
+
+    def listed(self, caller: Caller) -> list[str]:
+        """The studies that a caller may see, the oldest first."""
+        return [study for study in self._store.studies() if _sees(caller, self.manifest(study))]
 
     def refresh(self, study: str) -> float:
         """Ask the servers, unless all have approved. Servers that cannot be reached stay pending.
@@ -149,6 +161,12 @@ class Studies:
         """The study's state in one word."""
         judged = self._store.judgements(study).values()
         return study_state((one.state for one in judged), runs[-1].state if runs else None)
+
+
+def _sees(caller: Caller, manifest: Manifest) -> bool:
+    """Whether a caller that the routes admit may see a study: any person may, a machine only as one of its parties."""
+    parties = (*manifest.servers, *manifest.holders)
+    return caller.person is not None or any(speaks_for(caller, party) for party in parties)
 
 
 def read_manifest(document: object) -> Manifest:

@@ -70,6 +70,7 @@ class MpcServer:
             self._keeper,
             build=build_digest(),
             patience=settings.patience,
+            least_holders=policy.least_holders,
         )
         self._runs = Runs(self._site, policy, database, self._ledger, self._studies, self._engine, alive)
         for source in (mesh_figures(self._keeper), ledger_figures(self._ledger, policy), self._runs.figures):

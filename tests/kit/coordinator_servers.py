@@ -92,9 +92,9 @@ class ClearServers:
         self.answered: list[tuple[str, Any]] = []
         self.pending: dict[tuple[str, int], int] = {}
         self._lock = RLock()
-        self.account = Account(manifest)
+        self.account = Account(manifest, [])
         codes = np.ascontiguousarray(rows_of(manifest.domain, 3, rows))
-        relation, budget = manifest.task.neighbouring, Account(manifest).filter
+        relation, budget = manifest.task.neighbouring, Account(manifest, []).filter
         self.oracle = ClearOracle(codes, manifest.layout, relation, budget, SeededBits(5))
 
     def approvals_of_holders(self) -> dict[str, Signed[Approval]]:
@@ -125,7 +125,7 @@ class ClearServers:
                     RunRequest.model_validate(body)
                     assert self.run in (None, run)
                     self.run = run
-                    return self._together(name) or (200, {}, {"run": run})
+                    return self._together(name) or (200, {}, self._status(name, run).to_json())
                 case "PUT", ["runs", run, "steps", step]:
                     assert run == self.run
                     if int(step) in self.faults.down_at:
@@ -166,10 +166,19 @@ class ClearServers:
         if self.seal is not None and self.seal != request:
             return problem(409, "conflict", "sealed otherwise")
         self.seal = request
-        listed = tuple(reversed(request.contributions))  # an order of the servers' own
+        listed = self._sealed()
         inputs = inputs_digest(self.manifest.study_id, listed)
         seal = Seal(study=self.manifest.study_id, server=name, inputs=inputs, contributions=listed, at=AT)
         return 200, {}, self._signed(name, seal)
+
+    def _sealed(self) -> tuple[str, ...]:
+        """The contributions in the manifest's order of holders."""
+        assert self.seal is not None
+        return tuple(one for one in self.contributions.values() if one in self.seal.contributions)
+
+    def _contributors(self) -> list[str]:
+        sealed = self._sealed()
+        return [holder for holder, one in self.contributions.items() if one in sealed]
 
     def _step(self, name: str, step: int, body: Any) -> Result:
         assert self.run is not None
@@ -212,18 +221,22 @@ class ClearServers:
     def _take(self, name: str, run: str, request: EvidenceRequest) -> Result:
         mine = self.evidence[name]
         mine += [one for one in request.evidence if one.signer not in {known.signer for known in mine}]
-        status = RunStatus(
+        return 200, {}, self._status(name, run).to_json()
+
+    def _status(self, name: str, run: str) -> RunStatus:
+        mine = self.evidence[name]
+        return RunStatus(
             run=run,
             study=self.manifest.study_id,
             inputs="0" * 64,
-            state="aborted" if mine else "going",
+            state="aborted" if mine else "failed" if self.account.stopped else "going",
+            reason=self.account.stopped,
             position=0,
             due="",
             rounds=0,
             bytes_sent=0,
             evidence=tuple(mine),
         )
-        return 200, {}, status.to_json()
 
     def _value(self, step: int, body: Any) -> tuple[str, Any]:
         if step < len(self.answered):
@@ -233,14 +246,15 @@ class ClearServers:
             return digest, value
         assert step == len(self.answered)
         request = request_from_json(body)
+        if not step:
+            self.account = Account(self.manifest, self._contributors())
         self.account.charge(self.account.check(request))
         if isinstance(request, Compute):
             assert body == {"kind": "compute"}
             assert self.seal is not None
             self.oracle.answers()
             digest = canonical.digest("request", body).hex()
-            bad = {self.contributions[holder] for holder in self.faults.invalid}
-            value: Any = tuple(int(one not in bad) for one in reversed(self.seal.contributions))
+            value: Any = tuple(int(holder not in self.faults.invalid) for holder in self._contributors())
         else:
             digest = request_digest(request).hex()
             selects = isinstance(request, Selection)
@@ -263,7 +277,6 @@ class ClearServers:
         statement = json.loads(self.account.statement().to_json())
         if self.faults.other_statement:
             statement["epsilon"] = "1/1000"
-        holders = {one: holder for holder, one in self.contributions.items()}
         attestation = Attestation(
             study=self.manifest.study_id,
             inputs=inputs,
@@ -271,8 +284,9 @@ class ClearServers:
             server=name,
             transcript=transcript,
             steps=len(self.answered),
-            contributions=tuple(reversed(self.seal.contributions)),
-            holders=tuple(holders[one] for one in reversed(self.seal.contributions)),
+            contributions=self._sealed(),
+            holders=self.account.accepted,
+            refused=self.account.refused,
             statement=statement,
             ledger=LedgerRange(first=0, last=9, first_hash="0" * 64, last_hash="1" * 64),
             software="caps test",

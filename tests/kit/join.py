@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from caps.wire.media import CSV
 from deploy.federation import Federation
 from services.holder import sharing
 from services.holder.table import Rows, read_table
-from tests.kit.federation import Driver, DriverOracle
+from tests.kit.federation import Driver
 
 NUMBER, BORN = "insurance_no", "born"
 KEY: dict[str, Any] = {
@@ -147,17 +147,3 @@ class JoinDriver(Driver):
         found = self.step(0, {"kind": "compute"})
         assert isinstance(found, tuple)
         return found
-
-    def finish_without(self, refused: Mapping[str, bool]) -> Any:
-        """Run the algorithm although contributions were refused."""
-        oracle = _Lenient(self)
-        oracle.expected = tuple(int(not refused.get(holder.name, False)) for holder in self.manifest.holders)
-        return self._run(oracle)
-
-
-class _Lenient(DriverOracle):
-    expected: tuple[int, ...] = ()
-
-    def answers(self) -> None:
-        """Step 0."""
-        assert self.driver.step(0, {"kind": "compute"}) == self.expected

@@ -235,14 +235,20 @@ DATA = b"age,smoker,region,diagnosis\n13,no,north,A\n"
 """The rows that `example_release` says were released."""
 
 
-def honest_walk(manifest: Manifest) -> tuple[Account, list[tuple[StepRequest, int | tuple[int, ...]]]]:
-    """The account of a run to its end, and its requests with answers. What they say is of no interest."""
-    account, task, program = Account(manifest), manifest.task, manifest.program
+def honest_walk(
+    manifest: Manifest, refused: Sequence[str] = ()
+) -> tuple[Account, list[tuple[StepRequest, int | tuple[int, ...]]]]:
+    """The account of a run to its end, and its requests with answers. What they say is of no interest.
+
+    refused: holders whose contributions fail the checks.
+    """
+    account = Account(manifest, [holder.name for holder in manifest.holders])
+    task, program = manifest.task, manifest.program
     steps: list[tuple[StepRequest, int | tuple[int, ...]]] = []
     offered, selected, initial = program.candidates(task), [], iter(program.initial(task))
     measured = iter(selected)  # each selection is measured after it
     request: StepRequest = Compute()
-    value: int | tuple[int, ...] = (1,) * len(manifest.holders)
+    value: int | tuple[int, ...] = tuple(int(holder.name not in refused) for holder in manifest.holders)
     while not account.ended:
         if steps:
             due = account.enforcer.upcoming()[0]
@@ -301,9 +307,10 @@ def example_release(
     statement: PrivacyStatement | None = None,
     transcript: Sequence[TranscriptStep] | None = None,
     data: bytes = DATA,
+    refused: Sequence[str] = (),
 ) -> ExampleRelease:
-    """A release of a run that all holders took part in. Every signature is good, whatever was signed."""
-    account, steps = honest_walk(manifest)
+    """A release of a run to which all holders contributed. Every signature is good, whatever was signed."""
+    account, steps = honest_walk(manifest, refused)
     statement = statement or account.statement()
     lines = transcript_of(manifest, keys, steps) if transcript is None else transcript
     contributions = tuple(contribution_of(manifest, holder).digest() for holder in manifest.holders)
@@ -318,7 +325,8 @@ def example_release(
         "transcript": digest,
         "steps": len(lines),
         "contributions": contributions,
-        "holders": tuple(holder.name for holder in manifest.holders),
+        "holders": account.accepted,
+        "refused": account.refused,
         "statement": canonical.parse(statement.to_json()),
         "software": "caps 0.1.0",
         "at": AT,

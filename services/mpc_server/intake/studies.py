@@ -23,9 +23,9 @@ from caps.errors import LocalError
 from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.problems import Problem
-from caps.service.site import Site, confirm
+from caps.service.site import Site, confirm, speaks_for
 from caps.service.tokens import Scope
-from caps.study import Coordinator, Holder, Manifest, Policy, Server
+from caps.study import Holder, Manifest, Policy, Server
 from caps.trust.exchange import PRIVATE_BYTES, ExchangeKey, public_digest
 from caps.wire import Approval, Contribution, Receipt, Seal, SealRequest, Signed, inputs_digest
 from caps.wire.problems import Kind
@@ -476,11 +476,7 @@ def _approvals(manifest: Manifest, given: Sequence[Signed[Approval]]) -> dict[tu
 def _sees(caller: Caller, manifest: Manifest) -> bool:
     if caller.person is not None and caller.person.scopes & _OBSERVERS:
         return True
-    found = caller.machine
-    if found is None:
-        return False
-    parties: list[Coordinator | Holder] = [manifest.coordinator, *manifest.holders]
-    return (f"caps:{found.role}/{found.name}", found.pin) in {(party.role, party.pin) for party in parties}
+    return any(speaks_for(caller, party) for party in (manifest.coordinator, *manifest.holders))
 
 
 def _state(row: Row[Any]) -> StudyState:

@@ -21,6 +21,7 @@ from caps.service import logs
 from caps.service.database import reading
 from caps.service.problems import Problem
 from caps.service.site import Site
+from caps.study import Manifest
 from caps.wire.problems import Kind
 from services.mpc_server.build import brief
 from services.mpc_server.intake.contributions import Contributions
@@ -28,7 +29,7 @@ from services.mpc_server.intake.studies import Sealed, Studies
 from services.mpc_server.runs.live import LiveRun
 from services.mpc_server.runs.material import Material, counts_name
 from services.mpc_server.runs.pairs import Pairs
-from services.mpc_server.runs.record import Record, RunAborted
+from services.mpc_server.runs.record import Record, RunAborted, charged
 from services.mpc_server.runs.session import Seat
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.storage import states
@@ -73,7 +74,9 @@ class AliveRuns:
         *,
         build: str,
         patience: float,
+        least_holders: int = 1,
     ) -> None:
+        """`least_holders`: how many contributions must pass the checks of a run."""
         self._site = site
         self._database = database
         self._ledger = ledger
@@ -84,6 +87,7 @@ class AliveRuns:
         self._keeper = keeper
         self.build = build
         self._patience = patience
+        self._least_holders = least_holders
         self._alive: dict[str, Alive] = {}
         self._lock = Lock()
 
@@ -124,6 +128,15 @@ class AliveRuns:
                 found.task.cancel()
         self._store.erase(counts_name(study, run))
 
+    def stop(self, run: str) -> None:
+        """Record that a run has failed if contributions were refused and the study agreed to stop then.
+
+        Its session stays for a while: a peer may not have written down the same answer yet.
+        """
+        found = self._alive[run]
+        if (reason := found.record.account.stopped) is not None:
+            self._fail(run, reason, manifest=found.record.manifest)
+
     def is_foreign(self, row: Row[Any]) -> bool:
         """Whether another build began a run."""
         return bool(row.build != self.build)
@@ -147,7 +160,7 @@ class AliveRuns:
         with reading(self._database) as connection:
             row = rows.find(connection, run)
         if row is None:
-            raise Problem(Kind.NOT_FOUND, f"this server has no run {run}")
+            raise unknown(run)
         return row
 
     def sealed(self, study: str) -> Sealed:
@@ -161,7 +174,10 @@ class AliveRuns:
         row = self.row(run)
         manifest = self._studies.manifest(row.study)
         sealed = self.sealed(row.study)
-        record = Record(self._database, self._ledger, manifest, run, row.inputs)
+        holders = [contribution.holder for contribution in sealed.contributions]
+        record = Record(
+            self._database, self._ledger, manifest, run, row.inputs, holders, least_holders=self._least_holders
+        )
         material = Material(manifest, run, sealed, self._studies, self._contributions, self._store)
         seat = Seat(
             self._studies.party(row.study),
@@ -185,17 +201,29 @@ class AliveRuns:
                 except RunAborted as error:
                     return logs.say(log, "aborted", level=logging.ERROR, run=run, reason=str(error))
                 except LocalError as error:
-                    return self._fail(run, str(error))
+                    stopped = live.record.account.stopped is not None
+                    return self._fail(run, str(error), manifest=live.record.manifest if stopped else None)
                 except Exception as error:  # noqa: BLE001
                     # A full disk, for example: nothing is wrong with the run, and nobody else would hear of it.
                     where = logs.frames(error)
                     logs.say(log, "interrupted", level=logging.ERROR, error=type(error).__name__, where=where)
                     await asyncio.sleep(AGAIN)
 
-    def _fail(self, run: str, reason: str) -> None:
-        """Record that this server cannot go on with a run. A run that is over by now stays as it is."""
-        logs.say(log, "failed", level=logging.ERROR, run=run, reason=reason)
+    def _fail(self, run: str, reason: str, *, manifest: Manifest | None = None) -> None:
+        """Record that this server cannot go on with a run. A run that is over by now stays as it is.
+
+        If a manifest is given, what the run reserved is given back unless it has charged something.
+        """
         with self._database.begin() as transaction:
             row = rows.find(transaction, run)
-            if row is not None and row.state == states.Run.GOING:
-                rows.change(transaction, run, states.RunEvent.FAIL, reason=reason)
+            if row is None or row.state != states.Run.GOING:
+                return
+            if manifest is not None and not charged(transaction, run, manifest):
+                self._ledger.release(transaction, run, manifest, self._site.instant())
+            rows.change(transaction, run, states.RunEvent.FAIL, reason=reason)
+        logs.say(log, "failed", level=logging.ERROR, run=run, reason=reason)
+
+
+def unknown(run: str) -> Problem:
+    """The problem for a run that does not exist, or that the caller must not know of."""
+    return Problem(Kind.NOT_FOUND, f"this server has no run {run}")

@@ -46,7 +46,7 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
     @routes.get("/runs/{run}")
     def status(run: RunPath, caller: Reader) -> RunStatus:
         """The state of the run here, and which party it waits for."""
-        return runs.status(run)
+        return runs.status(run, caller)
 
     @routes.delete("/runs/{run}")
     def abandon(run: RunPath, caller: Coordinator) -> RunStatus:
@@ -70,8 +70,8 @@ def router(runs: Runs, ledger: Ledger) -> APIRouter:
 
     @routes.get("/runs/{run}/steps/{step}")
     def answer(run: RunPath, step: StepPath, caller: Checker) -> Signed[Answer]:
-        """The recorded answer of a step."""
-        return runs.recorded_answer(run, step)
+        """The recorded answer of a step: for auditors if measurements are published, once the run has ended."""
+        return runs.recorded_answer(run, step, caller)
 
     @routes.put("/runs/{run}/evidence")
     def evidence(run: RunPath, given: EvidenceRequest, caller: Coordinator) -> RunStatus:

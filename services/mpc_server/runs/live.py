@@ -10,6 +10,8 @@ from typing import NoReturn
 from caps.basics.retry import Backoff
 from caps.dp.oracle import StepRequest
 from caps.errors import (
+    CapsError,
+    LocalError,
     PeerAborted,
     PeerError,
     PeerUnreachable,
@@ -22,6 +24,7 @@ from services.mpc_server.runs.material import Material
 from services.mpc_server.runs.record import Record, Recorded, RunAborted
 from services.mpc_server.runs.session import RequestsDiffer, RunSession, Seat, open_channel
 from services.mpc_server.transport.keeper import MeshKeeper
+from services.mpc_server.transport.session import Session
 
 log = logging.getLogger("caps.runs")
 
@@ -70,12 +73,15 @@ class LiveRun:
         """Keep a session open until cancelled, which happens when this server attests the run.
 
         Its own last answer is too early: a peer that crashed just before recording that answer needs all the others.
-        Raises RunAborted once there is evidence that a server deviates: there is no further session then.
+        Raises RunAborted once there is evidence that a server deviates, and LocalError if contributions were refused
+        and the study agreed to stop then: there is no further session.
         """
         retries, said = _REOPEN.begin(), ""
         while True:
             if self.record.aborted:
                 raise RunAborted(str(self._trouble))
+            if self.record.account.stopped is not None:
+                raise LocalError(self.record.account.stopped)
             try:
                 await self._live_once()
                 retries.reset()
@@ -142,7 +148,7 @@ class LiveRun:
             self._heard = True
             self._open.set()
             logs.say(log, "session opened", answered=self.record.answered)
-            error = await channel.ended()
+            error = await self._end_of(channel)
             if isinstance(error, PeerError):
                 raise error
         except PeerError as error:
@@ -161,6 +167,17 @@ class LiveRun:
             self._rounds += channel.traffic.rounds
             self._sent += channel.traffic.sent
             await channel.close()
+
+    async def _end_of(self, channel: Session) -> CapsError | None:
+        """Why a session ended; None if the run has stopped and peers have had time to write down the same answer."""
+        looks = 0
+        while looks < 2:
+            try:
+                async with asyncio.timeout(self._patience):
+                    return await channel.ended()
+            except TimeoutError:
+                looks += self.record.account.stopped is not None
+        return None
 
 
 def _to_blame(error: PeerError, party: int) -> PeerError:

@@ -21,6 +21,8 @@ def is_pooled(manifest: Manifest) -> bool:
 
 def wanted(manifest: Manifest, account: Account, pool: NoisePool) -> list[Wanted]:
     """What the step due now may need and the pool lacks, as far as the pool has room."""
+    if account.stopped is not None:
+        return []
     enforcer, neighbouring = account.enforcer, manifest.task.neighbouring
     room = POOLED - len(pool)
     found = []

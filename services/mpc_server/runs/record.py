@@ -7,7 +7,7 @@ and never changes; its answer is written once. The state of the run, its `Accoun
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,13 +49,24 @@ class Recorded:
 class Record:
     """One run's part of the database, and what follows from it."""
 
-    def __init__(self, database: Engine, ledger: Ledger, manifest: Manifest, run: str, inputs: str) -> None:
+    def __init__(
+        self,
+        database: Engine,
+        ledger: Ledger,
+        manifest: Manifest,
+        run: str,
+        inputs: str,
+        holders: Sequence[str],
+        *,
+        least_holders: int = 1,
+    ) -> None:
+        """`holders` and `least_holders`: see `caps.study.account.Account`."""
         self._database = database
         self._ledger = ledger
         self.manifest = manifest
         self.run = run
         self.inputs = inputs
-        self.account = Account(manifest)
+        self.account = Account(manifest, holders, least_holders=least_holders)
         self.steps: list[Recorded] = []
         self.aborted = False
         """Whether this process has recorded evidence that ends the run."""

@@ -7,10 +7,11 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Future
 from threading import Lock
+from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 from pydantic import ValidationError
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Row
 
 from caps import __version__
 from caps.dp.oracle import STEP_REQUEST, Compute, StepRequest, request_digest
@@ -21,13 +22,14 @@ from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.metrics import Reading
 from caps.service.problems import Problem
-from caps.service.site import Site, confirm
+from caps.service.site import Site, confirm, speaks_for
+from caps.service.tokens import Scope
 from caps.study import Manifest, Policy
 from caps.wire import Answer, Attestation, EvidenceRequest, RunRequest, RunStatus, Signed
 from caps.wire.problems import Kind
 from caps.wire.steps import Extent, largest_request
 from services.mpc_server.intake.studies import Studies
-from services.mpc_server.runs.alive import AliveRuns
+from services.mpc_server.runs.alive import AliveRuns, unknown
 from services.mpc_server.runs.record import Recorded, RunAborted, abort, charged
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.storage import states
@@ -112,10 +114,26 @@ class Runs:
                 rows.add(transaction, run, asked.study, asked.inputs, self._alive.build)
             elif (row.study, row.inputs) != (asked.study, asked.inputs):
                 raise Problem(Kind.CONFLICT, "a different run already has this id")
-        return self.status(run)
+        return self._status(run)
 
-    def status(self, run: str) -> RunStatus:
+    def _known(self, run: str, caller: Caller, *scopes: Scope) -> tuple[Row[Any], Manifest]:
+        """A run and its study, for the study's coordinator and for people of this server with one of these scopes.
+
+        To other coordinators it does not exist: they get the same problem as for a run that nobody began.
+        """
+        row = self._alive.row(run)
+        manifest = self._studies.manifest(row.study)
+        is_person = caller.person is not None and not caller.person.scopes.isdisjoint(scopes)
+        if not is_person and not speaks_for(caller, manifest.coordinator):
+            raise unknown(run)
+        return row, manifest
+
+    def status(self, run: str, caller: Caller) -> RunStatus:
         """The state of a run."""
+        self._known(run, caller, Scope.OPERATOR, Scope.AUDITOR)
+        return self._status(run)
+
+    def _status(self, run: str) -> RunStatus:
         row = self._alive.row(run)
         state, reason, party = row.state, row.reason, None
         if self._alive.is_foreign(row):
@@ -146,18 +164,12 @@ class Runs:
 
     def step_length(self, run: str, caller: Caller) -> int:
         """The most bytes of a step's request. Raises a problem if the caller may not send one."""
-        return self._largest(self._coordinated(run, caller)).bytes
+        return self._largest(self._known(run, caller)[1]).bytes
 
     def evidence_length(self, run: str, caller: Caller) -> int:
         """The most bytes of evidence. Raises a problem if the caller may not send any."""
-        self._coordinated(run, caller)
+        self._known(run, caller)
         return DOCUMENT_LIMIT
-
-    def _coordinated(self, run: str, caller: Caller) -> Manifest:
-        """The manifest of a run whose coordinator the caller is. Raises a problem otherwise."""
-        manifest = self._studies.manifest(self._alive.row(run).study)
-        confirm(caller, manifest.coordinator)
-        return manifest
 
     def _largest(self, manifest: Manifest) -> Extent:
         if manifest.study_id not in self._extents:
@@ -174,23 +186,26 @@ class Runs:
             return found
         try:
             async with asyncio.timeout(WAIT):
-                return (await asyncio.wrap_future(found)).answer
+                answer = (await asyncio.wrap_future(found)).answer
         except TimeoutError:
             return None
         except (CheatingDetected, RunAborted):
             raise await run_in_threadpool(self._aborted, run) from None
+        await run_in_threadpool(self._alive.stop, run)
+        return answer
 
     def _asked(self, run: str, number: int, body: bytes, caller: Caller) -> Signed[Answer] | Future[Recorded]:
         """The recorded answer to a step's request, or else what will come to know it."""
-        manifest = self._coordinated(run, caller)
+        row, manifest = self._known(run, caller)
         request = _request(body, self._largest(manifest).elements)
-        self._alive.require_own(self._alive.row(run))
+        self._alive.require_own(row)
         found = self._alive.get(run)
         if isinstance(request, Compute) != (number == 0):
             raise Problem(Kind.NOT_DUE, "step 0 must be the request to compute the answers, and no other step may be")
         digest = request_digest(request).hex()
         recorded = found.record.find(number, digest)
         if recorded is not None and recorded.answer is not None:
+            self._alive.stop(run)
             return recorded.answer
         row = self._alive.row(run)
         if row.state == states.Run.ABORTED:
@@ -205,9 +220,7 @@ class Runs:
 
         Only evidence is passed on: a run ends on a server's signed word, but no contribution is refused on it.
         """
-        row = self._alive.row(run)
-        manifest = self._studies.manifest(row.study)
-        confirm(caller, manifest.coordinator)
+        _, manifest = self._known(run, caller)
         for evidence in given.evidence:
             document = evidence.verify(manifest.server(evidence.signer))
             if document.server != evidence.signer:
@@ -218,7 +231,7 @@ class Runs:
                 over = [abort(transaction, self._ledger, manifest, one, self._site.instant()) for one in given.evidence]
             if any(over):
                 self._alive.let_go(run, manifest.study_id, aborted=True)
-        return self.status(run)
+        return self._status(run)
 
     def _aborted(self, run: str) -> Problem:
         """The problem that answers every request to go on with an aborted run."""
@@ -226,9 +239,16 @@ class Runs:
         detail = "; ".join(one.document.words for one in evidence)
         return Problem(Kind.ABORTED, f"run {run} was aborted: {detail}", evidence=[one.to_json() for one in evidence])
 
-    def recorded_answer(self, run: str, number: int) -> Signed[Answer]:
-        """The recorded answer to a step."""
-        self._alive.row(run)
+    def recorded_answer(self, run: str, number: int, caller: Caller) -> Signed[Answer]:
+        """The recorded answer to a step: for the coordinator at any time, for auditors once it may be published."""
+        row, manifest = self._known(run, caller, Scope.AUDITOR)
+        if not speaks_for(caller, manifest.coordinator):
+            if not manifest.publication.measurements:
+                raise Problem(Kind.FORBIDDEN, "the study's manifest forbids publishing the answers", run=run)
+            if row.state == states.Run.GOING:
+                raise Problem(Kind.NOT_READY, "answers are published when the run has ended", run=run)
+            if row.state != states.Run.ENDED:
+                raise Problem(Kind.FORBIDDEN, f"the run is {row.state}, so its answers are not published", run=run)
         with reading(self._database) as connection:
             answer = rows.answer(connection, run, number)
         if answer is None:
@@ -237,9 +257,7 @@ class Runs:
 
     def attest(self, run: str, caller: Caller) -> Signed[Attestation]:
         """This server's attestation of a run that has ended."""
-        row = self._alive.row(run)
-        manifest = self._studies.manifest(row.study)
-        confirm(caller, manifest.coordinator)
+        row, manifest = self._known(run, caller)
         if (attested := self._attestation(run)) is not None:
             return attested
         self._alive.require_own(row)
@@ -262,7 +280,8 @@ class Runs:
                 transcript=record.transcript(),
                 steps=len(record.steps),
                 contributions=tuple(contribution.digest() for contribution in sealed.contributions),
-                holders=tuple(contribution.holder for contribution in sealed.contributions),
+                holders=record.account.accepted,
+                refused=record.account.refused,
                 statement=json.loads(record.account.statement().to_json()),
                 ledger=self._ledger.range_of(run),
                 software=f"caps {__version__} (build {self._alive.build})",
@@ -275,16 +294,15 @@ class Runs:
 
     def abandon(self, run: str, caller: Caller) -> RunStatus:
         """The coordinator abandons a run: what it charged is spent, what it did not charge is given back."""
-        manifest = self._studies.manifest(self._alive.row(run).study)
-        confirm(caller, manifest.coordinator)
+        _, manifest = self._known(run, caller)
         with self._ending:
             if self._alive.row(run).state == states.Run.GOING:
                 with self._database.begin() as transaction:
                     if not charged(transaction, run, manifest):
                         self._ledger.release(transaction, run, manifest, self._site.instant())
                     rows.change(transaction, run, states.RunEvent.FAIL, reason="abandoned by the coordinator")
-                self._alive.let_go(run, manifest.study_id)
-        return self.status(run)
+            self._alive.let_go(run, manifest.study_id)
+        return self._status(run)
 
     def _attestation(self, run: str) -> Signed[Attestation] | None:
         given = self._alive.row(run).attestation

@@ -358,7 +358,7 @@ def test_measurements_that_do_not_follow_are_found(
 
 
 def test_a_charge_waits_for_the_answer_before(study: tuple[Manifest, Keys], steps: Steps) -> None:
-    account = Account(study[0])
+    account = Account(study[0], [holder.name for holder in study[0].holders])
     with pytest.raises(DomainError, match="no step is waiting"):
         account.answered(0)
     account.charge(account.check(Compute()))

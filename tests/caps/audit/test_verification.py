@@ -62,6 +62,37 @@ def released(certificate: Certificate, keys: Keys, signer: str = "coordinator", 
     return altered(certificate, release=signed)
 
 
+def test_a_holder_that_was_left_out_is_named_as_such(tmp_path: Path) -> None:
+    manifest, keys = example_manifest(holders=MIXED, inputs={"refused": "leave-out"})
+    release = example_release(manifest, keys, refused=["clinic-a"])
+    files = release.write(tmp_path)
+    checks = {check.name: check for check in verify(release.certificate, now=NOW, **files)}
+    assert accepted(list(checks.values()))
+    assert checks["holders"].explanation == (
+        "the data come from registry, lab; clinic-a failed the checks and was left out"
+    )
+    everybody = tuple(holder.name for holder in manifest.holders)
+    for changes, caught in (
+        ({"holders": everybody, "refused": ()}, {"steps"}),  # as if all had taken part
+        ({"holders": everybody[1:], "refused": ()}, {"holders", "holder approvals", "steps"}),  # it is not mentioned
+        ({"holders": ("clinic-a", "lab"), "refused": ("registry",)}, {"holders", "steps"}),  # it was another one
+        ({"holders": everybody, "refused": everybody[:1]}, {"holders", "steps"}),
+        ({"holders": everybody[1:], "refused": ("stranger",)}, {"holders", "holder approvals", "steps"}),
+    ):
+        found = failed(attested(release.certificate, keys, **changes), **files)
+        assert caught <= found <= caught | {"charges", "measurements"}, (changes, found)
+
+
+def test_there_is_no_release_after_a_refusal_unless_the_study_says_so(study: tuple[Manifest, Keys]) -> None:
+    manifest, keys = study
+    certificate = attested(
+        example_release(manifest, keys).certificate, keys, holders=("clinic-a",), refused=("clinic-b",)
+    )
+    checks = {check.name: check for check in verify(certificate, now=NOW)}
+    assert not checks["holders"].passed
+    assert "clinic-b failed the servers' checks, and the study agreed to stop" in checks["holders"].explanation
+
+
 def approved(certificate: Certificate, keys: Keys, index: int, signer: str = "", **changes: Any) -> Certificate:
     approvals = list(certificate.approvals)
     name = approvals[index].signer

@@ -171,6 +171,7 @@ def test_long_files_are_not_read() -> None:
         ({"holders": [("alone", None)]}, "holders", "one holder"),
         ({"schema": SCHEMA | {"rows": 500}}, "schema.rows", "number of rows"),
         ({"holders": COLUMNS}, "alignment", "order"),
+        ({"inputs": {"refused": "leave-out"}}, "inputs.refused", "left out"),
         ({"holders": COLUMNS, "schema": SCHEMA | {"rows": 64}}, "alignment.slots", "hides nothing"),
         (
             {"privacy": {"epsilon": 1, "delta": 1e-6, "neighbouring": "bounded", "population": "p"}},
@@ -451,6 +452,13 @@ def test_the_documented_example_is_a_manifest() -> None:
     assert check(examples[0]) == []
     for name, field in Manifest.model_fields.items():
         assert f"`{field.alias or name}`" in page, name
-    for part in (manifest.privacy, manifest.holders[0], manifest.publication, manifest.servers[0], manifest.algorithm):
+    for part in (
+        manifest.privacy,
+        manifest.holders[0],
+        manifest.inputs,
+        manifest.publication,
+        manifest.servers[0],
+        manifest.algorithm,
+    ):
         for name in type(part).model_fields:
             assert f"`{name}`" in page, name

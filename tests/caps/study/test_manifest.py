@@ -382,7 +382,7 @@ def test_every_choice_is_refused_or_can_be_run_to_its_end(
                     <= WIDEST**2
                     < (2.0 ** (62 - 2 * run_steps._FRAC) / run_steps._FRAC) ** 2
                 )
-        Account(manifest).statement()
+        Account(manifest, []).statement()
 
 
 def test_all_problems_are_reported_at_once() -> None:

@@ -12,7 +12,7 @@ import pytest
 from caps.audit.verification import verify
 from caps.basics.retry import Backoff
 from caps.service.problems import Problem
-from caps.wire import Certificate
+from caps.wire import Attestation, Certificate
 from caps.wire.coordinator import Judged
 from services.coordinator import runs
 from services.coordinator.execution import Stopped
@@ -281,6 +281,48 @@ def test_an_invalid_contribution_fails_the_run_and_names_the_holder(bench):
     assert party == "clinic-b"
     assert "clinic-b" in reason
     assert len(bench.federation.answered) == 1
+
+
+def test_a_run_that_has_failed_at_a_server_fails_with_its_reason(bench):
+    """As after a crash: the servers have stopped, and the coordinator has not kept their answer."""
+    bench.federation.faults.invalid = {"clinic-b"}
+    coordinator, run = bench.started()
+    bench.federation.run = run
+    record = coordinator.runs.run(run)
+    for name in SERVERS:
+        bench.federation.handle(name, "PUT", f"/v1/studies/{record.study}/seal", record.seal_request.to_json())
+        bench.federation.handle(name, "PUT", f"/v1/runs/{run}/steps/0", {"kind": "compute"})
+    coordinator.runs.perform(run)
+    found = coordinator.runs.run(run)
+    assert (found.state, found.party) == (State.FAILED, "S1")
+    assert "clinic-b failed the servers' checks" in found.reason
+
+
+def test_an_invalid_contribution_is_left_out_if_the_study_says_so(tmp_path):
+    bench = Bench(tmp_path, inputs={"refused": "leave-out"})
+    bench.federation.faults.invalid = {"clinic-b"}
+    coordinator, run = performed(bench)
+    assert (run.state, run.reason) == (State.RELEASED, None)
+    verified(bench, coordinator, run.run)
+    said = coordinator.store.release(run.run).certificate.attestations[0].document
+    assert (said.holders, said.refused) == (("clinic-a",), ("clinic-b",))
+    assert coordinator.runs.refused(run) == ["clinic-b"]
+
+
+@pytest.mark.parametrize("named", [("clinic-a", "clinic-b"), ()])
+def test_attestations_must_name_whom_the_servers_accepted(tmp_path, named):
+    bench = Bench(tmp_path, inputs={"refused": "leave-out"})
+    bench.federation.faults.invalid = {"clinic-b"}
+    attest = bench.federation._attest
+
+    def lying(name):
+        status, headers, answer = attest(name)
+        document = Attestation(**answer["document"] | {"holders": named})
+        return status, headers, bench.federation._signed(name, document)
+
+    bench.federation._attest = lying
+    _, reason = failure(bench)
+    assert "differ from the coordinator's record: holders" in reason
 
 
 def test_answers_that_take_their_time(bench):

@@ -56,7 +56,7 @@ def add_run(database: Engine, manifest: Manifest) -> None:
 
 
 def record_of(database: Engine, manifest: Manifest) -> Record:
-    return Record(database, Ledger(database), manifest, RUN, INPUTS)
+    return Record(database, Ledger(database), manifest, RUN, INPUTS, [holder.name for holder in manifest.holders])
 
 
 def evidence_of(manifest: Manifest, keys: Keys, server: str = "S3", **changes: Any) -> Signed[Evidence]:

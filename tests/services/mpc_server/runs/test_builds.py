@@ -99,7 +99,8 @@ def test_a_run_waits_for_its_own_build(federation: Federation, number: int, poin
         with federation.client("S2", "auditor") as auditor:
             assert f'caps_run_waiting{{party="S2",run="{driver.run}"}} 1.0' in auditor.get("/metrics").text
             if number:
-                assert auditor.get(f"{path}/steps/0").json()["document"]["step"] == 0
+                assert driver.clients["S2"].get(f"{path}/steps/0").json()["document"]["step"] == 0
+                assert auditor.get(f"{path}/steps/0").status_code == 409  # the run has not ended
         assert everything(federation) == before
 
         restart(federation, GENUINE)

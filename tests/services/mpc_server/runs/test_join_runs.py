@@ -157,7 +157,7 @@ def test_a_table_that_could_show_a_person_is_named_and_takes_no_part(
     federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     """A holder that does not run its own check, or does not sort: servers find it on shares, before they open tags."""
-    manifest = study(federation, SPLIT, rows=["east"])
+    manifest = study(federation, SPLIT, rows=["east"], inputs={"refused": "leave-out"})
     owners = owners_of(SPLIT, 15)
     brought: dict[str, Any] = {owner.name: owner.read(manifest, tmp_path) for owner in owners}
     rows, records = brought["south"], sharing.records
@@ -176,10 +176,29 @@ def test_a_table_that_could_show_a_person_is_named_and_takes_no_part(
     brought["east"] = manifest.layout.marginals(others)
     with JoinDriver(federation, manifest, tmp_path) as driver:
         driver.ready(brought)
-        assert driver.verdicts() == (1, 1, 0, 1)
-        distributed = driver.finish_without({"south": True})
+        driver.expected = (1, 1, 0, 1)
+        distributed, _ = driver.finish()
         honest = [owner for owner in owners if owner.name != "south"]
         same_release(distributed, driver.twin(np.concatenate([joined(manifest, honest), others])))
+
+
+def test_what_servers_saw_of_a_join_stays_charged_if_the_run_stops(federation: Federation, tmp_path: Path) -> None:
+    manifest = study(federation, PAIR)
+    brought: dict[str, Any] = {owner.name: owner.read(manifest, tmp_path) for owner in owners_of(PAIR, 18)}
+    name, rows = next(iter(brought.items()))
+    ids = rows.ids.copy()
+    ids[1] = ids[0]
+    brought[name] = Rows(rows.codes, ids=ids)
+    with JoinDriver(federation, manifest, tmp_path) as driver:
+        driver.ready(brought)
+        assert driver.verdicts() == (0, 1)
+        for server, client in driver.clients.items():
+            said = client.get(f"/v1/runs/{driver.run}").json()
+            assert said["state"] == "failed"
+            assert f"the contribution of {name} failed the servers' checks" in said["reason"]
+            client.delete(f"/v1/runs/{driver.run}").raise_for_status()
+            records = [one for one in ServerStores(federation, server).ledger() if one["run"] == driver.run]
+            assert [one["kind"] for one in records] == ["reserve", "charge"]
 
 
 def test_a_holder_that_stays_away_leaves_the_others(federation: Federation, tmp_path: Path) -> None:

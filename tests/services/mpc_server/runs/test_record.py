@@ -74,7 +74,7 @@ def database(tmp_path: Path, study: tuple[Manifest, Keys]) -> Iterator[Engine]:
 
 
 def record_of(database: Engine, manifest: Manifest, budget: Fraction | None = None) -> Record:
-    record = Record(database, Ledger(database), manifest, RUN, INPUTS)
+    record = Record(database, Ledger(database), manifest, RUN, INPUTS, [holder.name for holder in manifest.holders])
     record.account.filter.budget = budget or manifest.budget
     return record
 

@@ -37,6 +37,7 @@ from tests.kit.federation import (
     same_release,
     spent_once,
 )
+from tests.kit.study import honest_walk
 
 pytestmark = pytest.mark.integration
 
@@ -569,12 +570,17 @@ def test_nobody_else_speaks_for_the_coordinator(federation: Federation, going: D
     )
     for name in SERVERS:
         url = federation.places[name].url
+        with httpx.Client(base_url=url, verify=context, trust_env=False) as caller:
+            kinds = (FORBIDDEN, FORBIDDEN, *[NOT_FOUND] * 4, FORBIDDEN)  # the study is not its own; the run is unknown
+            for (verb, path, body), kind in zip(paths, kinds, strict=True):
+                refused(federation, kind, lambda: [caller.request(verb, path, json=body)])  # noqa: B023
+            for path in (f"/v1/runs/{going.run}", f"/v1/runs/{going.run}/steps/0"):
+                refused(federation, NOT_FOUND, lambda: [caller.get(path)])  # noqa: B023
         callers = [
             federation.machine(name, "north"),
             federation.machine(name, "S1" if name != "S1" else "S2"),
             federation.client(name, "operator"),
             federation.client(name, "auditor"),
-            httpx.Client(base_url=url, verify=context, trust_env=False),
         ]
         for caller in callers:
             with caller:
@@ -593,23 +599,67 @@ def test_nobody_else_speaks_for_the_coordinator(federation: Federation, going: D
             refused(federation, FORBIDDEN, lambda one=coordinator: [one.get("/v1/ledger")])
 
 
-def test_invalid_contributions_are_named_and_count_nowhere(federation: Federation) -> None:
-    manifest, brought, _ = horizontal(federation, parameters=SHORT)
-    crooked = brought["north"].copy()
-    crooked[0] += 5  # the marginals no longer tell of the same persons
+def crooked(federation: Federation, **choices: Any) -> Case:
+    """Three holders with persons of their own; the marginals of the first do not tell of the same persons."""
+    manifest = manifest_of(federation, [*ROWS, {"name": "west", "brings": "rows"}], schema=SCHEMA, **choices)
+    codes = drawn(manifest, 700)
+    parts = {"north": codes[:200], "south": codes[200:500], "west": codes[500:]}
+    brought = {name: manifest.layout.marginals(part) for name, part in parts.items()}
+    brought["north"][0] += 5
+    return manifest, brought, codes[200:]
+
+
+def test_a_run_ends_if_a_contribution_is_refused(federation: Federation) -> None:
+    """Every server ends it by itself, whatever the coordinator asks for; what was reserved is free again."""
+    manifest, brought, _ = crooked(federation, parameters=SHORT)
     with Driver(federation, manifest) as driver:
-        driver.ready(brought | {"north": crooked})
-        assert driver.step(0, {"kind": "compute"}) == (0, 1)
+        driver.ready(brought)
+        assert driver.step(0, {"kind": "compute"}) == (0, 1, 1)
+        words = "the contribution of north failed the servers' checks, and the study agreed to stop"
+        for client in driver.clients.values():
+            said = client.get(f"/v1/runs/{driver.run}").json()
+            assert said["state"] == "failed"
+            assert words in said["reason"]
+        due = request_to_json(honest_walk(manifest)[1][1][0])
+        for problem in refused(federation, NOT_DUE, lambda: driver.ask(1, [due] * 3)):
+            assert words in problem["detail"]
+        refused(federation, CONFLICT, driver.attest)
+        assert driver.step(0, {"kind": "compute"}) == (0, 1, 1)  # what is recorded is not lost
+        assert [client.delete(f"/v1/runs/{driver.run}").status_code for client in driver.clients.values()] == [200] * 3
+        for problem in refused(federation, CONFLICT, lambda: driver.ask(1, [due] * 3)):
+            assert words in problem["detail"]
+        kinds = [one["kind"] for one in ServerStores(federation, "S1").ledger() if one["run"] == driver.run]
+        assert kinds == ["reserve", "release"]
+
+
+def test_a_refused_contribution_is_left_out_if_the_study_says_so(federation: Federation) -> None:
+    manifest, brought, codes = crooked(federation, parameters=SHORT, inputs={"refused": "leave-out"})
+    with Driver(federation, manifest) as driver:
+        driver.ready(brought)
+        assert driver.step(0, {"kind": "compute"}) == (0, 1, 1)
+        driver.expected = (0, 1, 1)
+        distributed, _ = driver.finish()
+        same_release(distributed, driver.twin(codes))
+        for found in driver.attest():
+            said = Signed[Attestation].model_validate_json(found.content).document
+            assert (said.holders, said.refused) == (("south", "west"), ("north",))
+            assert len(said.contributions) == 3
         spent_once(federation, driver)
 
 
 def test_columns_that_are_not_one_hot_are_named(federation: Federation) -> None:
-    manifest, brought, _ = vertical(federation, parameters=SHORT)
-    crooked = brought["south"].copy()
-    crooked[3, :2] = 1  # one person, both a smoker and not
+    """Nobody else brings these columns, so that the run ends in any case."""
+    manifest, brought, _ = vertical(federation, parameters=SHORT, inputs={"refused": "leave-out"})
+    altered = brought["south"].copy()
+    altered[3, :2] = 1  # one person, both a smoker and not
     with Driver(federation, manifest) as driver:
-        driver.ready(brought | {"south": crooked})
+        driver.ready(brought | {"south": altered})
         assert driver.step(0, {"kind": "compute"}) == (1, 0)
+        for client in driver.clients.values():
+            said = client.get(f"/v1/runs/{driver.run}").json()
+            assert said["state"] == "failed"
+            assert "the contribution of south" in said["reason"]
+            assert "nobody else brings smoker, illness" in said["reason"]
 
 
 def test_a_run_given_up_after_its_last_step_is_not_attested(federation: Federation) -> None:
