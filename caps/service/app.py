@@ -77,7 +77,7 @@ _BY_STATUS = {kind.value.status: kind for kind in reversed(Kind)}
 
 Clock = Callable[[], datetime]
 Admission = Callable[..., int]
-"""Called with the caller and the named groups of a path, in a thread: returns the most bytes of a body there.
+"""Called with `caller` and the named groups of a path, in a thread: returns the most bytes of a body there.
 
 Raises a Problem if this caller may not send one, for instance because it is not a party of the study named.
 """
@@ -453,7 +453,7 @@ class _Frame:
             if (found := pattern.fullmatch(path)) is not None:
                 if isinstance(limit.most, int):
                     return limit.most, limit.streamed
-                return await run_in_threadpool(limit.most, caller, **found.groupdict()), limit.streamed
+                return await run_in_threadpool(limit.most, caller=caller, **found.groupdict()), limit.streamed
         return DOCUMENT_LIMIT, False
 
 

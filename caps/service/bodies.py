@@ -21,5 +21,4 @@ def parsed(body: bytes, *, elements: int = canonical.MAX_ELEMENTS) -> object:
 
 def invalid(error: ValidationError) -> RequestValidationError:
     """What a handler raises for a body that is not of its model, as FastAPI does where it parses the body."""
-    found = error.errors(include_input=False, include_context=False)
-    return RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found])
+    return RequestValidationError(error.errors(include_input=False, include_context=False))

@@ -1,4 +1,6 @@
-"""Run an application over TLS 1.3 and pass the client's certificate to its handlers, which uvicorn does not do."""
+"""Run an application over TLS 1.3 as uvicorn does, with what uvicorn lacks: handlers see the client's certificate,
+connections are bounded before and after their handshake, and requests must arrive in time.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,13 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import ssl
 import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import cast
 
 import h11
 import uvicorn
@@ -23,15 +27,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from caps.errors import CapsError
 from caps.service import logs
-from caps.service.identity import CERTIFICATE
+from caps.service.connections import Bounds, Connection, Doors, Entrance, listening, raise_descriptors
+from caps.service.identity import CERTIFICATE, machine_of
 from caps.service.metrics import Metrics, Reading
 from caps.service.problems import Problem
+from caps.service.supervision import Supervisor
 from caps.trust.tls import RENEW_WITHIN, Credentials, RenewedContext
 from caps.wire import media
 from caps.wire.problems import Kind
 
 HEAD_TIMEOUT = 20.0
 """Seconds within which a request's first line and headers must arrive. uvicorn would wait forever."""
+KEEP_ALIVE = 30
+"""Seconds that a connection may be idle between requests."""
 STOP_TIMEOUT = 10
 """Seconds that open requests may still take when the service stops."""
 WATCH_EVERY = 60.0
@@ -41,9 +49,10 @@ WARN_EVERY = 86400.0
 log = logging.getLogger("caps.trust.tls")
 
 
-class CertificateProtocol(H11Protocol):
+class CertificateProtocol(H11Protocol, Connection):
     """uvicorn's HTTP/1.1, with the connection's certificate in the ASGI scope of each request."""
 
+    doors: Doors
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -53,6 +62,17 @@ class CertificateProtocol(H11Protocol):
         certificate = connection.getpeercert(True) if isinstance(connection, ssl.SSLObject) else None
         self.app = _with_certificate(self.app, certificate)
         self._await_head()
+        machine = machine_of(certificate)
+        address = str(self.client[0]) if self.client else ""
+        self.doors.let_in(self, machine=None if machine is None else machine.pin, address=address)
+
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def cut(self) -> None:
+        """End the connection at once."""
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Does what the base class does; a client that sends a request's head slowly gets no extra time."""
@@ -62,18 +82,19 @@ class CertificateProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Does what the base class does, and cancels the deadline."""
         super().connection_lost(exc)
+        self.doors.let_out(self)
         if self._deadline is not None:
             self._deadline.cancel()
 
     def shutdown(self) -> None:
         """Does what the base class does, without waiting for the TLS close of an idle connection."""
-        idle = self.cycle is None or self.cycle.response_complete
+        idle = not self.is_busy()
         super().shutdown()
         if idle:
             self.transport.abort()
 
     def _await_head(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self.is_busy():
             if self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None
@@ -82,8 +103,7 @@ class CertificateProtocol(H11Protocol):
 
     def _too_slow(self) -> None:
         self._deadline = None
-        waiting = self.cycle is None or self.cycle.response_complete
-        if waiting and self.timeout_keep_alive_task is None and not self.transport.is_closing():
+        if not self.is_busy() and self.timeout_keep_alive_task is None and not self.transport.is_closing():
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
@@ -112,7 +132,36 @@ def _with_certificate(inner: ASGIApp, certificate: bytes | None) -> ASGIApp:
     return app
 
 
-def make_server(app: FastAPI, credentials: Credentials, *, host: str, port: int) -> uvicorn.Server:
+class Server(uvicorn.Server):
+    """uvicorn's server, whose connections come in by our own entrances."""
+
+    def __init__(self, config: uvicorn.Config, doors: Doors, supervisor: Supervisor) -> None:
+        super().__init__(config)
+        self._doors = doors
+        self.supervisor = supervisor
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Bind before the application starts, which may change things; listen when it has started."""
+        context = self.config.ssl
+        assert context is not None
+        self.supervisor.take_over(asyncio.get_running_loop())
+        listeners = listening(self.config.host, self.config.port) if sockets is None else sockets
+        await super().startup(sockets=[])
+        for listener in listeners:
+            listener.listen(self.config.backlog)
+            entrance = Entrance(listener, self._protocol, context, self._doors, self.supervisor)
+            self.servers.append(cast(asyncio.Server, entrance))
+            logs.say(log, "listening", address=str(listener.getsockname()[0]), port=listener.getsockname()[1])
+
+    def _protocol(self) -> CertificateProtocol:
+        made = CertificateProtocol(self.config, self.server_state, self.lifespan.state)
+        made.doors = self._doors
+        return made
+
+
+def make_server(
+    app: FastAPI, credentials: Credentials, *, host: str, port: int, bounds: Bounds | None = None
+) -> Server:
     """A server that is ready to run."""
     config = uvicorn.Config(
         app,
@@ -124,17 +173,19 @@ def make_server(app: FastAPI, credentials: Credentials, *, host: str, port: int)
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=30,
+        timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=STOP_TIMEOUT,
         ssl_certfile=credentials.certificate,
         ssl_keyfile=credentials.private_key,
     )
     config.load()
     config.ssl = context = RenewedContext.of(credentials)
-    figures = getattr(app.state, "metrics", None)
-    if isinstance(figures, Metrics):
+    metrics = getattr(app.state, "metrics", None)
+    figures = metrics if isinstance(metrics, Metrics) else None
+    if figures is not None:
         figures.read(lambda: [Reading("caps_certificate_renewals", context.renewals)])
-    return uvicorn.Server(config)
+    doors = Doors(bounds or Bounds.within(raise_descriptors()), figures)
+    return Server(config, doors, Supervisor(figures))
 
 
 def serve(app: FastAPI, credentials: Credentials, *, host: str, port: int) -> None:
@@ -142,7 +193,7 @@ def serve(app: FastAPI, credentials: Credentials, *, host: str, port: int) -> No
     server = make_server(app, credentials, host=host, port=port)
     assert isinstance(server.config.ssl, RenewedContext)
     watch = CertificateWatch(server.config.ssl)
-    watch.start()
+    server.supervisor.thread("certificate watch", watch.run)
     signal.signal(signal.SIGHUP, lambda *_: watch.look_now())
     server.run()
 
@@ -158,11 +209,10 @@ def begin(service: str, work: Callable[[], None]) -> int:
     return 0
 
 
-class CertificateWatch(threading.Thread):
+class CertificateWatch:
     """Checks the files regularly, and logs once a day that a certificate expires soon."""
 
     def __init__(self, context: RenewedContext) -> None:
-        super().__init__(name="certificate-watch", daemon=True)
         self._context = context
         self._nudge = threading.Event()
 

@@ -25,6 +25,7 @@ from caps.service.identity import Caller, Machine, machine
 from caps.service.logs import level_of, trace
 from caps.service.metrics import Metrics, Reading, sizes_of
 from caps.service.problems import Problem
+from caps.service.supervision import Supervisor
 from caps.service.tokens import Tokens
 from caps.study import Coordinator, Holder, Server
 from caps.trust import pki, signing
@@ -77,6 +78,7 @@ class Site:
         self.tokens = Tokens(home / TOKENS)
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.metrics = Metrics(role, self.name)
+        self.supervisor = Supervisor(self.metrics)
         self.metrics.read(self._certificates)
         self.metrics.read(sizes_of(settings.data))
         self._expiries: tuple[tuple[object, ...], dict[str, datetime]] | None = None

@@ -16,6 +16,7 @@ from caps.errors import CapsError
 from caps.service import logs
 from caps.service.metrics import Metrics, Reading
 from caps.service.problems import Problem
+from caps.service.supervision import Supervisor
 from caps.study import Manifest
 from caps.wire import SealRequest
 from caps.wire.coordinator import Judged
@@ -61,6 +62,7 @@ class Runs:
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics or Metrics()
+        self._supervisor = Supervisor(self._metrics)
         self._store = store
         self._studies = studies
         self._servers = servers
@@ -85,8 +87,7 @@ class Runs:
                 self._spawn(run.run)
             elif self._store.evidence(run.run):
                 self._untold[run.run] = set(self._studies.manifest(run.study).sharing.server_names)
-        self._attendant = Thread(target=self._attend, name="attendant", daemon=True)
-        self._attendant.start()
+        self._attendant = self._supervisor.thread("attendant", self._attend, stopping=self._stop)
 
     def close(self) -> None:
         """Stop at the next step boundary. Unfinished runs go on after the next start."""
@@ -201,8 +202,7 @@ class Runs:
         except Exception as error:  # noqa: BLE001  a run that cannot go on must say so, and where, but quote no value
             if self.stopping:  # its connections are being closed
                 raise Stopped from None
-            where = logs.frames(error)
-            log.error(json.dumps({"run": run, "error": type(error).__name__, "where": where}))
+            self._supervisor.notice("run", error)
             self._fail(run, f"unexpected {type(error).__name__}; the coordinator's log says where", None)
 
     def _publish(self, run: str, attested: Attested) -> None:
@@ -270,9 +270,7 @@ class Runs:
             with logs.bound(run=run, study=None if record is None else record.study):
                 self._work(run)
 
-        thread = Thread(target=work, name=f"run-{run[:8]}", daemon=True)
-        self._threads[run] = thread
-        thread.start()
+        self._threads[run] = self._supervisor.thread("run", work, name=f"run-{run[:8]}", stopping=self._stop)
 
     def _work(self, run: str) -> None:
         try:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable
-from contextvars import copy_context
+from functools import partial
 from time import monotonic
 
 from caps.basics.retry import Backoff
 from caps.service import logs
-
-log = logging.getLogger("caps.holder")
+from caps.service.supervision import Supervisor
 
 BACKOFF = Backoff(first=0.5, longest=60.0)
 """Pauses between attempts at a task, which go on without end."""
@@ -38,35 +35,36 @@ class RetryQueue:
         backoff: Backoff = BACKOFF,
         *,
         put_off: Callable[[Hashable], None] = lambda _: None,
+        supervisor: Supervisor | None = None,
         wait: Callable[[threading.Event, float], object] = threading.Event.wait,
     ) -> None:
         """`put_off` is told of each failed attempt; `wait` sleeps until a nudge comes or the time is up."""
         self._backoff = backoff
         self._put_off = put_off
+        self._supervisor = supervisor or Supervisor()
         self._wait = wait
         self._lock = threading.Lock()
         self._nudges: dict[Hashable, threading.Event] = {}
         self._threads: dict[Hashable, threading.Thread] = {}
-        self._stopping = False
+        self._stop = threading.Event()
 
     def start(self, key: Hashable, work: Callable[[], None]) -> None:
         """Do this in a thread. A task already under way cuts its pause short, and runs once more before it ends."""
         with self._lock:
-            if self._stopping:
+            if self._stop.is_set():
                 return
             if key in self._nudges:
                 self._nudges[key].set()
                 return
             self._nudges[key] = threading.Event()
             with logs.bound(request_id=logs.request_id() or logs.new_id()):  # the request id of whoever asked for it
-                target = copy_context().run
-            thread = threading.Thread(target=target, args=(self._run, key, work), name=f"task-{key}", daemon=True)
-            self._threads[key] = thread
-            thread.start()
+                self._threads[key] = self._supervisor.thread(
+                    "retry queue", partial(self._run, key, work), name=f"task-{key}", stopping=self._stop
+                )
 
     def check(self) -> None:
         """Raise Stopped if the service is stopping; to be called between the parts of long work."""
-        if self._stopping:
+        if self._stop.is_set():
             raise Stopped
 
     def wait(self, keys: Iterable[Hashable], seconds: float) -> None:
@@ -80,7 +78,7 @@ class RetryQueue:
     def stop(self) -> None:
         """Stop all tasks where they are."""
         with self._lock:
-            self._stopping = True
+            self._stop.set()
             for nudge in self._nudges.values():
                 nudge.set()
         for thread in list(self._threads.values()):
@@ -88,7 +86,7 @@ class RetryQueue:
 
     def _run(self, key: Hashable, work: Callable[[], None]) -> None:
         nudge, retries = self._nudges[key], self._backoff.begin()
-        while not self._stopping:
+        while not self._stop.is_set():
             nudge.clear()
             try:
                 work()
@@ -98,8 +96,8 @@ class RetryQueue:
                 self._put_off(key)
                 self._wait(nudge, retries.pause(asked=later.asked))
                 continue
-            except Exception as error:  # noqa: BLE001  log where, never what: the text may quote data
-                log.error(json.dumps({"task": str(key), "error": type(error).__name__}))
+            except Exception as error:  # noqa: BLE001  says where, never what: the text may quote data
+                self._supervisor.notice("retry queue", error)
                 self._wait(nudge, self._backoff.longest)
                 continue
             with self._lock:  # so that no nudge is lost between the last run and the end

@@ -65,7 +65,7 @@ class HolderService:
         self._root = private_directory(site.settings.data / "studies")
         self._alone = _lock(site.settings.data / "lock")
         self.store = Store(site.settings.database)
-        self._retries = RetryQueue(self.options.backoff, put_off=self._count_retry)
+        self._retries = RetryQueue(self.options.backoff, put_off=self._count_retry, supervisor=site.supervisor)
         site.metrics.read(self._figures)
         self.matcher = Matcher(site, self._retries)
         self.uploader = Uploader(site, self.store, self._retries, parcel=self._parcel, delivered=self._drop)

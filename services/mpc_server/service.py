@@ -6,12 +6,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 
 from caps.errors import DomainError, party_name
 from caps.service import logs
 from caps.service.app import Clock, create_app, utc_now
+from caps.service.connections import Refusals
 from caps.service.database import open_database
 from caps.service.serve import serve
 from caps.service.site import Site
@@ -31,7 +33,7 @@ from services.mpc_server.storage.ledger import Ledger
 from services.mpc_server.storage.shares import ShareStore, Vault
 from services.mpc_server.storage.tables import metadata
 from services.mpc_server.transport.keeper import MeshKeeper
-from services.mpc_server.transport.tls import listen
+from services.mpc_server.transport.tls import Watch, listen
 
 SWEEP = 3600.0
 """Seconds between two searches for shares whose time is up."""
@@ -56,7 +58,7 @@ class MpcServer:
         self._studies = Studies(self._site, policy, database, store, mesh=len(settings.mesh))
         self._contributions = Contributions(self._site, self._studies, database, store)
         self._matching = Matching(self._site, self._studies, database, store)
-        self._engine = EngineThread()
+        self._engine = EngineThread(self._site.supervisor)
         self._engine.start()
         self._keeper = self._engine.submit(self._make_keeper()).result()
         alive = AliveRuns(
@@ -124,9 +126,10 @@ class MpcServer:
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        supervisor = self._site.supervisor
         mesh = self._engine.submit(self._keeper.run())
         self._runs.resume()
-        sweeping = asyncio.create_task(self._sweep())
+        sweeping = supervisor.task("sweep", supervisor.keep("sweep", self._sweep))
         yield
         sweeping.cancel()
         mesh.cancel()
@@ -142,10 +145,12 @@ class MpcServer:
     async def _make_keeper(self) -> MeshKeeper:
         """Make the keeper in the engine's thread, to whose event loop it belongs."""
         own = self._settings.mesh_listen
+        crowded = partial(Refusals(self._site.metrics).count, "mesh")
         return MeshKeeper(
             self._party,
             self._site.credentials,
             self._settings.mesh,
             self._settings.limits,
             listener=await listen(own) if own is not None else None,
+            watch=Watch(self._site.supervisor, crowded),
         )

@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from caps.client import Client
 from caps.data.schema import ColumnReport
-from caps.service.app import create_app
+from caps.service.app import Limit, create_app
 from caps.service.identity import Allow
 from caps.service.problems import Problem
 from caps.service.tokens import Scope, Tokens
@@ -275,7 +275,7 @@ def scripted(folder: Path) -> Iterator[Service]:
     tokens = Tokens(home / party.TOKENS)
     token = tokens.create("ann", [Scope.ANALYST], expires=datetime.now(UTC) + timedelta(days=1))
     script = Script()
-    limits = [("/v1/studies/[^/]*/table", 1 << 26)]
+    limits = [Limit("/v1/studies/[^/]*/table", 1 << 26)]
     routers = [routes(script)]
     app = create_app(service="coordinator", name="test", description="", routers=routers, tokens=tokens, limits=limits)
     credentials = Credentials(home / party.CERTIFICATE, home / party.PRIVATE_KEY, home / party.AUTHORITY)

@@ -19,7 +19,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from caps.basics.retry import Backoff
 from caps.basics.schemes import SCHEMES
 from caps.errors import party_name
-from caps.service.app import create_app
+from caps.service.app import Limit, create_app
 from caps.service.database import sqlite_url
 from caps.service.identity import Allow, Caller
 from caps.service.problems import Problem
@@ -224,7 +224,7 @@ class HolderBench:
 
     def _app(self, name: str, routes: APIRouter) -> FastAPI:
         site = self.site(name, "coordinator" if name == "coordinator" else "mpc-server")
-        limits = [(r".*/chunks/\d+", 1 << 26)]
+        limits = [Limit(r".*/chunks/\d+", 1 << 26)]
         return create_app(service=name, name=name, description="", routers=[routes], tokens=site.tokens, limits=limits)
 
     @contextmanager

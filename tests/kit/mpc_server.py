@@ -32,7 +32,7 @@ from services.mpc_server.intake import matching_api
 from services.mpc_server.intake.contributions import Contributions
 from services.mpc_server.intake.matching import Matching
 from services.mpc_server.intake.studies import Studies
-from services.mpc_server.intake.studies_api import LIMITS, router
+from services.mpc_server.intake.studies_api import limits, router
 from services.mpc_server.storage import tables
 from services.mpc_server.storage.shares import Hook, ShareStore, Vault
 from tests.kit.study import AT, NOW, POPULATIONS, Keys, certificate_of, example_manifest, make_keys, write_site
@@ -127,7 +127,7 @@ class Desk:
             routers=[router(self.studies, self.contributions), matching_api.router(self.matching)],
             tokens=self.site.tokens,
             clock=self.federation.clock,
-            limits=(*LIMITS, *matching_api.LIMITS),
+            limits=(*limits(self.studies, self.contributions), *matching_api.limits(self.matching)),
         )
 
     def call(

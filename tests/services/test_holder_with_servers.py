@@ -19,7 +19,7 @@ from caps.wire.media import CSV
 from services.holder import sharing
 from services.mpc_server.intake.contributions import Contributions
 from services.mpc_server.intake.studies import Studies
-from services.mpc_server.intake.studies_api import LIMITS, router
+from services.mpc_server.intake.studies_api import limits, router
 from services.mpc_server.storage import tables
 from services.mpc_server.storage.shares import ShareStore, Vault
 from tests.kit.holder import HolderBench
@@ -51,7 +51,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HolderBen
                 description="",
                 routers=[router(studies, contributions)],
                 tokens=site.tokens,
-                limits=LIMITS,
+                limits=limits(studies, contributions),
             )
             stack.enter_context(serving(app, site.credentials, world.sockets[name]))
         yield world

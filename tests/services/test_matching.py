@@ -121,7 +121,7 @@ class Parties(HolderBench):
             description="",
             routers=[studies_api.router(studies, contributions), matching_api.router(found)],
             tokens=site.tokens,
-            limits=(*studies_api.LIMITS, *matching_api.LIMITS),
+            limits=(*studies_api.limits(studies, contributions), *matching_api.limits(found)),
         )
         stack.enter_context(serving(app, site.credentials, self.sockets[name]))
 

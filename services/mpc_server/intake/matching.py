@@ -73,9 +73,8 @@ class Matching:
 
     def batch_length(self, study: str, caller: Caller) -> int:
         """The most bytes of a batch. Raises a problem if the caller may not send one."""
-        _, holder = self._party(study, caller)
-        assert holder.capacity is not None
-        return min(MOST_ELEMENTS, holder.capacity) * ELEMENT_BYTES
+        self._party(study, caller)
+        return MOST_ELEMENTS * ELEMENT_BYTES
 
     def evaluate(self, study: str, elements: bytes, caller: Caller) -> bytes:
         """This server's multiples of a batch of blinded elements; the same batch again is not counted again."""

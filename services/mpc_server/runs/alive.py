@@ -6,11 +6,11 @@ any other build it waits, untouched: its steps are refused, and only what every 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -37,9 +37,6 @@ from services.mpc_server.storage.ledger import Ledger
 from services.mpc_server.storage.rows import runs as rows
 from services.mpc_server.storage.shares import ShareStore
 from services.mpc_server.transport.keeper import MeshKeeper
-
-AGAIN = 3.0
-"""Seconds until a run that was interrupted by an error of this server is resumed."""
 
 log = logging.getLogger("caps.runs")
 
@@ -186,28 +183,27 @@ class AliveRuns:
             Pairs(self._studies, self._database, self._store.vault, row.study, sealed.exchange_digests),
             self._site.instant,
             bytes.fromhex(self.build),
+            self._site.supervisor,
         )
         live = LiveRun(record, seat, material, self._keeper, patience=self._patience, metrics=self._site.metrics)
         found = Alive(record, live)
         if row.state == states.Run.GOING:
-            found.task = self._engine.submit(self._keep_alive(live, run))
+            found.task = self._engine.submit(self._kept_alive(live, run))
         return found
 
-    async def _keep_alive(self, live: LiveRun, run: str) -> None:
+    async def _kept_alive(self, live: LiveRun, run: str) -> None:
+        """Keep a run alive until it is over. A full disk, for example, interrupts it: nothing is wrong with the run."""
         with logs.bound(run=run, study=live.record.manifest.study_id, request_id=logs.new_id(run)):
-            while True:
-                try:
-                    await live.live()
-                except RunAborted as error:
-                    return logs.say(log, "aborted", level=logging.ERROR, run=run, reason=str(error))
-                except LocalError as error:
-                    stopped = live.record.account.stopped is not None
-                    return self._fail(run, str(error), manifest=live.record.manifest if stopped else None)
-                except Exception as error:  # noqa: BLE001
-                    # A full disk, for example: nothing is wrong with the run, and nobody else would hear of it.
-                    where = logs.frames(error)
-                    logs.say(log, "interrupted", level=logging.ERROR, error=type(error).__name__, where=where)
-                    await asyncio.sleep(AGAIN)
+            await self._site.supervisor.keep("run", partial(self._keep_alive, live, run))
+
+    async def _keep_alive(self, live: LiveRun, run: str) -> None:
+        try:
+            await live.live()
+        except RunAborted as error:
+            logs.say(log, "aborted", level=logging.ERROR, run=run, reason=str(error))
+        except LocalError as error:
+            stopped = live.record.account.stopped is not None
+            self._fail(run, str(error), manifest=live.record.manifest if stopped else None)
 
     def _fail(self, run: str, reason: str, *, manifest: Manifest | None = None) -> None:
         """Record that this server cannot go on with a run. A run that is over by now stays as it is.

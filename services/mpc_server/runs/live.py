@@ -109,7 +109,7 @@ class LiveRun:
         else:
             if recorded is None:
                 self.record.account.check(request)
-            task = asyncio.create_task(self._do_in_session(number, request, digest))
+            task = self._seat.supervisor.task("step", self._do_in_session(number, request, digest))
             self._asked[number] = digest, task
             task.add_done_callback(lambda _: self._asked.pop(number, None))
         return await asyncio.shield(task)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from secrets import token_bytes
 from struct import Struct
 from typing import Literal, NamedTuple
@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 from caps.basics import canonical
 from caps.dp.oracle import Compute, StepRequest
 from caps.errors import CheatingDetected, LocalError, PeerDisagrees, PeerError, PeerRefused, SessionClosed, party_name
+from caps.service.supervision import Supervisor
 from caps.trust import signing
 from caps.wire import Answer, Evidence, Signed
 from services.mpc_server.channel import swap
@@ -67,6 +68,7 @@ class Seat:
     instant: Callable[[], str]
     build: bytes
     """Digest of the software: servers of different builds do not compute together."""
+    supervisor: Supervisor = field(default_factory=Supervisor)
 
 
 async def open_channel(mesh: Mesh, record: Record, seat: Seat) -> Session:
@@ -250,13 +252,18 @@ class RunSession:
 
     def _draw_soon(self) -> None:
         if self._idle:
-            self._drawing = asyncio.create_task(self._draw_in_turn())
+            self._drawing = self._seat.supervisor.task("noise drawn ahead", self._draw_in_turn())
 
     async def _draw_in_turn(self) -> None:
-        with suppress(PeerError, SessionClosed):  # whoever is waiting for the session learns of it from the channel
+        try:
             async with self._turn:
                 with self._noticing(len(self._record.steps)):
                     await self._draw_ahead()
+        except (PeerError, SessionClosed):  # whoever is waiting for the session learns of it from the channel
+            pass
+        except Exception as error:  # the peers may have drawn more than we have: this session is of no use
+            await self.channel.abort(type(error).__name__)
+            raise
 
     async def _draw_ahead(self) -> None:
         """Draw noise while the coordinator fits its model.

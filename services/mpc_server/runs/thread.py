@@ -11,24 +11,28 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from caps.service.supervision import Supervisor
+
 T = TypeVar("T")
 
 
 class EngineThread:
     """Runs coroutines for other threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._supervisor = supervisor
+        self._thread: threading.Thread | None = None
         self._tasks: set[Future[Any]] = set()
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._supervisor.take_over(self._loop)
+        self._thread = self._supervisor.thread("engine", self._run)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine in the engine's thread. The future may be waited for from any thread."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._supervisor.submit("engine", work, self._loop)
         self._tasks.add(future)
         future.add_done_callback(self._tasks.discard)
         return future
@@ -38,9 +42,10 @@ class EngineThread:
         for task in list(self._tasks):
             task.cancel()
         with suppress(RuntimeError):  # already stopped
-            asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result(10)
+            self._supervisor.submit("engine", self._drain(), self._loop).result(10)
             self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        if self._thread is not None:
+            self._thread.join(10)
 
     async def _drain(self) -> None:
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -18,7 +18,7 @@ from typing import Literal, NoReturn
 from caps.basics.retry import Backoff
 from caps.errors import LocalError, PeerError, PeerUnreachable
 from caps.trust.tls import Credentials
-from services.mpc_server.transport.tls import Endpoint, Limits, Mesh, connect, listen
+from services.mpc_server.transport.tls import Endpoint, Limits, Mesh, Watch, connect, listen
 
 _RECONNECT = Backoff(first=0.05, longest=2.0)
 
@@ -56,7 +56,9 @@ class MeshKeeper:
         listener: socket.socket | None = None,
         entropy: Callable[[int], bytes] = token_bytes,
         clock: Callable[[], float] | None = None,
+        watch: Watch | None = None,
     ) -> None:
+        self._watch = watch or Watch()
         self._party = party
         self._credentials = credentials
         self._endpoints = endpoints
@@ -130,17 +132,18 @@ class MeshKeeper:
         while True:
             try:
                 mesh = await self._connect()
+                born = loop.time()
+                await self._guard(mesh)
+                if loop.time() - born > _RECONNECT.longest:
+                    retries.reset()
             except PeerError as error:
                 self._report(error.party, error)
             except LocalError as error:
                 if not self._meshes:
                     raise
                 self._local = error
-            else:
-                born = loop.time()
-                await self._guard(mesh)
-                if loop.time() - born > _RECONNECT.longest:
-                    retries.reset()
+            except Exception as error:  # noqa: BLE001  nothing that a peer does, or we did wrong, ends the keeping
+                self._watch.supervisor.notice("mesh", error)
             await asyncio.sleep(retries.pause())
 
     async def _connect(self) -> Mesh:
@@ -152,6 +155,7 @@ class MeshKeeper:
             listener=self._listener and self._listener.dup(),
             entropy=self._entropy,
             report=self._report,
+            watch=self._watch,
         )
 
     async def _guard(self, mesh: Mesh) -> None:

@@ -5,8 +5,8 @@ calls whom, and whether it is the party expected. Exceptions of `ssl` and of the
 `link.reason_of`; only CapsErrors leave this package.
 """
 
-from services.mpc_server.transport.tls.dialling import ROLE, Endpoint, connect, listen
+from services.mpc_server.transport.tls.dialling import ROLE, Endpoint, Watch, connect, listen
 from services.mpc_server.transport.tls.link import Limits, Wire
 from services.mpc_server.transport.tls.mesh import Mesh
 
-__all__ = ["ROLE", "Endpoint", "Limits", "Mesh", "Wire", "connect", "listen"]
+__all__ = ["ROLE", "Endpoint", "Limits", "Mesh", "Watch", "Wire", "connect", "listen"]

@@ -10,11 +10,12 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from secrets import token_bytes
 
 from cryptography import x509
 
+from caps.basics.crowd import Crowd
 from caps.basics.retry import Backoff
 from caps.errors import (
     DomainError,
@@ -26,6 +27,7 @@ from caps.errors import (
     PeerUnreachable,
     party_name,
 )
+from caps.service.supervision import Supervisor
 from caps.trust.pki import role_uri, role_uris, spki_pin
 from caps.trust.tls import Credentials, hardened
 from services.mpc_server.transport.tls.link import SHUTDOWN, Limits, Link, Refused, is_refusal, reason_of
@@ -33,8 +35,8 @@ from services.mpc_server.transport.tls.mesh import Mesh
 
 ROLE = "mpc-server"
 
-_MAX_HANDSHAKES = 32
-"""The most inbound connections that may be unidentified at once; beyond that, the oldest gives way."""
+_MAX_HANDSHAKES, _MAX_EACH = 32, 8
+"""The most inbound connections that may be unidentified at once, in all and from one address."""
 
 _REDIAL = Backoff(first=0.05, longest=1.0)
 
@@ -46,6 +48,14 @@ class Endpoint:
     host: str
     port: int
     pin: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who starts the tasks that make a mesh, and who is told of connections that were too many."""
+
+    supervisor: Supervisor = field(default_factory=Supervisor)
+    crowded: Callable[[str], None] = lambda _address: None
 
 
 Report = Callable[[int, PeerError | None], None]
@@ -61,12 +71,13 @@ async def connect(
     listener: socket.socket | None = None,
     entropy: Callable[[int], bytes] = token_bytes,
     report: Report | None = None,
+    watch: Watch | None = None,
 ) -> Mesh:
     """Connect this party with all others. A stream lost before all of them are up is made again.
 
     `endpoints` has one entry per party. `listener`, a bound and listening socket, serves in place of the party's own
     endpoint; it is closed before this returns or raises. `entropy` yields the contributions to pair secrets. `report`
-    is told how it goes.
+    is told how it goes, and `watch` starts the tasks.
 
     Raises PeerRefused if some other party answered or dialled in place of the expected one, or if a peer refuses us;
     PeerUnreachable when the time is up; LocalError if our own endpoint or credentials are unusable.
@@ -75,7 +86,8 @@ async def connect(
     try:
         if not 0 <= party < len(endpoints):
             raise DomainError(f"a mesh of {len(endpoints)} parties has no party {party}")
-        joining = _Joining(Mesh(party, limits, entropy), credentials, endpoints, limits, report or _ignore)
+        mesh = Mesh(party, limits, entropy)
+        joining = _Joining(mesh, credentials, endpoints, limits, report or _ignore, watch or Watch())
         if listener is None and party < len(endpoints) - 1:
             listener = await listen(endpoints[party])
         if listener is not None:
@@ -90,9 +102,16 @@ class _Joining:
     """The making of one mesh: dials and is dialled until every peer is there, time is up, or one refuses."""
 
     def __init__(
-        self, mesh: Mesh, credentials: Credentials, endpoints: Sequence[Endpoint], limits: Limits, report: Report
+        self,
+        mesh: Mesh,
+        credentials: Credentials,
+        endpoints: Sequence[Endpoint],
+        limits: Limits,
+        report: Report,
+        watch: Watch,
     ) -> None:
         self._mesh = mesh
+        self._watch = watch
         self._report = report
         self._endpoints = endpoints
         self._limits = limits
@@ -107,10 +126,12 @@ class _Joining:
         self._refusals: dict[int | None, str] = {}
 
     async def run(self, listener: socket.socket | None) -> Mesh:
-        loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._dial(peer)) for peer in range(self._mesh.party)]
+        start = self._watch.supervisor.task
+        tasks = [start("mesh dial", self._dial(peer)) for peer in range(self._mesh.party)]
         if listener is not None and self._diallers:
-            tasks.append(loop.create_task(self._accept(listener)))
+            tasks.append(start("mesh entrance", self._accept(listener)))
+        for task in tasks:
+            task.add_done_callback(self._on_task)
         try:
             await asyncio.wait([self._done], timeout=self._limits.connect)
             if not self._done.done():
@@ -139,6 +160,11 @@ class _Joining:
     def _on_ended(self, ended: asyncio.Future[PeerError]) -> None:
         if not self._done.done():
             self._report(ended.result().party, ended.result())
+
+    def _on_task(self, task: asyncio.Task[None]) -> None:
+        """Without one of its tasks a mesh cannot be made: begin again."""
+        if not task.cancelled() and (error := task.exception()) is not None and not self._done.done():
+            self._done.set_exception(error)
 
     def _fail(self, error: PeerError) -> None:
         if not self._done.done():
@@ -221,20 +247,24 @@ class _Joining:
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        handshakes: dict[asyncio.Task[None], None] = {}
+        handshakes: set[asyncio.Task[None]] = set()
+        crowd: Crowd[asyncio.Task[None]] = Crowd(_MAX_HANDSHAKES, _MAX_EACH)
         try:
             while True:
                 try:
-                    connection, _ = await loop.sock_accept(listener)
+                    connection, address = await loop.sock_accept(listener)
                 except OSError as error:
                     self._troubles[None] = reason_of(error)
                     await asyncio.sleep(_REDIAL.first)
                     continue
-                if len(handshakes) >= _MAX_HANDSHAKES:
-                    next(iter(handshakes)).cancel()
-                task = loop.create_task(self._admit(connection))
-                handshakes[task] = None
-                task.add_done_callback(handshakes.pop)
+                task = self._watch.supervisor.task("mesh handshake", self._admit(connection))
+                handshakes.add(task)
+                task.add_done_callback(handshakes.discard)
+                task.add_done_callback(crowd.leave)
+                gone = crowd.enter(task, address[0])
+                if gone is not None:
+                    loop.call_soon(gone.cancel)  # not before it began: nobody would close its connection
+                    self._watch.crowded(str(address[0]))
         finally:
             await _cancel(list(handshakes))
 

@@ -155,7 +155,7 @@ class Link(asyncio.BufferedProtocol):
             self.pin = spki_pin(certificate)
         except Refused as refusal:
             self._refuse(refusal)
-        except ValueError:
+        except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
             self._refuse(Refused("presented a certificate that cannot be read"))
         else:
             if not self._dials:

@@ -18,7 +18,7 @@ from caps.data import oprf
 from caps.data.joinkey import random_ids
 from caps.study import Policy
 from caps.wire.problems import Kind
-from services.mpc_server.intake.matching_api import LIMITS
+from services.mpc_server.intake.matching import MOST_ELEMENTS
 from services.mpc_server.storage import tables
 from tests.kit.mpc_server import Dealt, Desk, Parties, approvals, dealt, seal_request
 from tests.kit.study import COLUMNS, MIXED, POPULATIONS, SERVERS, example_manifest
@@ -111,7 +111,7 @@ def test_a_holder_has_as_many_elements_as_rows_and_repeats_are_free(desk: Desk) 
         (NO_ELEMENT, Kind.INVALID, "element 0"),
         (b"good" + IDENTITY, Kind.INVALID, "element 1"),
         (bytes(32 * 9), Kind.FORBIDDEN, "8 elements"),
-        (bytes(LIMITS[0][1] + 32), Kind.TOO_LARGE, ""),
+        (bytes(32 * (MOST_ELEMENTS + 1)), Kind.TOO_LARGE, ""),
     ],
 )
 def test_a_batch_that_is_none_changes_nothing(desk: Desk, batch: bytes, kind: Kind, words: str) -> None:

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
+from caps.basics.retry import Backoff
 from caps.errors import LocalError
-from services.mpc_server.runs import alive as alive_runs
+from caps.service.supervision import Supervisor
 from services.mpc_server.runs.alive import AliveRuns
 
 
-def test_an_interrupted_run_is_taken_up_again_and_the_log_says_where(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(alive_runs, "AGAIN", 0.0)
+def test_an_interrupted_run_is_taken_up_again_and_the_log_says_where(caplog: pytest.LogCaptureFixture) -> None:
     errors: list[Exception] = [OSError("no space for row 4711"), RuntimeError("4711"), LocalError("shares are gone")]
     failed: list[tuple[str, str]] = []
 
@@ -25,9 +23,13 @@ def test_an_interrupted_run_is_taken_up_again_and_the_log_says_where(
         raise errors.pop(0)
 
     alive: Any = SimpleNamespace(record=SimpleNamespace(manifest=SimpleNamespace(study_id="s")), live=live)
-    server: Any = SimpleNamespace(_fail=lambda run, reason: failed.append((run, reason)))
-    with caplog.at_level(logging.ERROR, "caps.runs"):
-        asyncio.run(AliveRuns._keep_alive(server, alive, "a run"))
+    server: Any = SimpleNamespace(
+        _fail=lambda run, reason: failed.append((run, reason)),
+        _keep_alive=lambda *given: AliveRuns._keep_alive(server, *given),
+        _site=SimpleNamespace(supervisor=Supervisor(backoff=Backoff(first=0.0, longest=0.0))),
+    )
+    with caplog.at_level(logging.ERROR, "caps.supervisor"):
+        asyncio.run(AliveRuns._kept_alive(server, alive, "a run"))
     assert failed == [("a run", "shares are gone")]
     said = [record.getMessage() for record in caplog.records]
     assert ["OSError" in said[0], "RuntimeError" in said[1], len(said)] == [True, True, 2]
