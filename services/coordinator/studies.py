@@ -11,7 +11,7 @@ from caps.errors import DomainError
 from caps.service.identity import Caller
 from caps.service.problems import Problem
 from caps.service.site import Site, speaks_for
-from caps.study import Holder, Manifest
+from caps.study import Holder, Manifest, Server
 from caps.wire import Approval, ContributionState, Signed
 from caps.wire.coordinator import Judged
 from caps.wire.problems import Kind
@@ -165,7 +165,7 @@ class Studies:
 
 def _sees(caller: Caller, manifest: Manifest) -> bool:
     """Whether a caller that the routes admit may see a study: any person may, a machine only as one of its parties."""
-    parties = (*manifest.servers, *manifest.holders)
+    parties: list[Server | Holder] = [*manifest.servers, *manifest.holders]
     return caller.person is not None or any(speaks_for(caller, party) for party in parties)
 
 

@@ -25,7 +25,7 @@ from caps.service.identity import Caller
 from caps.service.problems import Problem
 from caps.service.site import Site, confirm, speaks_for
 from caps.service.tokens import Scope
-from caps.study import Holder, Manifest, Policy, Server
+from caps.study import Coordinator, Holder, Manifest, Policy, Server
 from caps.trust.exchange import PRIVATE_BYTES, ExchangeKey, public_digest
 from caps.wire import Approval, Contribution, Receipt, Seal, SealRequest, Signed, inputs_digest
 from caps.wire.problems import Kind
@@ -476,7 +476,8 @@ def _approvals(manifest: Manifest, given: Sequence[Signed[Approval]]) -> dict[tu
 def _sees(caller: Caller, manifest: Manifest) -> bool:
     if caller.person is not None and caller.person.scopes & _OBSERVERS:
         return True
-    return any(speaks_for(caller, party) for party in (manifest.coordinator, *manifest.holders))
+    parties: list[Coordinator | Holder] = [manifest.coordinator, *manifest.holders]
+    return any(speaks_for(caller, party) for party in parties)
 
 
 def _state(row: Row[Any]) -> StudyState:
