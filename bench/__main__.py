@@ -16,6 +16,7 @@ SUBJECTS = {
     "engine": "the MPC engine over TLS beside spu, mpyc, bare TLS and plain BLAS",
     "protocols": "COMPUTE ANSWERS, SELECT and MEASURE over TLS beside the paper's own variants (Table 3)",
     "join": "private record alignment over TLS: rows per second, bytes, memory",
+    "judge": "parsing, judging, checking and planning of large manifests",
     "generate": "our estimator beside mbi on the paper's tables and adult",
 }
 STUDIES = {

@@ -74,11 +74,11 @@ def _add_files(study: typer.Typer) -> None:
     @command(study, "check")
     def check(out: Output, file: File) -> None:
         """List every error in a manifest, with its line. Exit code 1 if there is one."""
-        from caps.study.authoring import check as examine
+        from caps.study.authoring import examined
 
-        remarks = examine(file.read_text(encoding="utf-8", errors="replace"))
+        remarks, manifest = examined(file.read_text(encoding="utf-8", errors="replace"))
         errors = sum(remark.severity == "error" for remark in remarks)
-        identity = None if errors else read_manifest(file).study_id
+        identity = None if manifest is None else manifest.study_id
         words = [remark.render(str(file)) for remark in remarks]
         words.append(f"{errors} errors, {len(remarks) - errors} warnings" + (f"; study {identity}" if identity else ""))
         out.show({"valid": not errors, "study": identity, "findings": [asdict(one) for one in remarks]}, *words)

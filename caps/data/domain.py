@@ -11,10 +11,10 @@ the clique is missing (code -1) does not count in that marginal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
-from math import prod
+from itertools import chain, combinations
+from math import comb, prod
 from typing import TypeAlias
 
 import numpy as np
@@ -36,6 +36,11 @@ MAX_ATTRIBUTES = 1024
 MAX_CELLS = 1 << 24
 """The most cells in one marginal, and in all marginals of a layout together."""
 MAX_WEIGHT = (1 << 31) - 1
+MAX_PARTS = 1 << 19
+"""The most parts of the queries of a workload, parts that several have counted each time: all pairs of 591 columns.
+
+It also bounds the attributes of a query, to 19: a query of d attributes has 2^d - 1 parts.
+"""
 _MAX_NAME = 128
 
 
@@ -99,12 +104,23 @@ class Domain:
     def _positions(self) -> dict[str, int]:
         return {name: position for position, name in enumerate(self.names)}
 
+    @cached_property
+    def pairs(self) -> tuple[Clique, ...]:
+        """Every pair of attributes. Raises DomainError if these have more than MAX_PARTS parts."""
+        count = len(self.names)
+        if 3 * comb(count, 2) > MAX_PARTS:
+            raise DomainError(f"{count} columns have {comb(count, 2):,} pairs, too many to consider: use fewer columns")
+        return tuple(combinations(self.names, 2))
+
     def position(self, name: str) -> int:
         """The attribute's position in the domain."""
         position = self._positions.get(name)
         if position is None:
             raise DomainError(f"the domain has no attribute {name!r}")
         return position
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._positions
 
     def columns(self, name: str) -> slice:
         """The one-hot columns of an attribute."""
@@ -113,11 +129,20 @@ class Domain:
 
     def clique(self, names: Iterable[str]) -> Clique:
         """These attributes in domain order. Raises DomainError if there are none, or one is unknown or repeated."""
-        positions = [self.position(name) for name in _names(names)]
-        if not positions:
-            raise DomainError("a clique must have at least one attribute")
-        _refuse_repeats("attribute of a clique", [self.names[position] for position in positions])
-        return tuple(self.names[position] for position in sorted(positions))
+        return tuple([self.names[position] for position in sorted([self.position(name) for name in _distinct(names)])])
+
+    def ordered(self, cliques: Sequence[Sequence[str]]) -> tuple[Clique, ...]:
+        """`clique` of each of them. There may be 10^5, nearly always in order already: that is found out at once."""
+        try:
+            positions = np.fromiter(map(self._positions.__getitem__, chain.from_iterable(cliques)), np.int64)
+            ends = np.cumsum([len(clique) for clique in cliques], dtype=np.int64)
+        except (KeyError, TypeError):  # not names of attributes: `clique` says which
+            return tuple([self.clique(clique) for clique in cliques])
+        rises = np.diff(positions, prepend=-1) > 0
+        rises[ends[:-1][ends[:-1] < len(rises)]] = True  # where the next clique begins
+        if {tuple}.issuperset(map(type, cliques)) and all(cliques) and rises.all():
+            return tuple(cliques)  # type: ignore[arg-type]
+        return tuple([self.clique(clique) for clique in cliques])
 
     def shape(self, clique: Iterable[str]) -> tuple[int, ...]:
         """Sizes of the clique's attributes: the shape of its marginal."""
@@ -127,19 +152,27 @@ class Domain:
         """Number of cells of the clique's marginal."""
         return prod(self.shape(clique))
 
+    def cells_of(self, cliques: Iterable[Clique]) -> list[int]:
+        """Number of cells of each marginal; there may be 10^5. Pre-condition: they are this domain's (`clique`)."""
+        size = dict(zip(self.names, self.sizes, strict=True))
+        return [prod([size[name] for name in clique]) for clique in cliques]
+
     def project(self, names: Iterable[str]) -> Domain:
         """The domain of only these attributes."""
         return Domain(tuple(self.attributes[self.position(name)] for name in self.clique(names)))
 
     def downward_closure(self, cliques: Iterable[Sequence[str]]) -> tuple[Clique, ...]:
-        """The cliques and all their non-empty subsets, smallest first, then in domain order."""
-        parts = {
-            part
-            for clique in cliques
-            for degree in range(1, len(clique) + 1)
-            for part in combinations(self.clique(clique), degree)
-        }
-        return tuple(sorted(parts, key=lambda part: (len(part), [self.position(name) for name in part])))
+        """The cliques and all their non-empty subsets, smallest first, then in domain order.
+
+        Raises DomainError, before it makes any, if these are more than MAX_PARTS.
+        """
+        listed = tuple(cliques)
+        refuse_many_parts(listed)
+        place, ordered, parts = self._positions, self.ordered(listed), list[Clique]()
+        for degree in range(1, max(map(len, ordered), default=0) + 1):
+            found = dict.fromkeys(chain.from_iterable(combinations(clique, degree) for clique in ordered))
+            parts += sorted(found, key=lambda part: [place[name] for name in part])
+        return tuple(parts)
 
     def check_codes(self, codes: npt.ArrayLike) -> Codes:
         """`codes` as an array. Raises DomainError unless it is n x d integers, each a category or -1."""
@@ -176,7 +209,7 @@ class Layout:
     cliques: tuple[Clique, ...]
 
     def __post_init__(self) -> None:
-        cliques = tuple(self.domain.clique(clique) for clique in self.cliques)
+        cliques = self.domain.ordered(self.cliques)
         object.__setattr__(self, "cliques", cliques)
         if not cliques:
             raise DomainError("a layout must have at least one clique")
@@ -187,7 +220,7 @@ class Layout:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Cells of each marginal."""
-        return tuple(self.domain.cells(clique) for clique in self.cliques)
+        return tuple(self.domain.cells_of(self.cliques))
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -209,6 +242,11 @@ class Layout:
         if index is None:
             raise DomainError("the layout has no such clique")
         return index
+
+    def require(self, cliques: Iterable[Clique]) -> None:
+        """Raises DomainError unless all these cliques, which are in domain order, are in the layout."""
+        if not self._indices.keys() >= set(cliques):
+            raise DomainError("the layout has no such clique")
 
     def part(self, clique: Iterable[str]) -> slice:
         """Where the clique's marginal lies in the flat vector."""
@@ -247,26 +285,38 @@ class Workload:
 
     cliques: tuple[Clique, ...]
     weights: tuple[int, ...]
+    domain: Domain | None = field(default=None, compare=False, repr=False)
+    """If it is given, every clique is in the order of this domain: `over` makes it so."""
 
     def __post_init__(self) -> None:
-        cliques, weights = tuple(tuple(_names(clique)) for clique in self.cliques), tuple(self.weights)
+        own = self.domain
+        cliques = tuple(map(_distinct, self.cliques)) if own is None else own.ordered(self.cliques)
+        weights = tuple(self.weights)
         object.__setattr__(self, "cliques", cliques)
         object.__setattr__(self, "weights", weights)
         if not cliques:
             raise DomainError("a workload must have at least one clique")
         if len(weights) != len(cliques):
             raise DomainError(f"a workload of {len(cliques)} cliques must have as many weights, not {len(weights)}")
-        for clique in cliques:
-            if not clique:
-                raise DomainError("a clique must have at least one attribute")
-            _refuse_repeats("attribute of a clique", clique)
-        _refuse_repeats("clique", [tuple(sorted(clique)) for clique in cliques])
-        if not all(_is_integer(weight) and 1 <= weight <= MAX_WEIGHT for weight in weights):
+        _refuse_repeats("clique", [tuple(sorted(one)) for one in cliques] if own is None else cliques)
+        if not all(_is_integer(weight) and 1 <= weight <= MAX_WEIGHT for weight in set(weights)):
             raise DomainError(f"weights must be integers from 1 to {MAX_WEIGHT}")
 
     def over(self, domain: Domain) -> Workload:
         """The same workload with every clique in domain order."""
-        return Workload(tuple(domain.clique(clique) for clique in self.cliques), self.weights)
+        return self if self.domain is domain else Workload(self.cliques, self.weights, domain)
+
+    @cached_property
+    def parts(self) -> tuple[Clique, ...]:
+        """Every part of a clique (`Domain.downward_closure`). Pre-condition: the workload is over a domain."""
+        assert self.domain is not None
+        return self.domain.downward_closure(self.cliques)
+
+    @cached_property
+    def largest(self) -> int:
+        """Cells of the largest marginal. Pre-condition: the workload is over a domain."""
+        assert self.domain is not None
+        return max(self.domain.cells_of(self.cliques))
 
     def layout(self, domain: Domain) -> Layout:
         """The marginals of the workload's cliques."""
@@ -284,6 +334,22 @@ class Workload:
         return canonical.digest("workload", {"queries": self.to_json()})
 
 
+def refuse_many_parts(cliques: Sequence[Sequence[str]]) -> None:
+    """Raises DomainError if the cliques have more than MAX_PARTS parts. It does not make them: there may be 2^1000."""
+    widest = max(map(len, cliques), default=0)
+    if widest >= MAX_PARTS.bit_length():
+        raise DomainError(
+            f"a query has {widest} attributes; at most {MAX_PARTS.bit_length() - 1} are allowed, because all its parts "
+            "are considered"
+        )
+    parts = sum([(1 << len(clique)) - 1 for clique in cliques])
+    if parts > MAX_PARTS:
+        raise DomainError(
+            f"the {len(cliques):,} queries have {parts:,} parts; at most {MAX_PARTS:,} are allowed: use fewer queries, "
+            "smaller ones or fewer columns"
+        )
+
+
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -292,12 +358,23 @@ def _names(names: Iterable[str]) -> list[str]:
     if isinstance(names, str):  # iterating would give its letters
         raise DomainError("a clique must be a sequence of names, not one name")
     listed = list(names)
-    if not all(isinstance(name, str) for name in listed):
+    if not {str}.issuperset(map(type, listed)) and not all(isinstance(name, str) for name in listed):
         raise DomainError("a clique must consist of attribute names")
     return listed
 
 
+def _distinct(names: Iterable[str]) -> Clique:
+    """One or more names, each given once. Raises DomainError otherwise."""
+    listed = tuple(_names(names))
+    if not listed:
+        raise DomainError("a clique must have at least one attribute")
+    _refuse_repeats("attribute of a clique", listed)
+    return listed
+
+
 def _refuse_repeats(what: str, items: Sequence[object]) -> None:
+    if len(set(items)) == len(items):
+        return
     seen: set[object] = set()
     for item in items:
         if item in seen:

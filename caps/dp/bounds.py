@@ -73,9 +73,10 @@ def largest_score(weight: int, cells: int, largest_count: int = MOST_COUNTED) ->
     return abs(weight) * (cells * ((largest_count << UNIT_BITS) + MOST_BIAS) + MOST_ESTIMATED)
 
 
-def scores_fit(candidates: Iterable[tuple[int, int]], largest_count: int) -> bool:
-    """Whether the scores of candidates, given as (weight, cells), stay below 2^61."""
-    return all(largest_score(weight, cells, largest_count) >> SCORE_BITS == 0 for weight, cells in candidates)
+def most_counted(weight: int, cells: int) -> int:
+    """The largest count for which `largest_score` stays below 2^61; it is negative if none does. Weight is not 0."""
+    room = ((1 << SCORE_BITS) - 1) // abs(weight) - MOST_ESTIMATED
+    return (room // cells - MOST_BIAS) >> UNIT_BITS
 
 
 def largest_sum(holders: int, bits: int, rows: int) -> int:
@@ -89,9 +90,9 @@ def counted_bits(holders: int, rows: int, candidates: Iterable[tuple[int, int]] 
     holders: how many count themselves. rows: the most joined rows. candidates: weight and cells of each.
     """
     listed = list(candidates)
+    most = min([MOST_COUNTED, *(most_counted(weight, cells) for weight, cells in listed)])
     for bits in range(COUNT_BITS, LEAST_BITS - 1, -1):
-        largest = largest_sum(holders, bits, rows)
-        if largest <= MOST_COUNTED and scores_fit(listed, largest):
+        if largest_sum(holders, bits, rows) <= most:
             return bits
     raise DomainError(
         f"the counts of {holders} holders and {rows:,} joined rows, over marginals of up to "

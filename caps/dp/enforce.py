@@ -64,6 +64,10 @@ class _Rules:
     initial: tuple[Clique, ...]
     candidates: Mapping[Clique, int]
     draws: int | None
+    weight: int
+    """The largest weight of a candidate."""
+    largest: int
+    """Cells of the largest candidate."""
 
     def cells(self, clique: Clique) -> int:
         return self.layout.domain.cells(clique)
@@ -96,18 +100,24 @@ class Enforcer:
     _branches: tuple[_Branch, ...]
     _asked: Mapping[Role, int]
     _offered: tuple[tuple[Clique, ...], ...] = ()
-    """The candidates of each selection, in order; after its answer, only the one selected."""
+    """The candidates of each selection that no measurement has followed yet; after its answer, only the one selected.
+
+    There are as many as a program selects before it measures: one, or the edges of a tree. So what is copied at each
+    step does not grow with the run.
+    """
     _measured: tuple[Clique, ...] = ()
+    """What was measured for selections, in the current step."""
 
     @classmethod
     def start(cls, program: Program, task: Task, layout: Layout) -> Enforcer:
         """The enforcer before the first step. Raises DomainError if the layout lacks a clique of the program."""
         if layout.domain != task.domain:
             raise DomainError("the layout and the task have different domains")
-        for clique in program.cliques(task):
-            layout.index(clique)
+        layout.require(program.cliques(task))
         schedule = program.schedule(task)
-        rules = _Rules(task, layout, program.initial(task), program.candidates(task), program.draws(task))
+        candidates = program.candidates(task)
+        weight, largest = max(candidates.values(), default=0), max(layout.domain.cells_of(candidates), default=0)
+        rules = _Rules(task, layout, program.initial(task), candidates, program.draws(task), weight, largest)
         return cls(rules, (_Branch(schedule),), dict.fromkeys(Role, 0))
 
     @property
@@ -159,8 +169,12 @@ class Enforcer:
             self._check_selection(request)
             moved = replace(self, _offered=(*self._offered, request.candidates))
         else:
-            self._check_measurement(request, role, branches)
-            moved = replace(self, _measured=(*self._measured, request.clique))
+            self._check_measurement(request, role)
+            moved = self
+            if role is Role.MEASURE:
+                goes_on = any(branch.done + 1 < branch.step.count for branch in branches)
+                measured = (*self._measured, request.clique) if goes_on else ()
+                moved = replace(self, _offered=self._offered[1:], _measured=measured)
         following: list[_Branch] = []
         for after in (after for branch in branches for after in branch.following()):
             if after not in following:
@@ -199,15 +213,15 @@ class Enforcer:
         if request.weights.tolist() != [known[candidate] for candidate in request.candidates]:
             raise self._refusal("a selection with weights other than the program's")
 
-    def _check_measurement(self, request: Measurement, role: Role, branches: list[_Branch]) -> None:
+    def _check_measurement(self, request: Measurement, role: Role) -> None:
         number, rules = self._asked[role], self._rules
         if role is Role.INITIAL:
             allowed, draws = rules.initial[number : number + 1], None
         else:
-            allowed, draws = (self._offered[number] if number < len(self._offered) else ()), rules.draws
+            allowed, draws = (self._offered[0] if self._offered else ()), rules.draws
         if request.clique not in allowed:
             raise self._refusal("a measurement of a clique that is not due")
-        if any(request.clique in _last(self._measured, branch.done) for branch in branches):
+        if role is Role.MEASURE and request.clique in self._measured:
             raise self._refusal("a second measurement of a clique in one step")
         cells = rules.cells(request.clique)
         expected, asked = (cells if count is None else count for count in (draws, request.draws))
@@ -218,14 +232,15 @@ class Enforcer:
         number, rules = asked[step.role], self._rules
         name = step_name(step.role, number + 1)
         if step.role is Role.SELECT:
-            return Upcoming(name, step.mechanism, len(rules.candidates), max(rules.candidates.values()))
+            return Upcoming(name, step.mechanism, len(rules.candidates), rules.weight)
         if step.role is Role.INITIAL:
             draws = rules.cells(rules.initial[number])
         elif rules.draws is not None:
             draws = rules.draws
         else:
-            offered = self._offered[number] if number < len(self._offered) else rules.candidates
-            draws = max(map(rules.cells, offered))
+            ahead = number - self._asked[step.role]
+            offered = self._offered[ahead] if ahead < len(self._offered) else None
+            draws = rules.largest if offered is None else max(rules.layout.domain.cells_of(offered))
         return Upcoming(name, step.mechanism, draws, None)
 
     def _name(self, branch: _Branch) -> str:
@@ -237,10 +252,6 @@ class Enforcer:
 
 def _one_more(asked: Mapping[Role, int], role: Role) -> Mapping[Role, int]:
     return {**asked, role: asked[role] + 1}
-
-
-def _last(cliques: tuple[Clique, ...], count: int) -> tuple[Clique, ...]:
-    return cliques[len(cliques) - count :]
 
 
 def _shown(mechanism: AnyMechanism) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from fractions import Fraction
+from functools import cache, cached_property
 from textwrap import indent
 from typing import Any, Literal, TypeAlias
 
@@ -61,7 +62,7 @@ class ManifestRefused(DomainError):
 
 def load(text: str, source: str = "manifest") -> Manifest:
     """The manifest in a YAML or JSON text. Raises ManifestRefused with every error."""
-    remarks, manifest = _examined(text)
+    remarks, manifest = examined(text)
     if manifest is None:
         raise ManifestRefused([replace(remark, source=source) for remark in remarks])
     return manifest
@@ -72,10 +73,11 @@ def check(text: str, source: str = "manifest") -> list[Remark]:
 
     Errors that involve several parts are only reported if each of the parts is valid by itself.
     """
-    return [replace(remark, source=source) for remark in _examined(text)[0]]
+    return [replace(remark, source=source) for remark in examined(text)[0]]
 
 
-def _examined(text: str) -> tuple[list[Remark], Manifest | None]:
+def examined(text: str) -> tuple[list[Remark], Manifest | None]:
+    """What `check` returns, and the manifest if there is no error."""
     try:
         marks, value = _parsed(text)
     except _NotReadable as error:
@@ -110,11 +112,21 @@ class _NotReadable(Exception):
         self.remark = Remark("error", "", line, column, message, hint)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Marks:
-    """The position of each part of a file."""
+    """The position of each part of a file, found when it is first asked for: a file without remarks needs none."""
 
-    root: yaml.Node | None
+    text: str
+    unique: bool = False
+    """Whether it is known that no object has a repeated member."""
+
+    @cached_property
+    def root(self) -> yaml.Node | None:
+        try:
+            found: yaml.Node | None = yaml.compose(self.text, yaml.SafeLoader)
+        except (yaml.YAMLError, ValueError, RecursionError):  # it is JSON nevertheless; only line numbers are lost
+            return None
+        return found
 
     def at(self, place: Place) -> tuple[int, int]:
         """Line and column of a part, or of the nearest enclosing part."""
@@ -124,7 +136,7 @@ class _Marks:
         mark = node.start_mark
         for step in place:
             if isinstance(node, yaml.MappingNode):
-                found = next(((key, item) for key, item in node.value if key.value == str(step)), None)
+                found = self._named(node).get(str(step))
                 if found is None:
                     break
                 mark, node = found[0].start_mark, found[1]
@@ -134,6 +146,17 @@ class _Marks:
             else:
                 break
         return mark.line + 1, mark.column + 1
+
+    @cached_property
+    def _members(self) -> dict[int, dict[str, tuple[yaml.Node, yaml.Node]]]:
+        return {}
+
+    def _named(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """The members of an object by their names, listed once: there may be as many remarks as members."""
+        if id(node) not in self._members:  # nodes live as long as the root
+            listed = {str(key.value): (key, item) for key, item in reversed(node.value)}
+            self._members[id(node)] = listed
+        return self._members[id(node)]
 
     def remark(
         self,
@@ -157,7 +180,7 @@ def _parsed(text: str) -> tuple[_Marks, object]:
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
                 mark = event.start_mark
                 raise _NotReadable("anchors (&) and aliases (*) are not allowed", mark.line + 1, mark.column + 1)
-        return _Marks(yaml.compose(text, yaml.SafeLoader)), yaml.safe_load(text)
+        return _Marks(text), yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
@@ -174,10 +197,7 @@ def _parsed_json(text: str) -> tuple[_Marks, object]:
         found = re.fullmatch(r"not JSON: line (\d+), column (\d+)", str(error))
         line, column = map(int, found.groups()) if found else (0, 0)
         raise _NotReadable("not JSON" if found else str(error), line, column) from None
-    try:
-        return _Marks(yaml.compose(text.replace("\t", " "), yaml.SafeLoader)), value
-    except (yaml.YAMLError, ValueError, RecursionError):  # it is JSON nevertheless; only line numbers are lost
-        return _Marks(None), value
+    return _Marks(text.replace("\t", " "), unique=True), value
 
 
 def _structure(marks: _Marks, value: object) -> Iterator[Remark]:
@@ -185,7 +205,8 @@ def _structure(marks: _Marks, value: object) -> Iterator[Remark]:
     if not isinstance(value, dict):
         yield Remark("error", "", 1, 1, "a manifest must be a list of members like `title: ...`")
         return
-    yield from _repeated(marks.root, ())
+    if not marks.unique:
+        yield from _repeated(marks.root, ())
     for place, item in _items(value, ()):
         if isinstance(item, date):
             yield marks.remark(place, "is a date, which JSON does not have", "put it in quotes to make it text")
@@ -323,9 +344,14 @@ def _explained(error: ErrorDetails, place: Place) -> tuple[str, str]:
     return message[:1].lower() + message[1:], ""
 
 
+@cache
+def _manifest_schema() -> dict[str, Any]:
+    return Manifest.model_json_schema()
+
+
 def _members(place: Place) -> list[str]:
     """Names of the members that the object at this place may have."""
-    schema = Manifest.model_json_schema()
+    schema = _manifest_schema()
     node: dict[str, Any] = schema
     for step in place:
         node = node["items"] if isinstance(step, int) else node["properties"][step]
@@ -448,7 +474,7 @@ def _join_warnings(manifest: Manifest, warn: Callable[[Place, str, str], Remark]
         message = "S1 learns which holders have the same pseudonym, which is not differentially private"
         hint = "what servers see with the default, shuffle, is private; docs/joining.md says which to choose"
         yield warn(("join", "protocol"), message, hint)
-    brought = Counter(name for holder in manifest.holders for name in manifest.columns_of(holder).domain().names)
+    brought = Counter(name for holder in manifest.holders for name in holder.columns or manifest.domain.names)
     if privacy.multiplicity == 1 and max(brought.values()) > 1:
         for rule in ("missing", "unparsable"):
             if getattr(join.key, rule) == "alone":

@@ -6,10 +6,11 @@ path without annealing has the most releases, and the counts here bound every pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from caps.data.domain import Clique
 from caps.dp.noise.tables import LIMIT
 from caps.dp.oracle import drawable, measurement_plan, selection_plan
 from caps.dp.privacy import ETA_MAX, AimSchedule, AnyMechanism, Gaussian, Laplace, Neighbouring, NoisyMax, Role
@@ -87,32 +88,31 @@ class Forecast:
         return selection_plan(mechanism, self.weight, self.neighbouring).distance
 
 
-def can_be_drawn(program: Program, task: Task) -> bool:
-    """Whether servers can draw noise for every step that this program may request, on every path. Builds no table."""
-    weights = sorted(program.candidates(task).values()) or [1]
+def can_be_drawn(program: Program, task: Task, weights: Collection[int]) -> bool:
+    """Whether servers can draw noise for every step that this program may request, on every path. Builds no table.
+
+    weights: of the program's candidates.
+    """
     return all(
         drawable(mechanism, weight, task.neighbouring)
         for mechanism in program.schedule(task).extremes()
-        for weight in (weights[0], weights[-1])  # the largest weight offered in a selection decides
+        for weight in {min(weights, default=1), max(weights, default=1)}  # the largest offered in a selection decides
     )
 
 
-def forecast(program: Program, task: Task) -> Forecast:
-    """The most that this program may request in this task. Raises DomainError if the budget cannot be divided so."""
-    schedule = start = program.schedule(task)
-    cells: Callable[..., int] = task.domain.cells
-    candidates, initial, pooled = program.candidates(task), program.initial(task), program.draws(task)
-    sizes = [cells(clique) for clique in candidates]
-    counts: dict[tuple[Role, AnyMechanism, bool], int] = {}
-    while (step := schedule.step) is not None:
-        key = step.role, step.mechanism, isinstance(schedule, AimSchedule) and schedule.last
-        counts[key] = counts.get(key, 0) + step.count
-        schedule = schedule.after()
+def forecast(program: Program, task: Task, candidates: Mapping[Clique, int]) -> Forecast:
+    """The most that this program may request in this task. Raises DomainError if the budget cannot be divided so.
+
+    candidates: the program's, with their weights.
+    """
+    schedule = program.schedule(task)
+    sizes, pooled = task.domain.cells_of(candidates), program.draws(task)
     spends = []
-    for (role, mechanism, last), releases in counts.items():
+    for total in schedule.totals():
+        role, mechanism, releases, last = total.role, total.mechanism, total.releases, total.last
         match role:
             case Role.INITIAL:
-                each = [cells(clique) for clique in initial]
+                each = task.domain.cells_of(program.initial(task))
                 spends.append(Spend(role, mechanism, releases, sum(each), max(each)))
             case Role.SELECT:
                 draws = releases * len(candidates)
@@ -122,7 +122,7 @@ def forecast(program: Program, task: Task) -> Forecast:
                 spends.append(Spend(role, mechanism, releases, draws, max(sizes), last=last))
     weight = max(candidates.values(), default=0)
     return Forecast(
-        tuple(spends), task.neighbouring, weight, start.least_rounds if isinstance(start, AimSchedule) else 0
+        tuple(spends), task.neighbouring, weight, schedule.least_rounds if isinstance(schedule, AimSchedule) else 0
     )
 
 

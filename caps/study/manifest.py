@@ -13,6 +13,7 @@ from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -27,7 +28,7 @@ from pydantic import (
 from caps.basics import canonical
 from caps.basics.document import Address, Document, Name, Text, Url
 from caps.basics.schemes import SCHEMES, Scheme, SchemeName, extremes
-from caps.data.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
+from caps.data.domain import MAX_ATTRIBUTES, MAX_WEIGHT, Attribute, Clique, Domain, Layout, Workload, refuse_many_parts
 from caps.data.joinkey import JoinKey
 from caps.data.linkage import RowFormat
 from caps.data.schema import Column, Schema
@@ -72,6 +73,8 @@ SCHEME: SchemeName = "rep3"
 MAX_SLOTS = 1 << 24
 MAX_DIGITS = 28
 """The most digits of epsilon and of delta."""
+MAX_NAME, MAX_PARAMETERS = 64, 32
+"""The most characters of an algorithm's name, or of a number; the most parameters."""
 MAX_DEGREE = 8
 """The most attributes of a marginal that servers count from columns."""
 MAX_TABLES = 8
@@ -116,7 +119,7 @@ class Holder(Party):
     """
 
     brings: Literal["rows", "columns"]
-    columns: tuple[str, ...] | None = None
+    columns: Annotated[tuple[str, ...], Field(max_length=MAX_ATTRIBUTES)] | None = None
     capacity: Annotated[int, Field(ge=1, le=MAX_SLOTS)] | None = None
 
     @property
@@ -201,8 +204,8 @@ class AlgorithmChoice(Document):
     careful server refuses.
     """
 
-    name: str
-    parameters: dict[str, int | bool | None] = Field(default={})
+    name: Annotated[str, StringConstraints(max_length=MAX_NAME)]
+    parameters: Annotated[dict[str, int | bool | None], Field(max_length=MAX_PARAMETERS)] = Field(default={})
     noise: Literal["joint", "paper:irwin-hall", "paper:box-muller"] = "joint"
 
     @property
@@ -233,6 +236,8 @@ class Privacy(Document):
         """One spelling for each number; a number in JSON or YAML is read in its shortest decimal form."""
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError("must be a decimal number")
+        if len(str(value)) > MAX_NAME:
+            raise ValueError(f"must be a decimal number of at most {MAX_NAME} characters")
         try:
             number = Decimal(str(value))
         except InvalidOperation:
@@ -331,6 +336,8 @@ class Manifest(Document):
 
     def _schema_problems(self) -> list[str]:
         columns = self.table.get("columns")
+        if isinstance(columns, list | tuple) and len(columns) > MAX_ATTRIBUTES:
+            return [f"schema.columns: must be at most {MAX_ATTRIBUTES} columns, not {len(columns):,}"]
         found = []
         for i, column in enumerate(columns if isinstance(columns, list | tuple) else ()):
             try:
@@ -366,6 +373,10 @@ class Manifest(Document):
         domain = self._outline
         if self.workload == "all-pairs" or domain is None:
             return []
+        try:
+            refuse_many_parts([query.attributes for query in self.workload])
+        except DomainError as error:
+            return [f"workload: {error}"]
         found, seen = [], dict[tuple[str, ...], int]()
         for i, query in enumerate(self.workload):
             if not 1 <= query.weight <= MAX_WEIGHT:
@@ -441,7 +452,7 @@ class Manifest(Document):
 
     def _check_noise(self) -> None:
         """Refuse a budget so small that servers could not draw the noise of some step, perhaps the last one."""
-        if can_be_drawn(self.program, self.task):
+        if can_be_drawn(self.program, self.task, self._weights):
             return
         rounds, columns = self.forecast.rounds, len(self.domain.names)
         plan = f"{self.algorithm.name} over {columns} columns" + (f" with {rounds} rounds" if rounds else "")
@@ -463,9 +474,9 @@ class Manifest(Document):
         def fits(epsilon: Fraction) -> bool:
             try:
                 if self.privacy.accounting == "pure":
-                    return can_be_drawn(self.program, replace(task, pure_epsilon=left * epsilon))
+                    return can_be_drawn(self.program, replace(task, pure_epsilon=left * epsilon), self._weights)
                 rho = calibrate(epsilon, self.privacy.exact_delta, self.allowance)
-                return can_be_drawn(self.program, replace(task, rho=left * rho))
+                return can_be_drawn(self.program, replace(task, rho=left * rho), self._weights)
             except DomainError:
                 return False
 
@@ -517,15 +528,15 @@ class Manifest(Document):
         for i, holder in enumerate(self.holders):
             place = f"holders[{i}].columns"
             if holder.columns is not None:
-                found += [f"{place}: {what}" for what in _name_problems(domain, holder.columns)]
-                if set(holder.columns) <= set(domain.names) and holder.columns != tuple(
-                    name for name in domain.names if name in holder.columns
-                ):
+                unknown = _name_problems(domain, holder.columns)
+                found += [f"{place}: {what}" for what in unknown]
+                places = [] if unknown else [domain.position(name) for name in holder.columns]
+                if any(first >= second for first, second in pairwise(places)):
                     found.append(f"{place}: must list each column once, in the schema's order")
-                if holder.brings == "rows" and set(holder.columns) != set(domain.names):
+                if holder.brings == "rows" and (unknown or len(set(places)) < len(domain.names)):
                     found.append(f"{place}: a holder that brings rows must bring all columns")
             if holder.brings == "columns":
-                brought |= set(holder.columns or domain.names)
+                brought.update(holder.columns or domain.names)
         if brought:
             if (self.alignment is None) == (self.join is None):
                 found.append("alignment: a study in which holders bring columns must have either this or a join")
@@ -616,7 +627,7 @@ class Manifest(Document):
         rho = calibrate(privacy.exact_epsilon, privacy.exact_delta, self.allowance)
         return pure_rho(privacy.exact_epsilon) if privacy.accounting == "pure" else rho
 
-    @property
+    @cached_property
     def joined(self) -> tuple[Holder, ...]:
         """The holders whose rows servers join on shares."""
         shuffled = self.join is not None and self.join.protocol == "shuffle"
@@ -687,7 +698,7 @@ class Manifest(Document):
             return self.overlaps.epsilon(self.neighbouring)
         return self.overlaps.rho(self.neighbouring)
 
-    @property
+    @cached_property
     def neighbouring(self) -> Neighbouring:
         """What one person can change: the relation, and whether removing a value may uncover another holder's."""
         privacy = self.privacy
@@ -723,12 +734,12 @@ class Manifest(Document):
         """Columns that more than one holder brings for the same persons, in the schema's order."""
         return tuple(name for name in self.domain.names if self.brought[name] > 1)
 
-    @property
+    @cached_property
     def _counting(self) -> int:
         """The number of holders that count their rows themselves."""
         return sum(holder.brings == "rows" for holder in self.holders)
 
-    @property
+    @cached_property
     def joined_rows(self) -> int:
         """The most rows of the joint table that are spread over holders."""
         return self.slots or sum(holder.capacity or 0 for holder in self.holders)
@@ -736,9 +747,18 @@ class Manifest(Document):
     @cached_property
     def counted_bits(self) -> int:
         """Bits of a count from a holder of whole rows (`caps.dp.bounds`). Raises DomainError if no number suffices."""
-        weights = self.program.candidates(self._asked)
-        candidates = {(weight, self.domain.cells(clique)) for clique, weight in weights.items()}
+        cells = self.domain.cells_of(self._candidates)
+        candidates = set(zip(self._candidates.values(), cells, strict=True))
         return counted_bits(self._counting, self.joined_rows, candidates)
+
+    @cached_property
+    def _candidates(self) -> dict[Clique, int]:
+        """Every clique that may be a candidate of a selection, with its weight."""
+        return self.program.candidates(self._asked)
+
+    @property
+    def _weights(self) -> set[int]:
+        return set(self._candidates.values())
 
     @property
     def most_persons(self) -> int:
@@ -748,12 +768,12 @@ class Manifest(Document):
     @cached_property
     def forecast(self) -> Forecast:
         """The most that a run can ask for. Raises DomainError if the budget cannot be divided."""
-        return forecast(self.program, self.task)
+        return forecast(self.program, self.task, self._candidates)
 
     @cached_property
     def layout(self) -> Layout:
         """Every marginal that is counted."""
-        return Layout(self.domain, self.program.cliques(self.task))
+        return Layout(self.domain, self.program.cliques(self._asked))
 
     @cached_property
     def study_id(self) -> str:
@@ -786,7 +806,7 @@ class Manifest(Document):
                 return server
         raise DomainError(f"the study has no server {name!r}")
 
-    @property
+    @cached_property
     def slots(self) -> int | None:
         """Rows of the joint table at which holders place their columns; None if they do not."""
         if self.alignment is not None:
@@ -845,7 +865,7 @@ class Manifest(Document):
         """What a holder's contribution looks like."""
         if holder.brings == "rows":
             return Form("marginals", 32, (self.layout.cells,))
-        domain = self.columns_of(holder).domain()
+        domain = self.domain if holder.columns is None else self.domain.project(holder.columns)
         if self.slots is not None:
             return Form("columns", columns_bits(self.slots), (self.slots, domain.width))
         assert holder.capacity is not None
@@ -864,4 +884,4 @@ def sets_with(tables: int) -> int:
 def _name_problems(domain: Domain, given: tuple[str, ...]) -> list[str]:
     if not given:
         return ["must name at least one column"]
-    return [f"the schema has no column {name!r}" for name in dict.fromkeys(given) if name not in domain.names]
+    return [f"the schema has no column {name!r}" for name in dict.fromkeys(given) if name not in domain]

@@ -314,10 +314,11 @@ def _cell_errors(mechanism: AnyMechanism) -> tuple[float, float]:
 def _marginals(manifest: Manifest, spends: Sequence[Spend]) -> Iterator[PlannedMarginal]:
     by_role = {spend.role: spend.mechanism for spend in reversed(spends)}  # if a role has several, the first
     initial = set(manifest.program.initial(manifest.task))
+    errors = {role: _cell_errors(mechanism) for role, mechanism in by_role.items() if role is not Role.SELECT}
     for clique, cells in zip(manifest.layout.cliques, manifest.layout.sizes, strict=True):
         role = Role.INITIAL if clique in initial else Role.MEASURE
-        if role in by_role:
-            deviation, size = _cell_errors(by_role[role])
+        if role in errors:
+            deviation, size = errors[role]
             measured = "always" if role is Role.INITIAL else "if selected"
             yield PlannedMarginal(clique, cells, measured, deviation, cells * size)
 

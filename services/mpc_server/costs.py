@@ -119,10 +119,10 @@ def _spend(manifest: Manifest, spend: Spend, weight: int) -> SpendCost:
     neighbouring = manifest.task.neighbouring
     if spend.role is Role.INITIAL:
         online, noise = StepCost(), StepCost()
-        for clique in manifest.program.initial(manifest.task):
-            cells = manifest.domain.cells(clique)
-            online += _declared(manifest.scheme, "noisy_counts", {size.elements: cells})
-            noise += _noise(manifest.scheme, _plan(spend, weight, neighbouring), cells)
+        plan = _plan(spend, weight, neighbouring)
+        for cells, times in Counter(manifest.domain.cells_of(manifest.program.initial(manifest.task))).items():
+            online += _declared(manifest.scheme, "noisy_counts", {size.elements: cells}).times(times)
+            noise += _noise(manifest.scheme, plan, cells).times(times)
         return SpendCost(online, noise)
     if spend.role is Role.SELECT:
         online = _declared(manifest.scheme, "error_scores", {size.elements: spend.cells, size.sums: spend.candidates})

@@ -28,6 +28,8 @@ Draws: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
 
 MAX_TEXT = 1024
 """The most characters in a category or token."""
+MAX_TOKENS = 1000
+"""The most ways in which a missing value may be written."""
 _EXACT = (1 << 53) - 1
 """Integers up to here are exact as float64, and so are their neighbours."""
 
@@ -70,14 +72,17 @@ class Column(ABC):
             self._set("missing", "category" if self.missing_values else "refuse")
         if self.missing not in ("category", "null", "refuse"):
             fail("missing", 'must be "category", "null" or "refuse"')
+        if len(self.missing_values) > MAX_TOKENS:
+            fail("missing_values", f"must be at most {MAX_TOKENS}, not {len(self.missing_values)}")
         for place, token in _places("missing_values", self.missing_values):
             self._check_token(place, token)
         _refuse_repeats("missing_values", [str(token) for token in self.missing_values])
         self._check()
         if not 1 <= self.size <= MAX_SIZE:
             fail(self._extent, f"must give 1 to {MAX_SIZE} categories, not {self.size}")
+        texts = set(self.texts)
         for place, token in _places("missing_values", self.missing_values):
-            if token in self.texts:
+            if token in texts:
                 fail(place, "is also a value of the column")
         if self.missing != "refuse" and not self.missing_values and "" in self.texts:
             fail("missing_values", "must say how a missing value is written, because the empty field is a value")
@@ -326,8 +331,9 @@ class Numeric(Column):
             for index, (first, after) in enumerate(pairwise(firsts)):
                 if first == after:
                     fail(f"bin_edges[{index + 1}]", "ends a bin that contains no possible value of the column")
-        for place, number in _places("missing_values", self._numeric_tokens):
-            if number is not None and self._bin(np.array([number]))[0] >= 0:
+        binned = self._bin(np.array([math.inf if number is None else number for number in self._numeric_tokens]))
+        for place, code in _places("missing_values", binned.tolist()):
+            if code >= 0:
                 fail(place, "lies in a bin")
 
     def _check_token(self, place: str, token: object) -> None:

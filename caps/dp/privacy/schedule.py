@@ -9,6 +9,7 @@ In every case the charges add up to at most `rho`; a schedule walked to its end 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -24,7 +25,7 @@ LEAST_RISE = Fraction(5, 4)
 """Annealing that would raise the cost of AIM's rounds by less is skipped, because new noise needs new tables."""
 SMALLEST_PART = Fraction(1, 2**80)
 MAX_ROUNDS = 100_000
-"""Far more than any budget can be divided into; a schedule lists its steps."""
+"""Far more than any budget can be divided into."""
 
 
 class Role(StrEnum):
@@ -51,6 +52,16 @@ class Step:
     def rho(self, neighbouring: Neighbouring) -> Fraction:
         """The charge of the step."""
         return self.count * self.mechanism.rho(neighbouring)
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """All releases of a schedule that one mechanism makes in one role. last: in the round that takes what is left."""
+
+    role: Role
+    mechanism: AnyMechanism
+    releases: int
+    last: bool = False
 
 
 class Schedule(Protocol):
@@ -84,6 +95,12 @@ class Schedule(Protocol):
 
     def extremes(self) -> tuple[AnyMechanism, ...]:
         """Mechanisms that bracket the rest of the run: each that may be due is one of them or between two of a kind."""
+
+    def totals(self) -> tuple[Total, ...]:
+        """All releases without annealing, in the order in which each kind begins. The work does not grow with rounds.
+
+        Pre-condition: nothing has been charged yet.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +189,21 @@ class AimSchedule:
         rounds = [_split(rho, self.neighbouring, self.MEASURE_SHARE) for rho in (self._round_cost, self.rho)]
         return self.first, self.select, self.measure, *(mechanism for both in rounds for mechanism in both)
 
+    def totals(self) -> tuple[Total, ...]:
+        """See Schedule."""
+        left, cost = self.rho - self.initial * self.first.rho(self.neighbouring), self._round_cost
+        rounds = max(left // cost - 1, 0)  # each of them leaves at least what another one costs
+        last = replace(self, spent=self.rho - left + rounds * cost)._next_round()
+        assert last.last
+        found = (
+            Total(Role.INITIAL, self.first, self.initial),
+            Total(Role.SELECT, self.select, rounds),
+            Total(Role.MEASURE, self.measure, rounds),
+            Total(Role.SELECT, last.select, 1, last=True),
+            Total(Role.MEASURE, last.measure, 1, last=True),
+        )
+        return tuple(total for total in found if total.releases)
+
     def _annealed(self) -> AimSchedule:
         share, cost = (self.rho - self.spent) / self.least_rounds, self._round_cost
         if share >= 4 * cost:
@@ -195,19 +227,37 @@ class AimSchedule:
 
 
 @dataclass(frozen=True, slots=True)
+class Cycle:
+    """Steps that follow one another, so many times."""
+
+    steps: tuple[Step, ...]
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class FixedSchedule:
-    """A schedule whose steps are all known in advance."""
+    """A schedule whose steps are all known in advance: cycles, one after the other."""
 
     rho: Fraction
     neighbouring: Neighbouring
-    steps: tuple[Step, ...]
+    cycles: tuple[Cycle, ...]
     pure_epsilon: Fraction | None = None
     position: int = 0
     spent: Fraction = Fraction(0)
 
     @property
     def step(self) -> Step | None:
-        return self.steps[self.position] if self.position < len(self.steps) else None
+        for cycle, position in self._ahead():
+            return cycle.steps[position % len(cycle.steps)]
+        return None
+
+    def _ahead(self) -> Iterator[tuple[Cycle, int]]:
+        """The cycles that have not ended, and how many steps of each are done."""
+        done = self.position
+        for cycle in self.cycles:
+            if done < len(cycle.steps) * cycle.times:
+                yield cycle, done
+            done = max(done - len(cycle.steps) * cycle.times, 0)
 
     def after(self, *, anneal: bool = False) -> Self:
         """The schedule once `step` has been charged."""
@@ -223,8 +273,14 @@ class FixedSchedule:
         return (self.after(),)
 
     def extremes(self) -> tuple[AnyMechanism, ...]:
-        """All mechanisms that are left."""
-        return tuple(dict.fromkeys(step.mechanism for step in self.steps[self.position :]))
+        """All mechanisms of cycles that have not ended."""
+        return tuple(dict.fromkeys(step.mechanism for cycle, _ in self._ahead() for step in cycle.steps))
+
+    def totals(self) -> tuple[Total, ...]:
+        """See Schedule."""
+        return tuple(
+            Total(step.role, step.mechanism, cycle.times * step.count) for cycle in self.cycles for step in cycle.steps
+        )
 
 
 class MwemSchedule(FixedSchedule):
@@ -242,7 +298,7 @@ class MwemSchedule(FixedSchedule):
         """Rounds of rho / rounds each: exponential mechanism and Gaussian noise."""
         budget = _divisible(rho, _at_least_one(rounds))
         select, measure = _split(budget / rounds, neighbouring, cls.MEASURE_SHARE)
-        return cls(budget, neighbouring, (Step(Role.SELECT, select), Step(Role.MEASURE, measure)) * rounds)
+        return cls(budget, neighbouring, (_rounds(select, measure, rounds),))
 
     @classmethod
     def laplace(cls, epsilon: Fraction, neighbouring: Neighbouring, *, rounds: int) -> MwemSchedule:
@@ -250,9 +306,8 @@ class MwemSchedule(FixedSchedule):
         each = positive("epsilon", epsilon) / _at_least_one(rounds)
         select = PermuteAndFlip(significant_down((1 - cls.MEASURE_SHARE) * each))
         measure = Laplace.of_epsilon(cls.MEASURE_SHARE * each, neighbouring)
-        steps = (Step(Role.SELECT, select), Step(Role.MEASURE, measure)) * rounds
-        rho = sum((step.rho(neighbouring) for step in steps), Fraction(0))
-        return cls(rho, neighbouring, steps, pure_epsilon=Fraction(epsilon))
+        rho = rounds * (select.rho(neighbouring) + measure.rho(neighbouring))
+        return cls(rho, neighbouring, (_rounds(select, measure, rounds),), pure_epsilon=Fraction(epsilon))
 
 
 class MstSchedule(FixedSchedule):
@@ -269,12 +324,16 @@ class MstSchedule(FixedSchedule):
         one_way = Gaussian.costing(grid_down(budget / (3 * columns)), neighbouring)
         edge = Gaussian.costing(grid_down(budget / (3 * edges)), neighbouring)
         select = NoisyMax.costing(grid_down(budget / (3 * edges)))
-        steps = (
-            Step(Role.INITIAL, one_way, columns),
-            *(Step(Role.SELECT, select),) * edges,
-            Step(Role.MEASURE, edge, edges),
+        cycles = (
+            Cycle((Step(Role.INITIAL, one_way, columns),)),
+            Cycle((Step(Role.SELECT, select),), edges),
+            Cycle((Step(Role.MEASURE, edge, edges),)),
         )
-        return cls(budget, neighbouring, steps)
+        return cls(budget, neighbouring, cycles)
+
+
+def _rounds(select: AnyMechanism, measure: AnyMechanism, rounds: int) -> Cycle:
+    return Cycle((Step(Role.SELECT, select), Step(Role.MEASURE, measure)), rounds)
 
 
 def _split(rho: Fraction, neighbouring: Neighbouring, measuring: Fraction) -> tuple[NoisyMax, Gaussian]:

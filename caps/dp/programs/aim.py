@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,7 +33,7 @@ class AimProgram(Program):
 
     def cliques(self, task: Task) -> tuple[Clique, ...]:
         """All columns, and every part of a query in the workload."""
-        return task.domain.downward_closure([*task.one_ways, *task.workload.cliques])
+        return (*task.one_ways, *(part for part in task.workload.parts if len(part) > 1))
 
     def initial(self, task: Task) -> tuple[Clique, ...]:
         """All columns."""
@@ -45,19 +44,18 @@ class AimProgram(Program):
 
         Equivalently, the sum over the attributes of c of the weights of all queries that contain them.
         """
-        candidates = task.domain.downward_closure(task.workload.cliques)
-        asked = Counter[str]()
+        asked = dict.fromkeys(task.domain.names, 0)
         for query, weight in zip(task.workload.cliques, task.workload.weights, strict=True):
-            asked.update(dict.fromkeys(query, weight))
-        weights = [sum(asked[name] for name in candidate) for candidate in candidates]
-        return dict(zip(candidates, reduced(weights), strict=True))
+            for name in query:
+                asked[name] += weight
+        weights = [sum([asked[name] for name in candidate]) for candidate in task.workload.parts]
+        return dict(zip(task.workload.parts, reduced(weights), strict=True))
 
     def draws(self, task: Task) -> int | None:
         """See Program."""
-        queries = task.workload.cliques  # the largest candidate is one of them
-        return pooled_draws(task.domain, queries, self._planned_rounds(task)) if self.pooled else None
+        largest = task.workload.largest  # of the queries: no part of one is larger
+        return pooled_draws(largest, self._planned_rounds(task)) if self.pooled else None
 
     def _planned_rounds(self, task: Task) -> int:
         """With more rounds than candidates, the first rounds would take most of the time and be too noisy to help."""
-        candidates = task.domain.downward_closure(task.workload.cliques)
-        return min(16 * len(task.one_ways), len(candidates)) if self.rounds is None else self.rounds
+        return min(16 * len(task.one_ways), len(task.workload.parts)) if self.rounds is None else self.rounds

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from itertools import combinations
+from functools import cached_property
 from math import gcd
 from typing import ClassVar, TypeVar, get_type_hints
 
@@ -57,16 +57,16 @@ class Task:
             raise DomainError("Gaussian noise is not pure DP and needs a budget in rho")
         return self.rho
 
-    @property
+    @cached_property
     def one_ways(self) -> tuple[Clique, ...]:
         """The cliques of one attribute each."""
         return tuple((name,) for name in self.domain.names)
 
 
 def all_pairs(domain: Domain) -> Workload:
-    """The default workload: every pair of attributes, with weight 1."""
-    pairs = tuple(combinations(domain.names, min(2, len(domain.names))))
-    return Workload(pairs, (1,) * len(pairs))
+    """The default workload: every pair of attributes, with weight 1. Raises DomainError if these are too many."""
+    pairs = domain.pairs or (domain.names,)
+    return Workload(pairs, (1,) * len(pairs), domain)
 
 
 def reduced(weights: Sequence[int]) -> list[int]:
@@ -77,12 +77,11 @@ def reduced(weights: Sequence[int]) -> list[int]:
     return [weight // common for weight in weights]
 
 
-def pooled_draws(domain: Domain, candidates: Iterable[Clique], rounds: int) -> int | None:
+def pooled_draws(largest: int, rounds: int) -> int | None:
     """The cells of the largest candidate: this many noise values can be drawn before the choice is known.
 
     None, meaning only as many as needed, if the draws would add up to a statistical distance that matters.
     """
-    largest = max(domain.cells(clique) for clique in candidates)
     return largest if rounds * largest <= MAX_POOLED else None
 
 

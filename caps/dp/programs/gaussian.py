@@ -8,7 +8,7 @@ from typing import ClassVar
 from caps.data.domain import Clique
 from caps.dp.privacy.mechanisms import Gaussian
 from caps.dp.privacy.rational import grid_down
-from caps.dp.privacy.schedule import FixedSchedule, Role, Step
+from caps.dp.privacy.schedule import Cycle, FixedSchedule, Role, Step
 from caps.dp.programs.base import Program, Task, register
 
 
@@ -23,7 +23,7 @@ class FixedGaussianProgram(Program):
         """Equal parts of rho for all queries, in one step."""
         queries = len(task.workload.cliques)
         each = Gaussian.costing(grid_down(task.zcdp / queries), task.neighbouring)
-        return FixedSchedule(task.zcdp, task.neighbouring, (Step(Role.INITIAL, each, queries),))
+        return FixedSchedule(task.zcdp, task.neighbouring, (Cycle((Step(Role.INITIAL, each, queries),)),))
 
     def cliques(self, task: Task) -> tuple[Clique, ...]:
         """The workload."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
+from math import prod
 from typing import ClassVar
 
 from caps.data.domain import Clique
@@ -28,7 +28,7 @@ class MstProgram(Program):
 
     def cliques(self, task: Task) -> tuple[Clique, ...]:
         """All columns and all pairs."""
-        return (*task.one_ways, *self.candidates(task))
+        return (*task.one_ways, *task.domain.pairs)
 
     def initial(self, task: Task) -> tuple[Clique, ...]:
         """All columns."""
@@ -36,9 +36,10 @@ class MstProgram(Program):
 
     def candidates(self, task: Task) -> dict[Clique, int]:
         """All pairs, with equal weights."""
-        return dict.fromkeys(combinations(task.domain.names, 2), 1)
+        return dict.fromkeys(task.domain.pairs, 1)
 
     def draws(self, task: Task) -> int | None:
         """See Program."""
         edges = len(task.one_ways) - 1
-        return pooled_draws(task.domain, self.candidates(task), edges) if self.pooled else None
+        largest = prod(sorted(task.domain.sizes)[-2:])
+        return pooled_draws(largest, edges) if self.pooled else None

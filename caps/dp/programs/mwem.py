@@ -42,8 +42,7 @@ class MwemProgram(Program):
 
     def draws(self, task: Task) -> int | None:
         """See Program."""
-        queries = task.workload.cliques
-        return pooled_draws(task.domain, queries, self._planned_rounds(task)) if self.pooled else None
+        return pooled_draws(task.workload.largest, self._planned_rounds(task)) if self.pooled else None
 
     def _planned_rounds(self, task: Task) -> int:
         return 2 * len(task.one_ways) if self.rounds is None else self.rounds

@@ -7,6 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from caps.data.domain import Attribute, Domain, Layout
@@ -18,7 +20,7 @@ from caps.dp.bounds import (
     counted_bits,
     largest_score,
     largest_sum,
-    scores_fit,
+    most_counted,
 )
 from caps.dp.oracle import Selection
 from caps.dp.privacy import NoisyMax
@@ -39,8 +41,14 @@ def test_large_marginals_and_weights_leave_fewer_bits(weight: int, cells: int) -
     bits = counted_bits(3, 1000, [(weight, cells), (1, 2)])
     largest = largest_sum(3, bits, 1000)
     assert largest_score(weight, cells, largest) < 1 << SCORE_BITS
-    assert scores_fit([(weight, cells)], largest)
-    assert bits == counted_bits(3, 1000) or not scores_fit([(weight, cells)], largest_sum(3, bits + 1, 1000))
+    assert bits == counted_bits(3, 1000) or largest_score(weight, cells, largest_sum(3, bits + 1, 1000)) >> SCORE_BITS
+
+
+@given(st.integers(1, 1 << 40), st.integers(1, 1 << 40))
+def test_the_most_that_may_be_counted_is_the_last_whose_score_fits(weight: int, cells: int) -> None:
+    most = most_counted(weight, cells)
+    for count in (most, most + 1):
+        assert count < 0 or (largest_score(weight, cells, count) >> SCORE_BITS == 0) == (count == most)
 
 
 def test_too_many_holders_or_cells_are_refused_with_the_reason() -> None:
