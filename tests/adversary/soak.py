@@ -185,7 +185,7 @@ def refused(study: Study) -> str:
     study.contribute()
     columns = study.manifest.columns_of(study.manifest.holder("south")).domain()
     with Driver(study.federation, study.manifest) as driver:
-        driver.contribute("south", np.full((study.manifest.alignment.slots, sum(columns.shape)), 1))
+        driver.contribute("south", np.full((study.manifest.alignment.slots, sum(columns.sizes)), 1))
     study.start()
     return ended(study)
 
@@ -202,11 +202,11 @@ def cheating(study: Study) -> str:
 
 
 def breaking(study: Study) -> str:
-    """A server breaks one session after the other, in the middle of the computation, until it stops."""
+    """A server breaks one session after the other, in the middle of a measurement, until it stops."""
     study.agree()
     study.contribute()
     home = study.federation.places["S2"].home
-    arm(home, "leave", r"^/compute/")
+    arm(home, "leave", r"-measure/")
     study.start()
     try:
         until(lambda: lost(study) >= SESSIONS, PATIENCE)
