@@ -37,7 +37,7 @@ def _late(seconds: float) -> Iterator[bytes]:
 
 _PROBLEM = {"status": 409, "Content_Type": "application/problem+json"}
 LIES: dict[str, Answering] = {
-    **{name: (lambda _, make=make: make()) for name, make in ANSWERS.items()},
+    **{name: (lambda _, make=cache(make): make()) for name, make in ANSWERS.items()},
     "many digits as a status": lambda _: answer(
         b'{"type":"urn:caps:problem:conflict","title":"t","detail":"d","status":' + b"9" * 5000 + b"}", **_PROBLEM
     ),

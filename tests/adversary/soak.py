@@ -23,7 +23,7 @@ from threading import Thread
 import numpy as np
 
 from caps.basics.schemes import REP3_ACTIVE
-from caps.client import ClientError
+from caps.client import ClientError, ProblemError
 from deploy.federation import COORDINATOR
 from tests.adversary.flatness import Sample, fit, growing
 from tests.kit.cheating_service import arm, cheated, disarm
@@ -35,7 +35,7 @@ HOLDERS = ("north", "south")
 PATIENCE = 240.0
 STALL = 4.0
 SLOTS = 256
-SESSIONS = 20
+SESSIONS = 10
 """Sessions that a server breaks, in one study."""
 FRAIL = ("S3", "south", COORDINATOR)
 """Who is killed. The others live through the whole soak: a leak has nowhere to hide."""
@@ -216,9 +216,11 @@ def breaking(study: Study) -> str:
 
 
 def lost(study: Study) -> int:
-    """How many sessions of the run the culprit has seen end."""
-    lines = study.federation.log("S2").splitlines()
-    return sum('"event": "waiting"' in line and study.run in line for line in lines)
+    """How many sessions of the run ended in the middle of a computation, as a server counts them."""
+    try:
+        return study.as_person("S1", "auditor", lambda it: it.run_here(study.run)).interrupted
+    except ProblemError:  # it has not begun there yet
+        return 0
 
 
 def forsaken(study: Study) -> str:

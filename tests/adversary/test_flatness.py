@@ -14,10 +14,11 @@ def series(
     """What a service holds that begins anew so many times, fills its caches, and grows by `slope` per study."""
     draws = np.random.default_rng(3).normal(0, noise, studies)
     life = studies // lives
-    return [
-        Sample(number, number // life, 100 * (number // life) + caches * min(number % life, WARM) + slope * (number % life) + draws[number])
-        for number in range(studies)
-    ]  # fmt: skip
+    samples = []
+    for number, draw in enumerate(draws):
+        stretch, age = divmod(number, life)
+        samples.append(Sample(number, stretch, 100 * stretch + caches * min(age, WARM) + slope * age + draw))
+    return samples
 
 
 @pytest.mark.parametrize("lives", [1, 5])
