@@ -254,11 +254,14 @@ async def contribute(found: Federation, manifest: Manifest, people: Sequence[Lig
 
 
 async def _contribute(found: Federation, manifest: Manifest, one: LightHolder, tally: Tally) -> None:
-    study = manifest.study_id
+    study, text = manifest.study_id, manifest.canonical_bytes()
     statement, offers, vector = offers_of(manifest, one, counts_of(manifest, one.name))
     approval = Approval(study=study, role="holder", at=_now())
     signed = Signed[Approval].by(approval, one.name, one.key).to_json()
     async with one.calls(found.authority, found.places[COORDINATOR].url) as http:
+        fetched = await tally.patiently(lambda: http.get(f"/v1/studies/{study}/manifest"))
+        if fetched.content != text:
+            raise RuntimeError("the coordinator sent another manifest")
         await tally.patiently(lambda: http.put(f"/v1/studies/{study}/approvals/{one.name}", json=signed))
     path = f"/v1/studies/{study}/contributions/{statement.digest()}"
     for server, held, offer in zip(found.servers, manifest.sharing.held, offers, strict=True):
@@ -317,6 +320,7 @@ def study(
     if holders != len(people):
         raise RuntimeError(f"{holders} of {len(people)} holders take part")
     result = {"propose": proposed, "contribute": contributed, "run": ran, "bytes": len(manifest.canonical_bytes())}
+    result["cpu"] = {phase: probe.cpu(f"{phase} {len(people)}") for phase in ("propose", "contribute", "run")}
     return result | ({"streams": watched} if streams else {}), run
 
 
@@ -427,6 +431,11 @@ class Probe:
         """For each phase and path: quantiles over all services, and those who did not answer."""
         return {phase: seen["latencies"] for phase, seen in self._seen.items()}
 
+    def cpu(self, phase: str) -> dict[str, float]:
+        """For each service: seconds that it computed in a phase."""
+        found: dict[str, float] = self._seen[phase]["cpu"]
+        return found
+
     def held(self) -> dict[str, Any]:
         """For each service: memory at first and the most in any phase, descriptors, threads."""
         found: dict[str, dict[str, int]] = {}
@@ -465,6 +474,8 @@ def look(pipe: Connection, places: Mapping[str, tuple[str, int]], authority: str
         taken: dict[str, list[float]] = {path: [] for path in PATHS}
         lost: Counter[str] = Counter()
         held: dict[str, dict[str, int]] = {}
+        begun_at: dict[str, float] = {}
+        spent: dict[str, float] = {}
         while not pipe.poll(_PROBE_EVERY):
             for name, (_, pid) in places.items():
                 for path, seconds in taken.items():
@@ -479,11 +490,13 @@ def look(pipe: Connection, places: Mapping[str, tuple[str, int]], authority: str
                         lost[f"{path} {status}"] += 1
                 now = vitals(pid)
                 most = held.setdefault(name, {"first": now.memory, "peak": 0, "descriptors": 0, "threads": 0})
+                begun_at.setdefault(name, now.cpu)
+                spent[name] = now.cpu - begun_at[name]
                 for quantity, value in (("peak", now.peak), ("descriptors", now.descriptors), ("threads", now.threads)):
                     most[quantity] = max(most[quantity], value)
         pipe.recv()
         latencies = {path: quantiles(seconds) for path, seconds in taken.items()}
-        pipe.send({"latencies": latencies | {"lost": dict(lost)}, "held": held})
+        pipe.send({"latencies": latencies | {"lost": dict(lost)}, "held": held, "cpu": spent})
 
 
 def quantiles(seconds: Sequence[float]) -> dict[str, float]:
@@ -501,7 +514,8 @@ def table(report: Mapping[str, Any]) -> str:
         sent = one["contribute"]
         lines.append(
             f"{size} holders: proposed in {one['propose']:.1f} s, contributed in {sent['seconds']:.1f} s "
-            f"({sent['requests']} requests{_refusals(sent)}), run in {one['run']:.1f} s"
+            f"({sent['requests']} requests{_refusals(sent)}), run in {one['run']:.1f} s; "
+            f"services computed {_computed(one['cpu'])}"
         )
         if "streams" in one:
             lines.append(f"  {one['streams']['streams']} event streams{_refusals(one['streams'])}")
@@ -523,6 +537,10 @@ def table(report: Mapping[str, Any]) -> str:
             f"{held['descriptors']} descriptors, {held['threads']} threads"
         )
     return "\n".join(lines)
+
+
+def _computed(cpu: Mapping[str, Mapping[str, float]]) -> str:
+    return ", ".join(f"{sum(spent.values()):.1f} s ({phase})" for phase, spent in cpu.items())
 
 
 def _refusals(found: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from bench import load, results, runtime, schemes, schemes_runtime, utility
 from bench.quality import METRICS
 from bench.results import BY_SCHEME
 from caps.study.manifest import columns_bits
+from deploy.federation import COORDINATOR
 from services.mpc_server.engine.counting import GROUP_ROWS, WIDE_GROUP_ROWS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -664,7 +665,18 @@ def _load(report: Mapping[str, Any]) -> Lines:
         "own, all at once, with real shares over TLS. Refused or lost requests are made again, as a holder does.",
         "",
         *_table(
-            ["holders", "manifest kB", "propose s", "contribute s", "requests", "refused or lost", "p99 ms", "run s"],
+            [
+                "holders",
+                "manifest kB",
+                "propose s",
+                "contribute s",
+                "requests",
+                "refused or lost",
+                "p99 ms",
+                "run s",
+                "CPU s of servers",
+                "of the coordinator",
+            ],
             [
                 [
                     size,
@@ -675,6 +687,8 @@ def _load(report: Mapping[str, Any]) -> Lines:
                     _refused(one["contribute"]),
                     _ms(one["contribute"]["latency"]["p99"]),
                     f"{one['run']:.1f}",
+                    f"{_computed(one['cpu'], coordinator=False):.1f}",
+                    f"{_computed(one['cpu'], coordinator=True):.1f}",
                 ]
                 for size, one in studies.items()
             ],
@@ -722,6 +736,12 @@ def _load(report: Mapping[str, Any]) -> Lines:
     return lines
 
 
+def _computed(cpu: Mapping[str, Mapping[str, float]], *, coordinator: bool) -> float:
+    return sum(
+        seconds for spent in cpu.values() for name, seconds in spent.items() if (name == COORDINATOR) == coordinator
+    )
+
+
 def _refused(found: Mapping[str, Any]) -> str:
     return ", ".join(f"{number} x {what}" for what, number in sorted(found["refusals"].items())) or "0"
 
@@ -737,11 +757,13 @@ def _load_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
     most = max(one["max"] for one in seen.values())
     measured = f"worst p99 {_ms(worst['p99'])} ms ({path}, {phase}), max {_ms(most)} ms, {lost} not answered"
     sizes = list(report["studies"])
-    first, last = (report["studies"][size]["contribute"]["seconds"] / int(size) for size in (sizes[0], sizes[-1]))
+    first, last = (
+        sum(report["studies"][size]["cpu"]["contribute"].values()) / int(size) for size in (sizes[0], sizes[-1])
+    )
     each = f"{1e3 * first:.0f} ms each of {sizes[0]}, {1e3 * last:.0f} ms each of {sizes[-1]}"
     return [
         (
-            f"{sizes[-1]} holders contribute in time linear in their number (at most 1.25 x each)",
+            f"{sizes[-1]} holders cost services processor time linear in their number (at most 1.25 x each)",
             each,
             _mark(last <= 1.25 * first),
         ),
