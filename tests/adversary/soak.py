@@ -34,7 +34,7 @@ from tests.kit.waiting import until
 HOLDERS = ("north", "south")
 PATIENCE = 240.0
 STALL = 4.0
-SLOTS = 256
+PERSONS, SLOTS = 60, 64
 SESSIONS = 10
 """Sessions that a server breaks, in one study."""
 FRAIL = ("S3", "south", COORDINATOR)
@@ -65,7 +65,7 @@ class Soak:
         study = vertical(
             self.federation,
             folder,
-            persons(200, number),
+            persons(PERSONS, number),
             slots=self.slots,
             algorithm="aim",
             parameters={"rounds": 3},
