@@ -34,7 +34,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from caps.basics.retry import Backoff
 from caps.basics.uniform import Uniform
 from caps.client import Client
-from caps.data.domain import Domain
 from caps.service.tokens import Scope, Tokens
 from caps.shares.ring import SHARED_RINGS
 from caps.shares.sharing import Seeded, deal
@@ -57,6 +56,7 @@ CHUNK = 1 << 20
 PERSONS = 20
 """Rows of each holder."""
 PATIENCE = 900.0
+PATHS = ("/healthz", "/readyz")
 _PROBE_EVERY = 0.02
 _RETRY = Backoff(first=0.2, longest=5.0)
 _NETWORK = ipaddress.IPv4Address("127.1.0.1")
@@ -169,17 +169,10 @@ def manifest_of(found: Federation, people: Sequence[LightHolder], population: st
 
 
 def counts_of(manifest: Manifest, holder: str) -> np.ndarray:
-    """The marginals of a holder's invented rows, as it would count them."""
-    uniform, domain = Uniform(f"load {holder}"), manifest.domain
-    codes = np.stack([uniform.integers(size, PERSONS) for size in domain.shape], axis=1)
-    return np.concatenate([_counted(domain, codes, clique) for clique in manifest.layout.cliques])
-
-
-def _counted(domain: Domain, codes: np.ndarray, clique: Sequence[str]) -> np.ndarray:
-    places = [domain.names.index(name) for name in clique]
-    shape = [domain.shape[place] for place in places]
-    flat = np.ravel_multi_index([codes[:, place] for place in places], shape)
-    return np.bincount(flat, minlength=int(np.prod(shape)))
+    """The marginals of a holder's invented rows."""
+    uniform = Uniform(f"load {holder}")
+    codes = np.stack([uniform.integers(PERSONS, size) for size in manifest.domain.sizes], axis=1)
+    return manifest.layout.marginals(codes)
 
 
 def offers_of(manifest: Manifest, one: LightHolder, values: np.ndarray) -> tuple[Contribution, list[Offer], bytes]:
@@ -261,11 +254,14 @@ async def contribute(found: Federation, manifest: Manifest, people: Sequence[Lig
 
 
 async def _contribute(found: Federation, manifest: Manifest, one: LightHolder, tally: Tally) -> None:
-    study = manifest.study_id
+    study, text = manifest.study_id, manifest.canonical_bytes()
     statement, offers, vector = offers_of(manifest, one, counts_of(manifest, one.name))
     approval = Approval(study=study, role="holder", at=_now())
     signed = Signed[Approval].by(approval, one.name, one.key).to_json()
     async with one.calls(found.authority, found.places[COORDINATOR].url) as http:
+        fetched = await tally.patiently(lambda: http.get(f"/v1/studies/{study}/manifest"))
+        if fetched.content != text:
+            raise RuntimeError("the coordinator sent another manifest")
         await tally.patiently(lambda: http.put(f"/v1/studies/{study}/approvals/{one.name}", json=signed))
     path = f"/v1/studies/{study}/contributions/{statement.digest()}"
     for server, held, offer in zip(found.servers, manifest.sharing.held, offers, strict=True):
@@ -324,6 +320,7 @@ def study(
     if holders != len(people):
         raise RuntimeError(f"{holders} of {len(people)} holders take part")
     result = {"propose": proposed, "contribute": contributed, "run": ran, "bytes": len(manifest.canonical_bytes())}
+    result["cpu"] = {phase: probe.cpu(f"{phase} {len(people)}") for phase in ("propose", "contribute", "run")}
     return result | ({"streams": watched} if streams else {}), run
 
 
@@ -434,6 +431,11 @@ class Probe:
         """For each phase and path: quantiles over all services, and those who did not answer."""
         return {phase: seen["latencies"] for phase, seen in self._seen.items()}
 
+    def cpu(self, phase: str) -> dict[str, float]:
+        """For each service: seconds that it computed in a phase."""
+        found: dict[str, float] = self._seen[phase]["cpu"]
+        return found
+
     def held(self) -> dict[str, Any]:
         """For each service: memory at first and the most in any phase, descriptors, threads."""
         found: dict[str, dict[str, int]] = {}
@@ -469,9 +471,11 @@ def look(pipe: Connection, places: Mapping[str, tuple[str, int]], authority: str
     }
     pipe.send("ready")
     while pipe.recv():
-        taken: dict[str, list[float]] = {"/healthz": [], "/readyz": []}
+        taken: dict[str, list[float]] = {path: [] for path in PATHS}
         lost: Counter[str] = Counter()
         held: dict[str, dict[str, int]] = {}
+        begun_at: dict[str, float] = {}
+        spent: dict[str, float] = {}
         while not pipe.poll(_PROBE_EVERY):
             for name, (_, pid) in places.items():
                 for path, seconds in taken.items():
@@ -486,11 +490,13 @@ def look(pipe: Connection, places: Mapping[str, tuple[str, int]], authority: str
                         lost[f"{path} {status}"] += 1
                 now = vitals(pid)
                 most = held.setdefault(name, {"first": now.memory, "peak": 0, "descriptors": 0, "threads": 0})
+                begun_at.setdefault(name, now.cpu)
+                spent[name] = now.cpu - begun_at[name]
                 for quantity, value in (("peak", now.peak), ("descriptors", now.descriptors), ("threads", now.threads)):
                     most[quantity] = max(most[quantity], value)
         pipe.recv()
         latencies = {path: quantiles(seconds) for path, seconds in taken.items()}
-        pipe.send({"latencies": latencies | {"lost": dict(lost)}, "held": held})
+        pipe.send({"latencies": latencies | {"lost": dict(lost)}, "held": held, "cpu": spent})
 
 
 def quantiles(seconds: Sequence[float]) -> dict[str, float]:
@@ -508,27 +514,34 @@ def table(report: Mapping[str, Any]) -> str:
         sent = one["contribute"]
         lines.append(
             f"{size} holders: proposed in {one['propose']:.1f} s, contributed in {sent['seconds']:.1f} s "
-            f"({sent['requests']} requests, refused or lost {sent['refusals']}), run in {one['run']:.1f} s"
+            f"({sent['requests']} requests{_refusals(sent)}), run in {one['run']:.1f} s; "
+            f"services computed {_computed(one['cpu'])}"
         )
         if "streams" in one:
-            lines.append(
-                f"  {one['streams']['streams']} event streams, {one['streams']['events']} events, refused or lost {one['streams']['refusals']}"
-            )
+            lines.append(f"  {one['streams']['streams']} event streams{_refusals(one['streams'])}")
     if "downloads" in report:
         got = report["downloads"]
         lines.append(
-            f"{got['downloads']} downloads in {got['seconds']:.1f} s, p99 {1e3 * got['latency']['p99']:.0f} ms, refused or lost {got['refusals']}"
+            f"{got['downloads']} downloads in {got['seconds']:.1f} s, p99 {1e3 * got['latency']['p99']:.0f} ms"
+            f"{_refusals(got)}"
         )
     for phase, seen in report.get("health", {}).items():
-        for path in ("/healthz", "/readyz"):
-            one = seen[path]
-            lines.append(
-                f"{phase:<18}{path:<10} p50 {1e3 * one['p50']:7.1f} ms  p99 {1e3 * one['p99']:7.1f} ms  max {1e3 * one['max']:7.1f} ms  of {one['count']}"
-            )
+        for path in PATHS:
+            p50, p99, most = (f"{1e3 * seen[path][name]:7.1f} ms" for name in ("p50", "p99", "max"))
+            lines.append(f"{phase:<18}{path:<10} p50 {p50}  p99 {p99}  max {most}  of {seen[path]['count']}")
         if seen["lost"]:
             lines.append(f"  not answered: {seen['lost']}")
     for name, held in report.get("services", {}).items():
         lines.append(
-            f"{name:<12} {held['before'] / 1e6:8.0f} MB at first, {held['peak'] / 1e6:8.0f} MB at most, {held['descriptors']} descriptors, {held['threads']} threads"
+            f"{name:<12} {held['before'] / 1e6:8.0f} MB at first, {held['peak'] / 1e6:8.0f} MB at most, "
+            f"{held['descriptors']} descriptors, {held['threads']} threads"
         )
     return "\n".join(lines)
+
+
+def _computed(cpu: Mapping[str, Mapping[str, float]]) -> str:
+    return ", ".join(f"{sum(spent.values()):.1f} s ({phase})" for phase, spent in cpu.items())
+
+
+def _refusals(found: Mapping[str, Any]) -> str:
+    return f", refused or lost and tried again {found['refusals']}" if found["refusals"] else ", none refused"

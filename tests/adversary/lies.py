@@ -36,8 +36,16 @@ def _late(seconds: float) -> Iterator[bytes]:
 
 
 _PROBLEM = {"status": 409, "Content_Type": "application/problem+json"}
+
+
+def _once(make: Callable[[], bytes]) -> Answering:
+    """An answer that is made when it is first given."""
+    made = cache(make)
+    return lambda _: made()
+
+
 LIES: dict[str, Answering] = {
-    **{name: (lambda _, make=make: make()) for name, make in ANSWERS.items()},
+    **{name: _once(make) for name, make in ANSWERS.items()},
     "many digits as a status": lambda _: answer(
         b'{"type":"urn:caps:problem:conflict","title":"t","detail":"d","status":' + b"9" * 5000 + b"}", **_PROBLEM
     ),

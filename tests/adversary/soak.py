@@ -23,7 +23,7 @@ from threading import Thread
 import numpy as np
 
 from caps.basics.schemes import REP3_ACTIVE
-from caps.client import ClientError
+from caps.client import ClientError, ProblemError
 from deploy.federation import COORDINATOR
 from tests.adversary.flatness import Sample, fit, growing
 from tests.kit.cheating_service import arm, cheated, disarm
@@ -34,8 +34,8 @@ from tests.kit.waiting import until
 HOLDERS = ("north", "south")
 PATIENCE = 240.0
 STALL = 4.0
-SLOTS = 256
-SESSIONS = 20
+PERSONS, SLOTS = 60, 64
+SESSIONS = 10
 """Sessions that a server breaks, in one study."""
 FRAIL = ("S3", "south", COORDINATOR)
 """Who is killed. The others live through the whole soak: a leak has nowhere to hide."""
@@ -65,7 +65,7 @@ class Soak:
         study = vertical(
             self.federation,
             folder,
-            persons(200, number),
+            persons(PERSONS, number),
             slots=self.slots,
             algorithm="aim",
             parameters={"rounds": 3},
@@ -185,7 +185,7 @@ def refused(study: Study) -> str:
     study.contribute()
     columns = study.manifest.columns_of(study.manifest.holder("south")).domain()
     with Driver(study.federation, study.manifest) as driver:
-        driver.contribute("south", np.full((study.manifest.alignment.slots, sum(columns.shape)), 1))
+        driver.contribute("south", np.full((study.manifest.alignment.slots, sum(columns.sizes)), 1))
     study.start()
     return ended(study)
 
@@ -202,11 +202,11 @@ def cheating(study: Study) -> str:
 
 
 def breaking(study: Study) -> str:
-    """A server breaks one session after the other, in the middle of the computation, until it stops."""
+    """A server breaks one session after the other, in the middle of a measurement, until it stops."""
     study.agree()
     study.contribute()
     home = study.federation.places["S2"].home
-    arm(home, "leave", r"^/compute/")
+    arm(home, "leave", r"-measure/")
     study.start()
     try:
         until(lambda: lost(study) >= SESSIONS, PATIENCE)
@@ -216,9 +216,11 @@ def breaking(study: Study) -> str:
 
 
 def lost(study: Study) -> int:
-    """How many sessions of the run the culprit has seen end."""
-    lines = study.federation.log("S2").splitlines()
-    return sum('"event": "waiting"' in line and study.run in line for line in lines)
+    """How many sessions of the run ended in the middle of a computation, as a server counts them."""
+    try:
+        return study.as_person("S1", "auditor", lambda it: it.run_here(study.run)).interrupted
+    except ProblemError:  # it has not begun there yet
+        return 0
 
 
 def forsaken(study: Study) -> str:

@@ -172,7 +172,7 @@ class Stage:
         context = self.context(who)
         context.check_hostname = not mesh
         # Nobody answers at the mesh while all servers are connected.
-        plain = self.plain(name, mesh=mesh, timeout=3.0 if mesh else PATIENCE)
+        plain = self.plain(name, mesh=mesh, timeout=1.0 if mesh else PATIENCE)
         return self.held.enter_context(context.wrap_socket(plain, server_hostname=HOST))
 
     def say(self, name: str, data: bytes | Iterator[bytes], who: str = NOBODY, *, patience: float = 20.0) -> bytes:

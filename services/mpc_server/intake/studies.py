@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, Row
 
 from caps.basics import canonical
 from caps.basics.document import Document
+from caps.basics.recent import Recent
 from caps.errors import LocalError
 from caps.service.database import reading
 from caps.service.identity import Caller
@@ -26,6 +27,7 @@ from caps.service.problems import Problem
 from caps.service.site import Site, confirm, speaks_for
 from caps.service.tokens import Scope
 from caps.study import Coordinator, Holder, Manifest, Policy, Server
+from caps.study.manifest import MOST_KEPT
 from caps.trust.exchange import PRIVATE_BYTES, ExchangeKey, public_digest
 from caps.wire import Approval, Contribution, Receipt, Seal, SealRequest, Signed, inputs_digest
 from caps.wire.problems import Kind
@@ -66,7 +68,7 @@ class Studies:
         self._mesh = mesh
         self._database = database
         self._store = store
-        self._manifests: dict[str, Manifest] = {}
+        self._manifests: Recent[str, Manifest] = Recent(MOST_KEPT)
 
     def receive(self, study: str, manifest: Manifest, caller: Caller) -> tuple[StudyState, bool]:
         """A coordinator proposes a study. It is judged, and approved at once if the policy says so.
@@ -128,10 +130,9 @@ class Studies:
         return approval
 
     def manifest(self, study: str) -> Manifest:
-        """The manifest of a study known here. It never changes, so it is parsed once in the life of a process."""
-        if study not in self._manifests:
-            self._manifests[study] = Manifest.model_validate_json(self._row(study).manifest)
-        return self._manifests[study]
+        """The manifest of a study known here. It never changes, and checking it is slow: it is kept."""
+        found = self._manifests.find(study)
+        return found or self._manifests.keep(study, Manifest.model_validate_json(self._row(study).manifest))
 
     def party(self, study: str) -> int:
         """This server's place among the study's servers, counted from 0."""
