@@ -731,6 +731,27 @@ class Manifest(Document):
             return f"{what}, and nobody else brings {', '.join(lacking)}"
         return None
 
+    @cached_property
+    def absent_together(self) -> tuple[Clique, ...]:
+        """Groups of columns that a person lacks together, if no holder of them has the person; in the schema's order.
+
+        None if rows are joined to persons for whom every column is there, or if all holders bring all columns.
+        """
+        if self.join is not None and self.join.mode == "inner":
+            return ()
+        taking = [holder for holder in self.holders if holder.brings == "columns"]
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for name in self.domain.names:
+            bringing = tuple(one.name for one in taking if name in (one.columns or self.domain.names))
+            if len(bringing) < len(taking):
+                groups.setdefault(bringing, []).append(name)
+        return tuple(map(tuple, groups.values()))
+
+    @property
+    def lacking(self) -> frozenset[str]:
+        """Columns in which a value of a person, and so of a synthetic row, may be missing whatever the schema says."""
+        return frozenset(name for group in self.absent_together for name in group)
+
     @property
     def shared_columns(self) -> tuple[str, ...]:
         """Columns that more than one holder brings for the same persons, in the schema's order."""
