@@ -56,8 +56,12 @@ class Document(BaseModel):
         return self.model_dump(mode="json", by_alias=True)
 
     @classmethod
-    def from_canonical(cls, data: bytes) -> Self:
-        """The document in its canonical form. Raises DomainError with the place if the bytes are not canonical."""
+    def from_canonical(cls, data: bytes, *, elements: int = canonical.MAX_ELEMENTS) -> Self:
+        """The document in its canonical form. Raises DomainError with the place if the bytes are not canonical.
+
+        elements: the most items and members, of all arrays and objects together.
+        """
+        canonical.bound(data, elements=elements)
         try:
             found = cls.model_validate_json(data)
         except ValidationError as error:

@@ -8,7 +8,8 @@
 
 A call is made once. `.retryable` says whether it may be made again, and `.retry_after` how long the other side asks us
 to wait; the caller decides how often and with which pauses (`caps.basics.retry`). Answers are read up to a limit and
-never decompressed.
+never decompressed; `parsed` bounds what JSON becomes in memory. Services call each other over `caps.trust.timely`,
+which bounds the time.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from typing import Any
 
 import httpx
 
-from caps.errors import CapsError
+from caps.basics import canonical
+from caps.errors import CapsError, DomainError
 from caps.trust.tls import NotTheParty
 
 TIMEOUT = 30.0
 """Seconds after which a silent service counts as unreachable."""
-MAX_ANSWER = 1 << 28
+MAX_ANSWER = 8 << 20
+"""The most bytes of an answer, unless the caller expects more."""
 _MAX_PROBLEM = 1 << 20
 _MAX_TEXT = 500
 """Characters of another party's words that are kept or passed on."""
@@ -187,6 +190,16 @@ def read(response: httpx.Response, party: str, *, limit: int = MAX_ANSWER) -> by
     return bytes(content)
 
 
+def parsed(content: bytes, party: str, *, elements: int = canonical.MAX_ELEMENTS) -> Any:
+    """The value in an answer of JSON. Raises AnswerRefused if it is not JSON, or more than so many elements."""
+    try:
+        canonical.bound(content, elements=elements)
+        return json.loads(content)
+    except (DomainError, ValueError) as error:
+        what = str(error) if isinstance(error, DomainError) else "sent something other than JSON"
+        raise AnswerRefused(what, party=party) from None
+
+
 def retry_after(response: httpx.Response) -> float | None:
     """Seconds of Retry-After (RFC 9110, 10.2.3). A date counts from the answer's own: no clocks are compared."""
     given = response.headers.get("retry-after", "").strip()
@@ -203,8 +216,8 @@ def problem_of(response: httpx.Response, party: str) -> ProblemError:
     """The problem in an open response that reports a failure."""
     document: dict[str, Any] = {}
     if "json" in response.headers.get("content-type", "") and "content-encoding" not in response.headers:
-        with contextlib.suppress(AnswerRefused, ValueError, RecursionError):
-            found = json.loads(read(response, party, limit=_MAX_PROBLEM))
+        with contextlib.suppress(AnswerRefused):
+            found = parsed(read(response, party, limit=_MAX_PROBLEM), party)
             document = found if isinstance(found, dict) else {}
     status = {"status": response.status_code}
     return ProblemError(document | status, party=party, retry_after=retry_after(response))

@@ -75,6 +75,8 @@ Progress = Callable[[int, int | None], None]
 """Called with the bytes transferred so far, and the total if it is known."""
 
 CHUNK = 1 << 18
+MAX_DOCUMENT = 1 << 28
+"""The most bytes of a release's document: measurements may have as many numbers as the study has cells."""
 ATTEMPTS = 5
 BACKOFF = Backoff(first=0.25, longest=4.0, attempts=ATTEMPTS)
 POLL = 1.0
@@ -99,6 +101,8 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line.removesuffix(b"\r").decode(errors="replace")
+        if len(rest) > calls.MAX_ANSWER:
+            raise AnswerRefused(f"a line of the answer is longer than {calls.MAX_ANSWER} bytes")
     if rest:
         yield rest.decode(errors="replace")
 
@@ -318,7 +322,7 @@ class Client:
     def document(self, release: str, name: str, *, accept: str = media.JSON) -> bytes:
         """A release's `measurements`, `report` or `certificate`, byte for byte, checked if a digest is stated."""
         headers = {"Accept": accept}
-        response = self._send("GET", _path("releases", release, name), headers=headers)
+        response = self._send("GET", _path("releases", release, name), headers=headers, limit=MAX_DOCUMENT)
         stated = _stated_digest(response) if "repr-digest" in response.headers else None
         if stated is not None and not hmac.compare_digest(sha256(response.content).digest(), stated):
             raise AnswerRefused(f"the {name} that arrived does not have the digest that the service states")

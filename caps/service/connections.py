@@ -17,6 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from operator import methodcaller
 from typing import Self
 
 from caps.basics.crowd import Crowd
@@ -109,8 +110,8 @@ class Doors:
         self.refusals = Refusals(metrics)
         self._strangers: Crowd[asyncio.Task[None]] = Crowd(bounds.strangers, bounds.strangers_each)
         self._known: dict[str, Crowd[Connection]] = {
-            "people": Crowd(bounds.people, bounds.people_each, busy=Connection.is_busy),
-            "machines": Crowd(bounds.machines, bounds.machines_each, busy=Connection.is_busy),
+            "people": Crowd(bounds.people, bounds.people_each, busy=methodcaller("is_busy")),
+            "machines": Crowd(bounds.machines, bounds.machines_each, busy=methodcaller("is_busy")),
         }
         if metrics is not None:
             metrics.read(self._figures)

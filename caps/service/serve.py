@@ -53,6 +53,7 @@ class CertificateProtocol(H11Protocol, Connection):
     """uvicorn's HTTP/1.1, with the connection's certificate in the ASGI scope of each request."""
 
     doors: Doors
+    _refused = False
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -72,10 +73,13 @@ class CertificateProtocol(H11Protocol, Connection):
 
     def cut(self) -> None:
         """End the connection at once."""
+        self._refused = True
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Does what the base class does; a client that sends a request's head slowly gets no extra time."""
+        if self._refused:  # the event loop may have read this before the connection was cut
+            return
         super().data_received(data)
         self._await_head()
 

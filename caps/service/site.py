@@ -31,6 +31,7 @@ from caps.study import Coordinator, Holder, Server
 from caps.trust import pki, signing
 from caps.trust.cards import Party
 from caps.trust.home import SIGNING_KEY, TOKENS
+from caps.trust.timely import TimelyTransport
 from caps.trust.tls import Credentials, client_context
 from caps.wire.problems import Kind
 
@@ -111,7 +112,8 @@ class Site:
             own.authority, certificate=own.certificate, private_key=own.private_key, role=role, pin=pin
         )
         hooks = {"request": [trace]}
-        return httpx.Client(base_url=url, verify=context, timeout=timeout, trust_env=False, event_hooks=hooks)
+        transport = TimelyTransport(context)
+        return httpx.Client(base_url=url, transport=transport, timeout=timeout, trust_env=False, event_hooks=hooks)
 
     def expiries(self) -> dict[str, datetime]:
         """When this party's certificate and the authority's expire, according to the current files."""

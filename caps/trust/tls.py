@@ -7,11 +7,13 @@ Certificates may be renewed while a service runs: new handshakes use the current
 from __future__ import annotations
 
 import logging
+import select
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import Any, TypeVar
 
 from cryptography import x509
@@ -181,9 +183,10 @@ class _ClientContext(ssl.SSLContext):
     expected: tuple[str | None, str | None] = (None, None)
 
     def wrap_socket(self, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
-        """Connect as the base class does, which completes the handshake, then check who answered."""
-        connection = super().wrap_socket(*args, **kwargs)
+        """Shake hands, within the socket's time-out for all of it, then check who answered."""
+        connection = super().wrap_socket(*args, **(kwargs | {"do_handshake_on_connect": False}))
         try:
+            _shake_hands(connection)
             self._check(connection.getpeercert(True))
         except BaseException:
             connection.close()
@@ -209,3 +212,25 @@ class _ClientContext(ssl.SSLContext):
             raise NotTheParty(f"the peer is not {role}")
         if pin is not None and spki_pin(found).hex() != pin:
             raise NotTheParty(f"{role or 'the peer'} does not have the key that the study names")
+
+
+def _shake_hands(connection: ssl.SSLSocket) -> None:
+    """Complete a handshake. The base class bounds the time between two pieces only."""
+    limit = connection.gettimeout()
+    until = None if limit is None else monotonic() + limit
+    ready = select.poll()
+    ready.register(connection, select.POLLIN)
+    connection.setblocking(False)
+    try:
+        while True:
+            try:
+                return connection.do_handshake()
+            except ssl.SSLWantReadError:
+                ready.modify(connection, select.POLLIN)
+            except ssl.SSLWantWriteError:
+                ready.modify(connection, select.POLLOUT)
+            left = None if until is None else until - monotonic()
+            if (left is not None and left <= 0) or not ready.poll(None if left is None else 1000 * left):
+                raise TimeoutError("the TLS handshake takes too long")
+    finally:
+        connection.settimeout(limit)

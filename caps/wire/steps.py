@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from caps.basics import canonical
 from caps.basics.document import Document, Hex32, first_mistake
 from caps.basics.schemes import extremes
+from caps.data.domain import MAX_CELLS
 from caps.dp.oracle import INTEGER_BYTES, STEP_REQUEST, StepRequest
 from caps.errors import DomainError
 from caps.study import Manifest
@@ -130,4 +131,4 @@ class TranscriptStep(Document):
         """The inverse of `line`. Raises DomainError with the place if the line is not valid."""
         if not line.endswith(b"\n"):
             raise DomainError("the line does not end with a line feed")
-        return cls.from_canonical(line[:-1])
+        return cls.from_canonical(line[:-1], elements=MAX_CELLS + _REST)

@@ -8,7 +8,6 @@ ServerError          `.party` names who is to blame
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -26,10 +25,12 @@ from caps.service import logs
 from caps.study import Manifest, Server
 from caps.trust.signing import SignatureRefused
 from caps.wire import Signable, Signed, media
+from caps.wire.steps import Extent, largest_answer
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 5.0
 """Seconds between requests for what a server is still computing (202)."""
 
+_USUAL = Extent(calls.MAX_ANSWER, canonical.MAX_ELEMENTS)
 Connect = Callable[[Server], httpx.Client]
 D = TypeVar("D", bound=Signable)
 
@@ -101,27 +102,29 @@ class Servers:
         """One call. Raises ServerError."""
         return self._ask(server, method, path, body, self._stamp())
 
-    def _ask(self, server: Server, method: str, path: str, body: object, stamp: object) -> Reply:
+    def _ask(self, server: Server, method: str, path: str, body: object, stamp: object, most: Extent = _USUAL) -> Reply:
         content = None if body is None else canonical.dump(body)
         headers = {} if body is None else media.JSON_BODY
         try:
             http = self._client(server, stamp)
-            response = calls.send(http, server.name, method, path, content=content, headers=headers)
+            response = calls.send(http, server.name, method, path, content=content, headers=headers, limit=most.bytes)
+            found = calls.parsed(response.content, server.name, elements=most.elements) if response.content else None
         except ClientError as error:
             raise _failure(error) from None
         except OSError as error:  # our own certificate, perhaps being renewed at this moment
             raise Unavailable(server.name, f"cannot be called ({type(error).__name__})") from None
         pending = _pending(response) if response.status_code == 202 else None
-        return Reply(server, _parsed(server, response), response.status_code == 201, pending)
+        return Reply(server, found, response.status_code == 201, pending)
 
     def ask_each(self, manifest: Manifest, method: str, path: str, body: object = None) -> list[Reply | ServerError]:
         """The same call to all servers of a study at once, under one request id; the order is the manifest's."""
 
-        stamp = self._stamp()
+        stamp, answer = self._stamp(), largest_answer(manifest)
+        most = Extent(max(answer.bytes, _USUAL.bytes), max(answer.elements, _USUAL.elements))
 
         def one(server: Server) -> Reply | ServerError:
             try:
-                return self._ask(server, method, path, body, stamp)
+                return self._ask(server, method, path, body, stamp, most)
             except ServerError as error:
                 return error
 
@@ -181,13 +184,6 @@ def _without(document: BaseModel, names: frozenset[str]) -> dict[str, Any]:
 def _weight(error: ServerError) -> tuple[bool, bool, bool]:
     direct = isinstance(error, Unavailable) and error.direct
     return isinstance(error, ServerRefused), isinstance(error, Misbehaved), direct
-
-
-def _parsed(server: Server, response: httpx.Response) -> Any:
-    try:
-        return json.loads(response.content) if response.content else None
-    except ValueError:
-        raise Misbehaved(server.name, "sent something other than JSON") from None
 
 
 def _failure(error: ClientError) -> ServerError:

@@ -77,8 +77,9 @@ def ask(client: httpx.Client, party: str, method: str, path: str, **options: Any
 def read(model: type[M], response: httpx.Response, party: str) -> M:
     """The document in an answer. Raises PeerProblem if it is not of this model."""
     try:
+        canonical.bound(response.content)
         return model.model_validate_json(response.content)
-    except ValidationError:
+    except (DomainError, ValidationError):
         detail = f"{party} answered with something other than the {model.__name__} it was asked for"
         raise PeerProblem.own(Kind.PEER_FAILED, detail, party=party, retryable=False) from None
 

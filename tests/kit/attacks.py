@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -207,6 +208,7 @@ def many_members(number: int) -> bytes:
     return b"{" + b",".join(b'"%d":0' % n for n in range(number)) + b"}"
 
 
+@cache
 def gzip_bomb(size: int) -> bytes:
     """So many zero bytes, compressed a thousandfold."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
@@ -287,7 +289,7 @@ def answering(credentials: Credentials, answers: Answering, listener: socket.soc
                 if stopping.is_set():
                     return
                 connection.sendall(piece)
-            connection.settimeout(1.0)
+            connection.settimeout(0.1)
             while connection.recv(65536):  # what is left of the request, so that the answer is not lost with it
                 pass
 
