@@ -74,6 +74,18 @@ def add_to(app: typer.Typer) -> None:
         """Draw another sample from a release's model. It costs no privacy budget."""
         out.tell(client.sample(_whole(client, release), rows=rows, seed=seed))
 
+    @command(release, "delete-sample", site="coordinator")
+    def delete_sample(
+        out: Output,
+        client: "Client",
+        release: ReleaseId,
+        sample: Annotated[str, typer.Argument(metavar="SAMPLE", help="The sample's id.")],
+    ) -> None:
+        """Delete a sample, to make room for another. The same rows and seed give it again."""
+        identity = _whole(client, release)
+        client.delete_sample(identity, sample)
+        out.show({"release": identity, "deleted": sample}, f"Sample {sample} is deleted.")
+
     @command(release, "report", site="coordinator")
     def report(out: Output, client: "Client", release: ReleaseId, to: To = None) -> None:
         """Show the report: the privacy guarantee in words, and quality estimated from the noisy answers."""

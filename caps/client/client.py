@@ -303,6 +303,10 @@ class Client:
         body = SampleBody(rows=rows, seed=seed).model_dump(exclude_none=True)
         return self._ask(SampleView, "POST", _path("releases", release, "samples"), body=body)
 
+    def delete_sample(self, release: str, sample: str) -> None:
+        """Delete a sample, to make room for another."""
+        self._send("DELETE", _path("releases", release, "samples", sample))
+
     def measurements(self, release: str) -> Measurements:
         """The noisy counts, with sigma and error bars."""
         return _read(Measurements, self.document(release, "measurements"))

@@ -37,10 +37,11 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True)
 class Person:
-    """The person that a token belongs to."""
+    """The person that a token belongs to. token: its id, which is not secret."""
 
     name: str
     scopes: frozenset[Scope]
+    token: str = ""
 
 
 class Tokens:
@@ -95,7 +96,7 @@ class Tokens:
             return None
         scopes = record["scopes"]
         assert isinstance(scopes, list)
-        return Person(str(record["name"]), frozenset(map(Scope, scopes)))
+        return Person(str(record["name"]), frozenset(map(Scope, scopes)), match[1])
 
     def _load(self) -> None:
         try:

@@ -31,6 +31,8 @@ class Policy(Document):
     populations not listed; None refuses them, because a new name for the same persons would get a fresh budget.
     largest_memory: bytes that a study may need at its peak, besides the program's own. schemes: those in which this
     server computes. coordinators: those that may propose studies; any if empty.
+    most_studies: of one coordinator, whose shares are not erased yet. most_runs: of one study, whether or not they were
+    given up. most_contributions: of one holder to one study, withdrawn ones included.
     """
 
     approval: Literal["automatic", "manual"] = "manual"
@@ -49,6 +51,9 @@ class Policy(Document):
     schemes: Annotated[tuple[SchemeName, ...], Field(min_length=1)] = get_args(SchemeName)
     algorithms: tuple[str, ...] = ("aim", "mwem", "mst", "gaussian")
     coordinators: tuple[Name, ...] = ()
+    most_studies: Annotated[int, Field(ge=1)] = 100
+    most_runs: Annotated[int, Field(ge=1)] = 10
+    most_contributions: Annotated[int, Field(ge=1)] = 100
 
     @model_validator(mode="after")
     def _spendable(self) -> Self:

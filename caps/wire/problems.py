@@ -50,6 +50,7 @@ class Kind(Enum):
         hint="see the evidence (`caps run show`, `caps audit`), find out which server it was, and agree on a new study",
     )
     BUSY = Type(503, "Too busy at the moment", retryable=True, hint="send the request again after a while")
+    TOO_MANY = Type(429, "Too many requests", retryable=True, hint="ask again after the time in Retry-After")
     PEER_FAILED = Type(503, "Another party failed or cannot be reached", retryable=True)
     INTERNAL = Type(500, "Internal error", hint="give the request id to the operator, who can find it in the log")
 

@@ -8,6 +8,7 @@ from caps.service import logs
 from caps.service.serve import begin, serve
 from caps.service.site import Settings, Site
 from services.coordinator.service import ROLE, Coordinator
+from services.coordinator.settings import Quotas
 
 
 def main() -> None:
@@ -15,7 +16,7 @@ def main() -> None:
     settings = Settings.from_environment()
     site = Site(settings, role=ROLE)
     logs.set_up(ROLE, site.name, level=settings.log_level)
-    coordinator = Coordinator.of(site)
+    coordinator = Coordinator.of(site, quotas=Quotas.from_environment())
     serve(coordinator.app(), coordinator.site.credentials, host=settings.host, port=settings.port)
 
 

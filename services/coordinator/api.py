@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from caps.basics import canonical
 from caps.service.app import DOCUMENT_LIMIT, MANIFEST_LIMIT, Limit, Limits
 from caps.service.bodies import parsed
 from caps.service.identity import Allow, Caller
 from caps.service.problems import Problem
+from caps.service.quotas import Slots
 from caps.service.site import confirm
 from caps.service.tokens import Scope
 from caps.study import Manifest
@@ -39,6 +43,7 @@ from services.coordinator import content, formats
 from services.coordinator.events import is_last, stream
 from services.coordinator.publish import Publisher, markdown
 from services.coordinator.runs import Runs
+from services.coordinator.settings import Quotas
 from services.coordinator.states import ENDED, State
 from services.coordinator.store import FileEntry, Release, Run, Sample, Store
 from services.coordinator.studies import HOLDER, Studies
@@ -78,11 +83,25 @@ def limits(studies: Studies) -> Limits:
     )
 
 
-def make_router(store: Store, studies: Studies, runs: Runs, publisher: Publisher) -> APIRouter:
+class Streaming(StreamingResponse):
+    """A stream that takes a place for as long as it is sent. Raises a problem, before anything is sent, without one."""
+
+    def __init__(self, place: AbstractContextManager[None], content: AsyncIterator[bytes]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(content, media_type=media.EVENTS, headers=headers)
+        self._place = place
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        with self._place:
+            await super().__call__(scope, receive, send)
+
+
+def make_router(store: Store, studies: Studies, runs: Runs, publisher: Publisher, quotas: Quotas) -> APIRouter:
     """All routes except those that every service has."""
     router = APIRouter()
     study_routes(router, store, studies)
-    run_routes(router, store, runs)
+    run_routes(router, store, runs, quotas)
     release_routes(router, store, publisher)
     return router
 
@@ -181,8 +200,9 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
         return ParticipationView(study=study, holders=parts, unreached=dict(found.unreached))
 
 
-def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
+def run_routes(router: APIRouter, store: Store, runs: Runs, quotas: Quotas) -> None:
     """Starting runs and watching them."""
+    streams = Slots("event streams", total=quotas.streams, each=quotas.token_streams, seconds=10)
 
     def view(run: Run) -> RunView:
         at, refused = runs.position(run.run), runs.refused(run)
@@ -219,12 +239,15 @@ def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
 
     @router.get(
         "/v1/runs/{run}/events",
-        dependencies=[Depends(_ANALYSTS)],
         response_class=Response,
         response_model=None,
         responses={200: {"content": {media.EVENTS: {}}}, 204: {"description": "The run has ended; no events follow"}},
     )
-    def events(run: RunId, last_event_id: Annotated[str | None, Header()] = None) -> Response:
+    def events(
+        run: RunId,
+        caller: Annotated[Caller, Depends(_ANALYSTS)],
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> Response:
         """The run as Server-Sent Events: `state` and `progress`. Ends with the run."""
         record = runs.run(run)
         number = last_event_id or "0"
@@ -232,11 +255,9 @@ def run_routes(router: APIRouter, store: Store, runs: Runs) -> None:
             raise Problem(Kind.MALFORMED, "Last-Event-ID must be the number of an event")
         if record.state in ENDED and not any(is_last(event) for event in store.events(run, after=int(number))):
             return Response(status_code=204)  # tells a browser not to connect again
-        return StreamingResponse(
-            stream(store, run, int(number), stopping=lambda: runs.stopping),
-            media_type=media.EVENTS,
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-        )
+        assert caller.person is not None
+        events = stream(store, run, int(number), stopping=lambda: runs.stopping)
+        return Streaming(streams.taken(caller.person.token), events)
 
 
 def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> None:
@@ -342,6 +363,11 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
     def get_sample(release: RunId, sample: RunId) -> SampleView:
         """A sample: its rows, seed and digests."""
         return sample_view(publisher.sample(release, sample))
+
+    @router.delete("/v1/releases/{release}/samples/{sample}", status_code=204, dependencies=[Depends(_SAMPLERS)])
+    def delete_sample(release: RunId, sample: RunId) -> None:
+        """Delete a sample, to make room for another. The same rows and seed give it again."""
+        publisher.delete_sample(release, sample)
 
     @router.head(
         "/v1/releases/{release}/samples/{sample}/data", dependencies=[Depends(_ANALYSTS)], include_in_schema=False

@@ -25,6 +25,7 @@ import numpy as np
 from caps import __version__
 from caps.audit.measurements import noisy_marginal
 from caps.basics import canonical
+from caps.basics.files import erase
 from caps.dp.oracle import Measurement
 from caps.dp.privacy import Laplace, PrivacyStatement
 from caps.errors import LocalError
@@ -55,7 +56,6 @@ from services.coordinator.store import Release, Run, Sample, Store
 
 SOFTWARE = f"caps {__version__}"
 LARGEST_SAMPLE = 1_000_000
-MOST_SAMPLES = 100
 _LARGEST_RELEASE = 10_000_000
 MODEL, DATA = "model.caps", f"{ROWS}csv"
 
@@ -63,7 +63,8 @@ MODEL, DATA = "model.caps", f"{ROWS}csv"
 class Publisher:
     """Makes releases and further samples, and finds their files."""
 
-    def __init__(self, site: Site, store: Store) -> None:
+    def __init__(self, site: Site, store: Store, *, most_samples: int) -> None:
+        self._most_samples = most_samples
         self._site = site
         self._store = store
         self._releases = site.settings.data / "releases"
@@ -172,8 +173,9 @@ class Publisher:
             for one in kept:
                 if one.sample == name:
                     return one, False
-            if len(kept) >= MOST_SAMPLES:
-                raise Problem(Kind.CONFLICT, f"a release keeps at most {MOST_SAMPLES} samples", release=release)
+            if len(kept) >= self._most_samples:
+                detail = f"a release keeps at most {self._most_samples} samples; delete one first"
+                raise Problem(Kind.CONFLICT, detail, release=release)
             model = load_model(self.file(release, MODEL))
             folder = self._samples / name
             with appearing(folder) as draft:
@@ -181,6 +183,12 @@ class Publisher:
             sample = Sample(name, release, count, drawn, entries(folder), self._store.now())
             self._store.add_sample(sample)
         return sample, True
+
+    def delete_sample(self, release: str, sample: str) -> None:
+        """Delete a sample. The same rows and seed give it again. Raises Problem if there is no such sample."""
+        with self._sampling:
+            self._store.drop_sample(self.sample(release, sample).sample)
+            erase(self._samples / sample)
 
 
 def write_rows(manifest: Manifest, model: Model, rows: int, seed: str, folder: Path) -> None:

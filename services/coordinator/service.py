@@ -19,6 +19,7 @@ from services.coordinator.execution import PATIENCE
 from services.coordinator.publish import Publisher
 from services.coordinator.runs import Runs
 from services.coordinator.servers import Connect, Servers
+from services.coordinator.settings import Quotas
 from services.coordinator.store import Store
 from services.coordinator.studies import Studies
 from services.coordinator.tables import metadata
@@ -37,19 +38,27 @@ class Coordinator:
     studies: Studies
     publisher: Publisher
     runs: Runs
+    quotas: Quotas
 
     @classmethod
-    def of(cls, site: Site, *, connect: Connect | None = None, patience: Backoff = PATIENCE) -> Coordinator:
+    def of(
+        cls,
+        site: Site,
+        *,
+        connect: Connect | None = None,
+        patience: Backoff = PATIENCE,
+        quotas: Quotas = Quotas(),  # noqa: B008
+    ) -> Coordinator:
         """`connect` makes a client for a server; by default over TLS, to the key that the manifest pins."""
         database = open_database(site.settings.database, metadata, migrations="services.coordinator.migrations")
         store = Store(database, site.clock)
         calls: Connect = connect or (lambda server: site.calls(server, timeout=TIMEOUT))
         servers = Servers(calls, stamp=site.credentials.stamp)
         studies = Studies(site, store, servers)
-        publisher = Publisher(site, store)
+        publisher = Publisher(site, store, most_samples=quotas.samples)
         runs = Runs(store, studies, servers, publisher, patience=patience, metrics=site.metrics)
         site.metrics.read(runs.figures)
-        return cls(site, store, servers, studies, publisher, runs)
+        return cls(site, store, servers, studies, publisher, runs, quotas)
 
     def close(self) -> None:
         """Stop runs at a step boundary, then close the connections."""
@@ -69,7 +78,7 @@ class Coordinator:
             service=ROLE,
             name=self.site.name,
             description=DESCRIPTION,
-            routers=[make_router(self.store, self.studies, self.runs, self.publisher)],
+            routers=[make_router(self.store, self.studies, self.runs, self.publisher, self.quotas)],
             tokens=self.site.tokens,
             clock=self.site.clock,
             limits=limits(self.studies),

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RowMapping, Select, func, insert, select, update
+from sqlalchemy import Connection, Engine, RowMapping, Select, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from caps.basics import canonical
@@ -367,6 +367,11 @@ class Store:
         row = {name: getattr(sample, name) for name in ("sample", "release", "rows", "seed", "created_at")}
         with self._write() as connection:
             _insert_once(connection, tables.samples, row | {"files": _files_text(sample.files)})
+
+    def drop_sample(self, sample: str) -> None:
+        """Forget a sample whose files are about to be erased."""
+        with self._write() as connection:
+            connection.execute(delete(tables.samples).where(tables.samples.c.sample == sample))
 
     def samples(self, release: str) -> list[Sample]:
         """The samples of one release, the oldest first."""

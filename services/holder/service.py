@@ -38,7 +38,7 @@ from services.holder.preview import preview
 from services.holder.retry_queue import RetryQueue, TryLater
 from services.holder.settings import Options
 from services.holder.sharing import Parcel, prepare
-from services.holder.state import Event, after
+from services.holder.state import GONE, Event, after
 from services.holder.store import ContributionRecord, MatchingRecord, Store, StudyRecord, TableRecord
 from services.holder.table import Rows, read_table
 from services.holder.uploader import Uploader
@@ -229,7 +229,8 @@ class HolderService:
             return record, found
         after(record.state, Event.CONTRIBUTE)
         table = self.store.table(study)
-        assert table is not None
+        if table is None:  # erased after a withdrawal
+            raise Problem(Kind.NOT_READY, f"the study is {record.state}: load a table first")
         if matching.joins_by_tags(record.manifest, self.me(record.manifest)):
             return record, self._begin_matching(record, table, rows)
         return record, self._share(record, table, rows or self._read(record, table))
@@ -316,7 +317,7 @@ class HolderService:
         return asked if asked is not None and asked.wanted else self.contribution(study)
 
     def withdraw(self, study: str) -> Progress:
-        """Withdraw the contribution from all servers. Raises the problem sent by a server that refuses."""
+        """Withdraw the contribution from all servers, those out of reach later. Raises the problem if all refuse."""
         manifest = self.store.study(study).manifest
         with self._heavy:  # so that an abandoned matching cannot turn into a contribution
             asked = self.store.matching(study)
@@ -329,9 +330,10 @@ class HolderService:
         self.uploader.start(manifest)
         self.uploader.wait(manifest, _PATIENCE)
         found = self.contribution(study)
-        for delivery in found.deliveries:
-            if delivery.problem is not None and not delivery.problem["retryable"]:
-                raise PeerProblem(delivery.problem).passed_on()
+        if GONE.isdisjoint(one.state for one in found.deliveries):
+            for delivery in found.deliveries:
+                if delivery.problem is not None and not delivery.problem["retryable"]:
+                    raise PeerProblem(delivery.problem).passed_on()
         return found
 
     def _parcel(self, record: ContributionRecord) -> Parcel:

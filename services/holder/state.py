@@ -1,6 +1,7 @@
 """A study at its holder, and what may be done with it when: two tables without I/O.
 
     known --approve--> approved --load--> loaded --contribute--> contributed --withdraw--> withdrawn
+    withdrawn --load--> loaded, withdrawn --contribute--> contributed
 
 A study is `contributed` from the moment its contribution is fixed: signed, and written down with its seeds. The
 contribution then has a goal of its own, to be pushed or to be withdrawn, pursued until the servers have signed. Where
@@ -35,6 +36,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.CONTRIBUTED, Event.ERASE): State.CONTRIBUTED,
     (State.CONTRIBUTED, Event.WITHDRAW): State.WITHDRAWN,
     (State.WITHDRAWN, Event.LOAD): State.LOADED,
+    (State.WITHDRAWN, Event.CONTRIBUTE): State.CONTRIBUTED,
     (State.WITHDRAWN, Event.ERASE): State.WITHDRAWN,
 }
 _FIRST = {
@@ -60,13 +62,14 @@ GONE = frozenset({Delivery.WITHDRAWN, Delivery.ABSENT})
 def settled(goal: Goal, deliveries: list[Delivery], refused: list[bool]) -> Goal:
     """The goal after news from the servers; `refused` says which of them will not do what is asked.
 
-    A withdrawal that all refuse, for they are sealed, leaves the contribution as complete as it was.
+    A withdrawal that all refuse, because the contribution is sealed, leaves it as it was. If one of them has withdrawn
+    it, nobody can compute on it any more, and the others are asked until they have withdrawn it, too.
     """
     if goal is Goal.PUSHING and all(one is Delivery.ACCEPTED for one in deliveries):
         return Goal.COMPLETE
     if goal is Goal.WITHDRAWING:
         if GONE.issuperset(deliveries):
             return Goal.WITHDRAWN
-        if all(refused) and all(one is Delivery.ACCEPTED for one in deliveries):
-            return Goal.COMPLETE
+        if all(refused):
+            return Goal.COMPLETE if all(one is Delivery.ACCEPTED for one in deliveries) else Goal.PUSHING
     return goal

@@ -260,7 +260,8 @@ class Store:
             if state is not None:
                 values["state"] = state
             if receipt is not None:
-                values[receipt.document.event] = receipt.model_dump_json()
+                accepted = receipt.document.event == "accepted"
+                values["accepted" if accepted else "withdrawn"] = receipt.model_dump_json()
             where = (tables.deliveries.c.contribution == found.contribution) & (tables.deliveries.c.server == server)
             db.execute(tables.deliveries.update().where(where).values(values))
             found = _contribution(db, study)

@@ -9,7 +9,7 @@ the next time. Servers answer a repeated request as they did the first.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from hashlib import sha256
 
@@ -88,12 +88,20 @@ class Uploader:
                 return
         except PeerProblem as problem:
             logs.say(log, "not done", reason=problem.document["detail"], retryable=problem.retryable)
-            self._store.tell(record.study, server.name, problem=problem.document)
-            if problem.retryable:
+            goal = self._store.tell(record.study, server.name, problem=problem.document)
+            if problem.retryable or (goal is Goal.WITHDRAWING and self._given_up(manifest)):
                 raise TryLater(problem.retry_after) from None
+            if record.goal is not goal is Goal.PUSHING:
+                self.start(manifest)  # all refuse to withdraw it, and not all have sent their receipts
             return
-        if goal in (Goal.COMPLETE, Goal.WITHDRAWN):
+        if goal in (Goal.COMPLETE, Goal.WITHDRAWN) or self._given_up(manifest):
             self._delivered(record)
+        if goal is Goal.WITHDRAWING:
+            self.start(manifest)  # those that refused before are asked again
+
+    def _given_up(self, manifest: Manifest) -> bool:
+        """Whether a server has withdrawn the contribution, so that nobody can compute on it any more."""
+        return not GONE.isdisjoint(one.state for one in self._record(manifest).deliveries)
 
     def _record(self, manifest: Manifest) -> ContributionRecord:
         record = self._store.contribution(manifest.study_id)
@@ -130,19 +138,19 @@ class Uploader:
         receipt = has.receipt
         if receipt is None:
             receipt = read(Signed[Receipt], ask(client, server.name, "POST", f"{path}/receipt"), server.name)
-        return _verified(receipt, "accepted", record, server)
+        return _verified(receipt, ("accepted",), record, server)
 
     def _withdraw(
         self, client: httpx.Client, record: ContributionRecord, server: Server, state: Delivery
     ) -> Signed[Receipt] | None:
-        """The receipt; None if the server never accepted the contribution and does not know it."""
+        """The receipt, also of shares that were erased before; None if the server never had the contribution."""
         try:
             answer = ask(client, server.name, "DELETE", _path(record))
         except PeerProblem as problem:
             if problem.document["type"] == Kind.NOT_FOUND.urn and state is Delivery.PENDING:
                 return None
             raise
-        return _verified(read(Signed[Receipt], answer, server.name), "withdrawn", record, server)
+        return _verified(read(Signed[Receipt], answer, server.name), ("withdrawn", "erased"), record, server)
 
 
 def _path(record: ContributionRecord) -> str:
@@ -153,7 +161,9 @@ def _unexpected(server: Server, what: str) -> PeerProblem:
     return PeerProblem.own(Kind.CONFLICT, f"{server.name} {what}", party=server.name, retryable=False)
 
 
-def _verified(receipt: Signed[Receipt], event: str, record: ContributionRecord, server: Server) -> Signed[Receipt]:
+def _verified(
+    receipt: Signed[Receipt], events: Collection[str], record: ContributionRecord, server: Server
+) -> Signed[Receipt]:
     """The receipt, if it is the server's and says what it should. Raises PeerProblem."""
     try:
         told = receipt.verify(server)
@@ -162,12 +172,7 @@ def _verified(receipt: Signed[Receipt], event: str, record: ContributionRecord, 
             Kind.SIGNATURE_REFUSED, f"the receipt is not signed by {server.name}", party=server.name, retryable=False
         ) from None
     holder = record.document.document.holder
-    if (told.study, told.contribution, told.holder, told.server, told.event) != (
-        record.study,
-        record.contribution,
-        holder,
-        server.name,
-        event,
-    ):
+    subject = (told.study, told.contribution, told.holder, told.server)
+    if subject != (record.study, record.contribution, holder, server.name) or told.event not in events:
         raise _unexpected(server, "sent a receipt for something else")
     return receipt

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from caps.basics.retry import Backoff
 from caps.service.app import create_app
 from caps.service.database import open_database
 from caps.service.identity import Caller, Machine
@@ -16,7 +18,7 @@ from caps.service.site import Site
 from caps.study import Policy
 from caps.wire.holder import Goal
 from caps.wire.media import CSV
-from services.holder import sharing
+from services.holder import service, sharing
 from services.mpc_server.intake.contributions import Contributions
 from services.mpc_server.intake.studies import Studies
 from services.mpc_server.intake.studies_api import limits, router
@@ -32,8 +34,30 @@ pytestmark = pytest.mark.integration
 TABLE = "region,diagnosis\neast,A\nsouth,\n"
 
 
+class Gate:
+    """A server goes away after so many requests, and comes back when it is told to."""
+
+    def __init__(self) -> None:
+        self.left = 10**9
+
+    def before(self, app: Any) -> Any:
+        async def gated(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http":
+                if not self.left:
+                    raise ConnectionAbortedError
+                self.left -= 1
+            await app(scope, receive, send)
+
+        return gated
+
+
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HolderBench]:
+def gates() -> dict[str, Gate]:
+    return {}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gates: dict[str, Gate]) -> Iterator[HolderBench]:
     monkeypatch.setattr(sharing, "CHUNK_BYTES", 1 << 10)
     world = HolderBench(tmp_path, "lab", holders=COLUMNS, slots=1000)
     coordinator = world.manifest.coordinator
@@ -53,6 +77,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HolderBen
                 tokens=site.tokens,
                 limits=limits(studies, contributions),
             )
+            gates[name] = Gate()
+            app.add_middleware(gates[name].before)
             stack.enter_context(serving(app, site.credentials, world.sockets[name]))
         yield world
     for one in world.sockets.values():
@@ -86,3 +112,48 @@ def test_pushed_withdrawn_and_pushed_again(world: HolderBench) -> None:
         assert ids[0] != ids[1]
         assert record.document.document.chunks == -(-1000 * 7 * 2 // 1024)
         assert np.prod(record.document.document.shape) == 7000
+
+
+def kept(world: HolderBench, name: str) -> tuple[int, int, list[str | None]]:
+    """Of a server's disk: files of shares, keys of contributions, and what the last receipts say."""
+    site = world.site(name, "mpc-server")
+    files = [path for path in (site.settings.data / "shares").rglob("*") if path.is_file()]
+    database = open_database(site.settings.database, tables.metadata)
+    with database.connect() as connection:
+        rows = connection.execute(tables.contributions.select()).all()
+    database.dispose()
+    keys = [row for row in rows if row.wrapped_key is not None or row.openings is not None]
+    return len(files), len(keys), [row.state for row in rows]
+
+
+@pytest.mark.parametrize("answered", [0, 1, 3, 10**9], ids=["nothing", "the offer", "some chunks", "everything"])
+def test_withdrawn_in_whatever_state_the_upload_is(
+    world: HolderBench, gates: dict[str, Gate], monkeypatch: pytest.MonkeyPatch, answered: int
+) -> None:
+    """S2 has got so much of it and is away; the others are rid of it at once, and S2 when it is back."""
+    monkeypatch.setattr(service, "_PATIENCE", 1.0)
+    with world.running(backoff=Backoff(first=0.05, longest=0.05)) as holder:
+        holder.know(world.urls["coordinator"], world.study)
+        holder.approve(world.study)
+        path = holder.upload_path(world.study)
+        path.write_text(TABLE)
+        holder.load(world.study, path, CSV, "00" * 32)
+        gates["S2"].left = answered
+        holder.contribute(world.study)
+        until(lambda: all(holder.contribution(world.study).deliveries[i].accepted for i in (0, 2)))
+        until(lambda: gates["S2"].left == 0 or holder.contribution(world.study).goal is Goal.COMPLETE)
+        gates["S2"].left = 0
+        assert kept(world, "S3")[:2] == (14, 1)
+        record = holder.withdraw(world.study)
+        assert record.goal is Goal.WITHDRAWING
+        for name in ("S1", "S3"):
+            assert kept(world, name) == (0, 0, ["withdrawn"])
+        assert world.files() == ["table"]
+        gates["S2"].left = 10**9
+        until(lambda: holder.contribution(world.study).goal is Goal.WITHDRAWN)
+        assert kept(world, "S2") == (0, 0, ["withdrawn"] if answered else [])
+        again = holder.contribute(world.study)
+        assert again.contribution != record.contribution
+        until(lambda: holder.contribution(world.study).goal is Goal.COMPLETE)
+        files, keys, told = kept(world, "S2")
+        assert (files, keys, sorted(told)) == (14, 1, ["complete", *["withdrawn"] * bool(answered)])

@@ -234,6 +234,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "HEAD /v1/releases/{release}/data": (A, P, U),
         "POST /v1/releases/{release}/samples": (A, P),
         "GET /v1/releases/{release}/samples/{sample}": (A, P, U),
+        "DELETE /v1/releases/{release}/samples/{sample}": (A, P),
         "GET /v1/releases/{release}/samples/{sample}/data": (A, P, U),
         "HEAD /v1/releases/{release}/samples/{sample}/data": (A, P, U),
         "GET /v1/releases/{release}/measurements": (A, P, U),
@@ -260,7 +261,7 @@ UNKNOWN_TO = {"strange coordinator", "false coordinator"}
 """For them, a run of the study does not exist."""
 RUNS = tuple(one for one in TABLES["mpc-server"] if "/runs/{run}" in one and one != "PUT /v1/runs/{run}")
 """The routes of a run that was begun."""
-LAST = ("DELETE /v1/runs/{run}", "DELETE /v1/studies/{study}/shares")
+LAST = tuple(one for table in TABLES.values() for one in table if one.startswith("DELETE"))
 """Called after all others, because they end what the others need."""
 
 

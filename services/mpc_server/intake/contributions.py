@@ -72,6 +72,7 @@ class Contributions:
             if known is None:
                 self._studies.require_open(connection, study)
                 self._be_the_only_one(connection, study, holder.name)
+                self._studies.require_room(connection, study, holder.name)
                 rows.add(connection, **row)
         return self._state(study, contribution), known is None
 
@@ -177,15 +178,18 @@ class Contributions:
         return receipt
 
     def withdraw(self, study: str, contribution: str, caller: Caller) -> Signed[Receipt]:
-        """The holder withdraws its contribution before the study is sealed. Repeated, it returns the same receipt."""
+        """The holder withdraws its contribution, at any time unless it is sealed, whether or not it has all arrived.
+
+        The receipt of one that is gone already, withdrawn or erased, is returned as it is.
+        """
         self._own(study, contribution, caller)
         with self._store.guard(contribution):
             with self._database.begin() as connection:
                 row = _known(self._find(connection, study, contribution))
-                if row.state == states.Contribution.WITHDRAWN:
+                if row.state in states.GONE:
                     receipt = Signed[Receipt].model_validate_json(row.receipt)
                 else:
-                    self._studies.require_open(connection, study)
+                    self._studies.require_unsealed(connection, study, contribution)
                     receipt = forget(connection, self._site, row, states.ContributionEvent.WITHDRAW)
             forgotten(self._database)
             self._store.erase_chunks(contribution)

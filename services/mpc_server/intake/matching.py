@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -22,9 +23,11 @@ import numpy as np
 from sqlalchemy import Connection, Engine, Row
 
 from caps.data.linkage import ELEMENT_BYTES, TAG_BYTES
+from caps.errors import DomainError, LocalError
 from caps.service import logs
 from caps.service.identity import Caller, machine
 from caps.service.problems import Problem
+from caps.service.quotas import Slots
 from caps.service.site import Site, confirm
 from caps.study import Holder, Manifest
 from caps.wire.problems import Kind
@@ -35,6 +38,8 @@ from services.mpc_server.storage.shares import KEY_BYTES, ShareStore, new_key
 
 MOST_ELEMENTS = 1 << 15
 """The most elements of one batch: a few seconds of work."""
+MOST_EVALUATIONS = 4
+"""Batches that are evaluated at the same time; of one holder in one study, one."""
 MATCHING_SERVER = "S1"
 
 log = logging.getLogger("caps.matching")
@@ -70,6 +75,7 @@ class Matching:
         self._studies = studies
         self._database = database
         self._store = store
+        self._evaluating = Slots("evaluations", total=MOST_EVALUATIONS, each=1, seconds=1)
 
     def batch_length(self, study: str, caller: Caller) -> int:
         """The most bytes of a batch. Raises a problem if the caller may not send one."""
@@ -77,7 +83,10 @@ class Matching:
         return MOST_ELEMENTS * ELEMENT_BYTES
 
     def evaluate(self, study: str, elements: bytes, caller: Caller) -> bytes:
-        """This server's multiples of a batch of blinded elements; the same batch again is not counted again."""
+        """This server's multiples of a batch of blinded elements.
+
+        It is counted before it is evaluated. The same batch again is neither counted nor evaluated again.
+        """
         from caps.data.oprf import ServerKey
 
         _, holder = self._party(study, caller)
@@ -86,14 +95,24 @@ class Matching:
             detail = f"a batch must have 1 to {MOST_ELEMENTS} elements of {ELEMENT_BYTES} bytes each"
             raise Problem(Kind.INVALID, detail, study=study)
         batch = sha256(elements).hexdigest()
-        with self._database.begin() as connection:
-            secrets = self._secrets(connection, study)
-            self._new(connection, study, holder, batch, count)
-        evaluated = ServerKey(secrets.scalar).evaluate(elements)  # before it is counted: an invalid batch costs nothing
-        with self._database.begin() as connection:
-            self._studies.require_open(connection, study)
-            if self._new(connection, study, holder, batch, count):
-                rows.count(connection, study, holder.name, batch, count)
+        with self._evaluating.taken((study, holder.name)):
+            with self._database.begin() as connection:
+                secrets = self._secrets(connection, study)
+                if self._new(connection, study, holder, batch, count):
+                    rows.count(connection, study, holder.name, batch, count)
+            name = _evaluated_name(study, batch)
+            with suppress(LocalError):  # not evaluated yet, or a crash came between
+                if evaluated := self._store.get(name, secrets.data):
+                    return evaluated
+                raise Problem(Kind.INVALID, "this batch was refused before, because of an element in it", study=study)
+            try:
+                evaluated = ServerKey(secrets.scalar).evaluate(elements)
+            except DomainError:
+                self._store.put(name, secrets.data, b"")
+                raise
+            self._store.put(name, secrets.data, evaluated)
+            with self._database.begin() as connection:
+                self._studies.require_open(connection, study)
         logs.say(log, "evaluated", study=study, holder=holder.name, elements=count)
         return evaluated
 
@@ -215,6 +234,10 @@ class Matching:
 
 def _folder(study: str) -> str:
     return f"{study}/join"
+
+
+def _evaluated_name(study: str, batch: str) -> str:
+    return f"{_folder(study)}/evaluated/{batch}"
 
 
 def _tags_name(study: str, digest: str) -> str:

@@ -24,6 +24,7 @@ from caps.errors import LocalError
 from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.problems import Problem
+from caps.service.quotas import too_many
 from caps.service.site import Site, confirm, speaks_for
 from caps.service.tokens import Scope
 from caps.study import Coordinator, Holder, Manifest, Policy, Server
@@ -83,14 +84,28 @@ class Studies:
         known = self._find(study)
         if known is not None and known.approval is not None:
             return _state(known), False
+        if known is None:  # before the work of judging it
+            with reading(self._database) as connection:
+                self._require_room(connection, caller)
         self._judge(manifest)
         automatic = self._policy.approval == "automatic"
         with self._database.begin() as connection:
             if rows.lock(connection, study) is None:
+                self._require_room(connection, caller)
                 rows.add(connection, study, manifest.canonical_bytes().decode(), self._site.instant())
             if automatic:
                 self._approve(connection, study)
         return self.status(study), known is None
+
+    def _require_room(self, connection: Connection, caller: Caller) -> None:
+        """Require that a coordinator may propose another study. Raises a problem."""
+        kept = sum(speaks_for(caller, self.manifest(row.study).coordinator) for row in rows.kept(connection))
+        if kept >= self._policy.most_studies:
+            detail = (
+                f"{caller} has {kept} studies here, as many as this server keeps of one coordinator (most_studies); "
+                "they end with their retention time, or when the operator erases their shares"
+            )
+            raise too_many(detail, seconds=3600)
 
     def approve(self, study: str) -> Signed[Approval]:
         """The operator approves. The policy must still agree. An earlier approval is returned as it is."""
@@ -172,6 +187,20 @@ class Studies:
             raise Problem(Kind.CONFLICT, "the study's inputs are sealed and can no longer change", study=study)
         if state == states.Study.ERASED:
             raise _gone(study)
+
+    def require_unsealed(self, connection: Connection, study: str, contribution: str) -> None:
+        """Within the transaction that withdraws a contribution: require that no sealed inputs contain it."""
+        row = self._locked(connection, study)
+        sealed = () if row.seal is None else Signed[Seal].model_validate_json(row.seal).document.contributions
+        if contribution in sealed:
+            raise Problem(Kind.CONFLICT, "the contribution is one of the study's sealed inputs", study=study)
+
+    def require_room(self, connection: Connection, study: str, holder: str) -> None:
+        """Within the transaction that adds a contribution: require that the holder may still make one."""
+        made = sum(row.holder == holder for row in contribution_rows.of_study(connection, study))
+        if made >= self._policy.most_contributions:
+            objection = f"{holder} has made {made} contributions to this study, as many as it may (most_contributions)"
+            raise Problem(Kind.POLICY_REFUSED, objection, study=study, objections=[objection])
 
     def require_sealed(self, connection: Connection, study: str, inputs: str) -> None:
         """Within the transaction that begins a run: require that these inputs are sealed here, and not erased."""

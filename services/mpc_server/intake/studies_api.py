@@ -186,7 +186,7 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
 
     @api.delete("/{study}/contributions/{contribution}", tags=["contributions"])
     def withdraw(study: Id, contribution: Id, caller: ByHolder) -> Signed[Receipt]:
-        """Withdraw a contribution, before the study is sealed."""
+        """Withdraw a contribution that is not sealed, in whatever state it is. Its shares are erased at once."""
         return contributions.withdraw(study, contribution, caller)
 
     return api

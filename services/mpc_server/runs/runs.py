@@ -101,11 +101,17 @@ class Runs:
             row = rows.find(transaction, run)
             if row is None:
                 self._studies.require_sealed(transaction, asked.study, asked.inputs)
-                for earlier in rows.of_study(transaction, asked.study):
+                begun = rows.of_study(transaction, asked.study)
+                for earlier in begun:
                     if earlier.state == states.Run.ABORTED:
                         raise self._aborted(earlier.run)
                     if charged(transaction, earlier.run, manifest) or earlier.state != states.Run.FAILED:
                         raise Problem(Kind.BUDGET_EXCEEDED, f"run {earlier.run} already has this study's budget")
+                if len(begun) >= self._policy.most_runs:
+                    objection = (
+                        f"{len(begun)} runs of this study were begun and given up, as many as may be (most_runs)"
+                    )
+                    raise Problem(Kind.POLICY_REFUSED, objection, objections=[objection])
                 limit = self._policy.population_budget(manifest.privacy.population)
                 assert limit is not None  # or the policy would have objected
                 self._ledger.reserve(

@@ -9,8 +9,8 @@ says so, its keys are erased. That may happen at any point; repeating it changes
     any of them --erase--> erased
 
 A contribution is offered by its holder, who then sends its chunks. It is complete once all of them are here and open
-the commitment. Until the study is sealed the holder may withdraw it; it is erased with the study. In both cases its
-keys are gone, and nothing more can happen to it:
+the commitment. The holder may withdraw it unless it is among the sealed inputs; it is erased with the study. In both
+cases its keys are gone, and nothing more can happen to it:
 
     offered --complete--> complete
     offered, complete --withdraw--> withdrawn

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
 
@@ -18,6 +19,7 @@ from caps.service.identity import CERTIFICATE
 from caps.service.tokens import Scope
 from caps.wire import Certificate, TranscriptStep
 from services.coordinator.events import stream
+from services.coordinator.settings import Quotas
 from services.coordinator.states import RunEvent
 from tests.kit.coordinator_servers import Bench
 from tests.kit.study import NOW, certificate_of, make_keys
@@ -52,6 +54,9 @@ class Client:
     def post(self, url: str, **content) -> httpx.Response:
         return self._call("POST", url, **content)
 
+    def delete(self, url: str) -> httpx.Response:
+        return self._call("DELETE", url)
+
     def put(self, url: str, **content) -> httpx.Response:
         return self._call("PUT", url, **content)
 
@@ -63,9 +68,11 @@ class Http:
         self.bench, self.coordinator = bench, coordinator
         self.app = coordinator.app()
 
+    def token(self, *scopes: Scope) -> str:
+        return self.coordinator.site.tokens.create("somebody", scopes, expires=NOW + timedelta(days=1))
+
     def person(self, *scopes: Scope) -> Client:
-        token = self.coordinator.site.tokens.create("somebody", scopes, expires=NOW + timedelta(days=1))
-        return Client(self.app, {"Authorization": f"Bearer {token}"})
+        return Client(self.app, {"Authorization": f"Bearer {self.token(*scopes)}"})
 
     def machine(self, keys, role: str) -> Client:
         certificate = certificate_of(AUTHORITY, keys, role).public_bytes(Encoding.DER)
@@ -285,10 +292,87 @@ def test_samples_are_a_function_of_rows_and_seed(analyst, released):
     assert analyst.get(same.headers["location"] + "/data").content == analyst.get(f"/v1/releases/{run}/data").content
 
 
-def test_the_number_of_samples_is_limited(analyst, released, monkeypatch):
-    monkeypatch.setattr("services.coordinator.publish.MOST_SAMPLES", 0)
-    answer = analyst.post(f"/v1/releases/{released[1]}/samples", json={"seed": "9" * 64})
-    assert answer.status_code == 409
+def test_samples_are_kept_up_to_a_number_and_deleted(released, analyst, monkeypatch):
+    http, run = released
+    path, folder = f"/v1/releases/{run}/samples", http.coordinator.site.settings.data / "samples"
+    first = analyst.post(path, json={"rows": 5, "seed": "8" * 64}).json()["sample"]
+    kept = len(analyst.get(f"/v1/releases/{run}").json()["samples"])
+    monkeypatch.setattr(http.coordinator.publisher, "_most_samples", kept)
+    assert analyst.post(path, json={"rows": 5, "seed": "8" * 64}).status_code == 200  # it is here already
+    refusal = analyst.post(path, json={"rows": 5, "seed": "9" * 64})
+    assert (refusal.status_code, refusal.json()["type"]) == (409, "urn:caps:problem:conflict")
+    assert "delete one first" in refusal.json()["detail"]
+    assert first in {one.name for one in folder.iterdir()}
+    assert http.person(Scope.AUDITOR).delete(f"{path}/{first}").status_code == 403
+    assert analyst.delete(f"{path}/{first}").status_code == 204
+    assert first not in {one.name for one in folder.iterdir()}
+    for gone in (
+        analyst.delete(f"{path}/{first}"),
+        analyst.get(f"{path}/{first}"),
+        analyst.get(f"{path}/{first}/data"),
+        analyst.delete(f"/v1/releases/{'0' * 32}/samples/{first}"),
+    ):
+        assert gone.status_code == 404
+    assert first not in analyst.get(f"/v1/releases/{run}").json()["samples"]
+    assert analyst.post(path, json={"rows": 5, "seed": "9" * 64}).status_code == 201
+    assert analyst.post(path, json={"rows": 5, "seed": "8" * 64}).status_code == 409
+
+
+def test_event_streams_are_limited_for_each_token_and_in_total(tmp_path):
+    """Each is counted for as long as it is sent."""
+    bench = Bench(tmp_path)
+    made, run = bench.started()  # nobody performs the run, so that no stream ends by itself
+    http = Http(bench, replace(made, quotas=Quotas(streams=3, token_streams=2)))
+    ann, bob, eve = (http.token(Scope.ANALYST) for _ in range(3))
+
+    async def opened(token):
+        """The status of an answer that is being sent, its Retry-After, and how to leave."""
+        sent, left = asyncio.Queue(), asyncio.Event()
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "https",
+            "path": f"/v1/runs/{run}/events",
+            "raw_path": b"",
+            "query_string": b"",
+            "headers": [(b"authorization", f"Bearer {token}".encode())],
+        }
+        asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+        async def receive():
+            message = next(asked, None)
+            if message is None:
+                await left.wait()
+                return {"type": "http.disconnect"}
+            return message
+
+        task = asyncio.create_task(http.app(scope, receive, sent.put))
+        start = await sent.get()
+
+        async def leave():
+            left.set()
+            await task
+
+        return start["status"], dict(start["headers"]).get(b"retry-after"), leave
+
+    async def act():
+        first, second, refused = [await opened(ann) for _ in range(3)]
+        assert [first[0], second[0], refused[:2]] == [200, 200, (429, b"10")]
+        third, refused = await opened(bob), await opened(eve)
+        assert (third[0], refused[:2]) == (200, (429, b"10"))
+        await first[2]()
+        fourth, refused = await opened(eve), await opened(ann)
+        assert (fourth[0], refused[0]) == (200, 429)
+        for _, _, leave in (second, third, fourth):
+            await leave()
+        last = await opened(ann)
+        assert last[0] == 200
+        await last[2]()
+
+    asyncio.run(act())
+    made.close()
 
 
 def test_measurements_and_report(analyst, released):

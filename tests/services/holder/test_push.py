@@ -401,6 +401,61 @@ def test_after_sealing_the_servers_refusal_is_passed_on(world: HolderBench) -> N
         assert holder.store.study(world.study).state is State.CONTRIBUTED
 
 
+def test_a_withdrawal_goes_on_where_it_is_refused_once_another_server_has_done_it(
+    world: HolderBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1 was asked to seal it, the others were not: they withdraw, and S1 does when the seal is replaced."""
+    monkeypatch.setattr(service, "_PATIENCE", 5.0)
+    with world.running(backoff=Backoff(first=0.05, longest=0.05)) as holder:
+        begin(holder, world)
+        holder.contribute(world.study)
+        until(lambda: goal(holder, world) is Goal.COMPLETE)
+        world.servers[0].sealed = True
+        monkeypatch.setattr(service, "_PATIENCE", 0.5)
+        record = holder.withdraw(world.study)
+        assert record.goal is Goal.WITHDRAWING
+        assert [one.state for one in record.deliveries] == [
+            Delivery.ACCEPTED,
+            Delivery.WITHDRAWN,
+            Delivery.WITHDRAWN,
+        ]
+        assert record.deliveries[0].problem is not None
+        assert world.files() == ["table"]  # nobody can compute on it any more
+        world.servers[0].sealed = False
+        until(lambda: goal(holder, world) is Goal.WITHDRAWN)
+
+
+def test_if_all_refuse_to_withdraw_it_the_push_goes_on(world: HolderBench) -> None:
+    """All servers have it and are sealed, but one receipt was lost on the way."""
+    with world.running(backoff=Backoff(first=60.0, longest=60.0)) as holder:
+        begin(holder, world)
+        lost = _raising(Problem(Kind.PEER_FAILED, "not now"))
+        world.servers[1].hook = lambda method, path: lost(method, path) if path.endswith("/receipt") else None
+        holder.contribute(world.study)
+        until(lambda: holder.contribution(world.study).deliveries[1].problem is not None)
+        until(lambda: all(holder.contribution(world.study).deliveries[i].accepted for i in (0, 2)))
+        for server in world.servers:
+            server.sealed = True
+        world.servers[1].hook = lambda *_: None
+        with pytest.raises(Problem, match="sealed"):
+            holder.withdraw(world.study)
+        until(lambda: goal(holder, world) is Goal.COMPLETE)
+
+
+def test_after_a_withdrawal_the_same_table_is_contributed_again(world: HolderBench) -> None:
+    with world.running() as holder:
+        begin(holder, world)
+        first = holder.contribute(world.study)
+        until(lambda: goal(holder, world) is Goal.COMPLETE)
+        assert holder.withdraw(world.study).goal is Goal.WITHDRAWN
+        assert holder.contribute(world.study).contribution != first.contribution
+        until(lambda: goal(holder, world) is Goal.COMPLETE)
+        holder.withdraw(world.study)
+        holder.erase_table(world.study)
+        with pytest.raises(Problem, match="load a table first"):
+            holder.contribute(world.study)
+
+
 def test_a_withdrawal_that_was_cut_off_goes_on(world: HolderBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_PATIENCE", 0.0)
     with world.running() as holder:

@@ -15,12 +15,22 @@ from caps.service.tokens import Scope
 from caps.shares.sharing import reconstruct
 from caps.study import Policy
 from caps.trust.exchange import ExchangeKey, public_digest
-from caps.wire import Approval, Contribution, ContributionState, Opening, Receipt, SealRequest, Signed
+from caps.wire import (
+    Approval,
+    Contribution,
+    ContributionState,
+    Opening,
+    Receipt,
+    Seal,
+    SealRequest,
+    Signed,
+    inputs_digest,
+)
 from caps.wire.problems import Kind
 from services.mpc_server.intake import contributions as module
 from services.mpc_server.intake.contributions import _gaps
 from services.mpc_server.storage import tables
-from tests.kit.mpc_server import SMALL, Parties, Unchanged, content_digest, dealt, refused
+from tests.kit.mpc_server import AUTOMATIC, SMALL, Parties, Unchanged, content_digest, dealt, refused
 from tests.kit.study import AT, COLUMNS, MIXED, POPULATIONS, SERVERS
 
 SLOTS = 2000
@@ -61,9 +71,13 @@ def state(desk, one):
 
 
 def seal(desk, dealt_ones):
-    """Directly in the database: `test_mpc_studies` is about sealing."""
+    """Directly in the database: `test_studies` is about sealing."""
+    ids = tuple(one.id for one in dealt_ones)
+    study = desk.federation.study
+    document = Seal(study=study, server=desk.name, inputs=inputs_digest(study, ids), contributions=ids, at=AT)
+    signed = Signed[Seal].by(document, desk.name, desk.site.signing_key)
     with desk.database.begin() as connection:
-        connection.execute(tables.studies.update().values(state="sealed"))
+        connection.execute(tables.studies.update().values(state="sealed", seal=signed.model_dump_json()))
 
 
 @pytest.mark.parametrize(("mine", "demanded"), [("rep3", "rep4"), ("rep4", "rep3")])
@@ -275,7 +289,7 @@ def test_contributions_wait_for_the_approval(federation, lab):
         refused(offer(desk, lab), Kind.NOT_READY, lab)
 
 
-def test_nothing_is_taken_or_given_back_once_sealed_or_erased(federation, desk, lab):
+def test_nothing_is_taken_once_sealed_or_erased_and_what_is_sealed_stays(federation, desk, lab):
     registry, complete = dealt(federation, "registry"), lab
     desk.contribute(complete)
     offer(desk, registry)
@@ -286,9 +300,26 @@ def test_nothing_is_taken_or_given_back_once_sealed_or_erased(federation, desk, 
             refused(offer(desk, dealt(federation, "lab")), Kind.CONFLICT)
             refused(desk.put_chunk(registry, 1), Kind.CONFLICT, registry)
             refused(receipt(desk, registry), Kind.CONFLICT, registry)
-            refused(withdraw(desk, registry), Kind.CONFLICT, registry)
-            refused(withdraw(desk, complete), Kind.CONFLICT, complete)
             assert offer(desk, complete).status_code == 200
+            if change is seal:
+                refused(withdraw(desk, complete), Kind.CONFLICT, complete)
+            else:  # nothing is left of either, and the receipts say so
+                found = [withdraw(desk, one).json()["document"] for one in (registry, complete)]
+                assert [(one["holder"], one["event"]) for one in found] == [("registry", "erased"), ("lab", "erased")]
+
+
+def test_a_holder_contributes_so_often_and_no_more(federation):
+    desk = federation.desk(policy=AUTOMATIC.model_copy(update={"most_contributions": 2}))
+    desk.propose()
+    for _ in range(2):
+        one = dealt(federation, "lab")
+        assert offer(desk, one).status_code == 201
+        assert offer(desk, one).status_code == 200  # the same again is not another
+        withdraw(desk, one)
+    with Unchanged(desk):
+        document = refused(offer(desk, dealt(federation, "lab")), Kind.POLICY_REFUSED)
+    assert "most_contributions" in document["detail"]
+    assert offer(desk, dealt(federation, "registry")).status_code == 201
 
 
 def test_an_upload_of_countless_files_is_refused(desk, lab, monkeypatch):
@@ -383,12 +414,17 @@ def test_a_chunk_damaged_on_disk_is_named_and_can_be_sent_again(desk, lab):
         desk.contributions.load(lab.id)
 
 
-@pytest.mark.parametrize("complete", [False, True])
-def test_a_withdrawn_contribution_is_gone_with_its_key(federation, desk, lab, complete):
+@pytest.mark.parametrize("sealed", [False, True], ids=["open", "sealed without it"])
+@pytest.mark.parametrize("sent", ["offer", "chunk", "everything"])
+def test_a_withdrawn_contribution_is_gone_with_its_key(federation, desk, lab, sent, sealed):
+    """At any time, whatever has arrived of it: its key is nowhere on the disk, and no file is left."""
     offer(desk, lab)
-    desk.put_chunk(lab, 0)
-    if complete:
+    if sent != "offer":
+        desk.put_chunk(lab, 0)
+    if sent == "everything":
         desk.contribute(lab)
+    if sealed:
+        seal(desk, [dealt(federation, "registry")])
     with desk.database.begin() as connection:
         wrapped = connection.execute(select(tables.contributions.c.wrapped_key)).scalar_one()
     response = withdraw(desk, lab)

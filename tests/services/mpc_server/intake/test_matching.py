@@ -107,9 +107,6 @@ def test_a_holder_has_as_many_elements_as_rows_and_repeats_are_free(desk: Desk) 
     [
         (b"", Kind.INVALID, "1 to 32768"),
         (bytes(31), Kind.INVALID, "32 bytes"),
-        (IDENTITY, Kind.INVALID, "element 0"),
-        (NO_ELEMENT, Kind.INVALID, "element 0"),
-        (b"good" + IDENTITY, Kind.INVALID, "element 1"),
         (bytes(32 * 9), Kind.FORBIDDEN, "8 elements"),
         (bytes(32 * (MOST_ELEMENTS + 1)), Kind.TOO_LARGE, ""),
     ],
@@ -117,9 +114,56 @@ def test_a_holder_has_as_many_elements_as_rows_and_repeats_are_free(desk: Desk) 
 def test_a_batch_that_is_none_changes_nothing(desk: Desk, batch: bytes, kind: Kind, words: str) -> None:
     evaluate(desk, elements(1), "registry")  # the keys are made
     before = desk.snapshot()
-    refused(evaluate(desk, batch.replace(b"good", elements(1))), kind, words)
+    refused(evaluate(desk, batch), kind, words)
     assert desk.snapshot() == before
     assert evaluate(desk, elements(CAPACITY)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"), [(IDENTITY, "element 0"), (NO_ELEMENT, "element 0"), (b"good" + IDENTITY, "element 1")]
+)
+def test_a_batch_is_counted_before_it_is_evaluated(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, batch: bytes, words: str
+) -> None:
+    """So nobody can have a server work on elements that are none, again and again."""
+    batch = batch.replace(b"good", elements(1))
+    left = CAPACITY - len(batch) // 32
+    refused(evaluate(desk, batch), Kind.INVALID, words)
+    with monkeypatch.context() as patch:
+        patch.setattr(oprf.ServerKey, "evaluate", no_work)
+        refused(evaluate(desk, batch), Kind.INVALID, "refused before")
+        refused(evaluate(desk, elements(CAPACITY)), Kind.FORBIDDEN, f"{left} of them are left")
+    assert evaluate(desk, elements(left)).status_code == 200
+
+
+def no_work(*_: Any) -> Any:
+    raise AssertionError("nothing should be evaluated")
+
+
+def test_a_repeated_batch_is_no_work(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = elements(3)
+    answer = evaluate(desk, batch).content
+    monkeypatch.setattr(oprf.ServerKey, "evaluate", no_work)
+    assert evaluate(desk, batch).content == answer
+    assert evaluate(desk.federation.desk(desk.name, policy=POLICY), batch).content == answer
+
+
+def test_one_batch_of_a_holder_at_a_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner: list[httpx.Response] = []
+    honest = oprf.ServerKey.evaluate
+
+    def meanwhile(key: oprf.ServerKey, batch: bytes) -> bytes:
+        if not inner:
+            inner.append(evaluate(desk, elements(2)))
+            inner.append(evaluate(desk, elements(2), "registry"))
+        return honest(key, batch)
+
+    monkeypatch.setattr(oprf.ServerKey, "evaluate", meanwhile)
+    assert evaluate(desk, elements(2)).status_code == 200
+    refused(inner[0], Kind.TOO_MANY, "1 evaluations open")
+    assert inner[0].headers["retry-after"] == "1"
+    assert inner[1].status_code == 200
+    refused(evaluate(desk, elements(CAPACITY)), Kind.FORBIDDEN, f"{CAPACITY - 2} of them are left")
 
 
 def test_who_may_not_ask(desk: Desk, tmp_path: Path) -> None:

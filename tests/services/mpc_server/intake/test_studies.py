@@ -9,7 +9,7 @@ from caps.basics.schemes import SCHEMES
 from caps.errors import LocalError
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
-from caps.study import Policy
+from caps.study import Manifest, Policy
 from caps.trust.exchange import ExchangeKey, public_digest
 from caps.wire import Approval, Receipt, Seal, Signed, inputs_digest
 from caps.wire.problems import Kind
@@ -404,6 +404,26 @@ def test_shares_are_not_erased_under_a_run(tmp_path):
         refused(desk.call(Scope.OPERATOR, "DELETE", "/shares"), Kind.CONFLICT)
         for who in ("coordinator", "clinic-a", Scope.AUDITOR):
             refused(desk.call(who, "DELETE", "/shares"), Kind.FORBIDDEN)
+
+
+def test_a_coordinator_has_so_many_studies_here_and_no_more(tmp_path):
+    policy = Policy(populations=POPULATIONS, most_studies=2)
+    federation = Parties(tmp_path)
+    desk = federation.desk(policy=policy)
+
+    def propose(title):
+        manifest = Manifest.from_json(federation.manifest.to_json() | {"title": title})
+        return desk.call("coordinator", "PUT", f"/v1/studies/{manifest.study_id}", manifest)
+
+    assert [propose(title).status_code for title in ("one", "two", "two")] == [202] * 3
+    with Unchanged(desk):
+        response = propose("three")
+        assert "most_studies" in refused(response, Kind.TOO_MANY)["detail"]
+        assert response.headers["retry-after"] == "3600"
+        assert response.json()["retryable"]
+    first = desk.call(Scope.OPERATOR, "GET", "/v1/studies").json()[0]["study"]
+    assert desk.call(Scope.OPERATOR, "DELETE", f"/v1/studies/{first}/shares").status_code == 200
+    assert propose("three").status_code == 202
 
 
 def test_an_unknown_study_is_not_found(federation, desk):

@@ -66,7 +66,7 @@ SIGNATURE, NOT_FOUND, MALFORMED = ("signature-refused", 403), ("not-found", 404)
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    limits = "largest_slots: 5000\nlargest_domain: 150\nalgorithms: [aim, mwem, mst]\n"
+    limits = "largest_slots: 5000\nlargest_domain: 150\nalgorithms: [aim, mwem, mst]\nmost_runs: 2\n"
     with Federation(
         tmp_path_factory.mktemp("federation"),
         HOLDERS,
@@ -435,6 +435,23 @@ def test_a_run_given_up_before_it_charged_gives_its_reservation_back_and_one_giv
                 assert client.delete(f"/v1/runs/{second.run}").json()["state"] == "failed"
             refused(federation, BUDGET, lambda: begin(second))
             refused(federation, BUDGET, lambda: begin(driver))
+
+
+def test_so_many_runs_of_a_study_are_given_up_and_no_more(federation: Federation) -> None:
+    """Step 0 is free where nothing is joined: without a bound, a coordinator could have it computed for ever."""
+    manifest, brought, _ = horizontal(federation, parameters=SHORT)
+    with Driver(federation, manifest) as driver:
+        driver.ready(brought)
+        for number in range(2):
+            driver.step(0, {"kind": "compute"})
+            for client in driver.clients.values():
+                assert client.delete(f"/v1/runs/{driver.run}").json()["state"] == "failed"
+            if number == 0:
+                driver.run = secrets.token_hex(16)
+                assert [found.status_code for found in driver.begin()] == [201] * 3
+        for problem in refused(federation, POLICY_REFUSED, lambda: begin(driver)):
+            assert "most_runs" in problem["detail"]
+        assert [found.json()["state"] for found in driver.begin()] == ["failed"] * 3  # known already
 
 
 def test_a_study_erased_has_no_run(federation: Federation) -> None:
