@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from deploy.federation import COORDINATOR, SERVERS
 from tests.adversary.lies import JSON
-from tests.adversary.stage import ALIEN, NOBODY, Broken, Catalogue, Stage, Variant, pick
+from tests.adversary.stage import ALIEN, NOBODY, PATIENCE, Broken, Catalogue, Stage, Variant, new_study, pick
 
 PLACES = (*SERVERS, COORDINATOR, "north")
 STEP = f"/v1/runs/{'0' * 32}/steps/1"
