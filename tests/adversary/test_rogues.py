@@ -31,7 +31,8 @@ ALL: Catalogue = {
         "outsider": {**outsider.MOVES, **outsider.HEAVY},
         "holder": {**holder.MOVES, **holder.HEAVY},
         "coordinator": {**coordinator.MOVES, **coordinator.HEAVY},
-        "peer": peer.SLOW,
+        "server": {**server.MOVES, **server.HEAVY},
+        "peer": {**peer.MOVES, **peer.HEAVY},
     }.items()
     for name, move in moves.items()
 }
@@ -82,7 +83,7 @@ def test_what_once_broke(stage: Stage, case: str) -> None:
 @pytest.mark.parametrize("rogue", ROGUES)
 def test_a_rogue(stage: Stage, rogue: str) -> None:
     @relaxed(4)
-    @given(moves_of(ROGUES[rogue], 4))
+    @given(moves_of(ROGUES[rogue], 3))
     def against(moves: Sequence_) -> None:
         play(stage, ROGUES[rogue], moves)
 
