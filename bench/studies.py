@@ -162,7 +162,7 @@ def perform(
             clock.append(time.perf_counter())
         with client(found, COORDINATOR, "analyst") as analyst:
             analyst.download(run, Path(scratch, "data.csv"))
-        codes, _ = manifest.schema_.encode(Path(scratch, "data.csv"))
+        codes, _ = manifest.schema_.encode(Path(scratch, "data.csv"), lacking=manifest.lacking)
     agree, upload, ran = np.diff(clock).tolist()
     return codes, {"seconds": upload + ran, "agree": agree, "upload": upload, "run": ran, **split(found, run)}
 

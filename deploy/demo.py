@@ -164,7 +164,7 @@ class Demo:
     ) -> None:
         """Print where the data is, its privacy cost, its quality, and how to explore it."""
         real = example.joined(files, manifest.schema_)
-        synthetic, _ = manifest.schema_.encode(self.output / "synthetic.csv")
+        synthetic, _ = manifest.schema_.encode(self.output / "synthetic.csv", lacking=manifest.lacking)
         error = workload_error(manifest.queries.layout(manifest.domain), real, synthetic)
         with self.client(federation, COORDINATOR, "analyst") as analyst:
             release = analyst.release(run)

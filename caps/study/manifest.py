@@ -27,7 +27,7 @@ from pydantic import (
 from caps.basics import canonical
 from caps.basics.document import Address, Document, Name, Text, Url
 from caps.basics.schemes import SCHEMES, Scheme, SchemeName, extremes
-from caps.data.domain import MAX_WEIGHT, Attribute, Domain, Layout, Workload
+from caps.data.domain import MAX_WEIGHT, Attribute, Clique, Domain, Layout, Workload
 from caps.data.joinkey import JoinKey
 from caps.data.linkage import RowFormat
 from caps.data.schema import Column, Schema
@@ -695,6 +695,27 @@ class Manifest(Document):
         taking = [holder for holder in self.holders if holder.brings == "columns"]
         there = {name for holder in taking if holder.name in holders for name in holder.columns or self.domain.names}
         return [name for name in self.domain.names if name not in there] if taking else []
+
+    @cached_property
+    def absent_together(self) -> tuple[Clique, ...]:
+        """Groups of columns that a person lacks together, if no holder of them has the person; in the schema's order.
+
+        None if rows are joined to persons for whom every column is there, or if all holders bring all columns.
+        """
+        if self.join is not None and self.join.mode == "inner":
+            return ()
+        taking = [holder for holder in self.holders if holder.brings == "columns"]
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for name in self.domain.names:
+            bringing = tuple(one.name for one in taking if name in (one.columns or self.domain.names))
+            if len(bringing) < len(taking):
+                groups.setdefault(bringing, []).append(name)
+        return tuple(map(tuple, groups.values()))
+
+    @property
+    def lacking(self) -> frozenset[str]:
+        """Columns in which a value of a person, and so of a synthetic row, may be missing whatever the schema says."""
+        return frozenset(name for group in self.absent_together for name in group)
 
     @property
     def shared_columns(self) -> tuple[str, ...]:

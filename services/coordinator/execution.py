@@ -106,7 +106,7 @@ class Execution:
         self._begin(inputs)
         oracle = ServersOracle(self, self._manifest.layout, sealed, inputs)
         choice, task = self._manifest.algorithm, self._manifest.task
-        estimator = create_estimator("kernel", task.domain)
+        estimator = create_estimator("kernel", task.domain, groups=self._manifest.absent_together)
         try:
             outcome = algorithm(choice.name, choice.parameters).run(task, oracle, estimator, self._report)
         except RunFailed:  # keep the record that shows why

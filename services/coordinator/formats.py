@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -61,10 +61,13 @@ FORMATS: tuple[Format, ...] = (
 """In the order of preference."""
 
 
-def write_all(schema: Schema, codes: Codes, seed: str, folder: Path) -> None:
-    """Write the rows in every format. Numbers are drawn within their bins from the seed: the same in all formats."""
-    schema.write_csv(codes, folder / "data.csv", uniform=Uniform(_VALUES_LABEL + seed).floats)
-    frame = schema.frame(codes, uniform=Uniform(_VALUES_LABEL + seed).floats)
+def write_all(schema: Schema, codes: Codes, seed: str, folder: Path, lacking: Collection[str] = ()) -> None:
+    """Write the rows in every format. Numbers are drawn within their bins from the seed: the same in all formats.
+
+    lacking: columns in which a value may be missing although the schema refuses that (`Schema.frame`).
+    """
+    schema.write_csv(codes, folder / "data.csv", uniform=Uniform(_VALUES_LABEL + seed).floats, lacking=lacking)
+    frame = schema.frame(codes, uniform=Uniform(_VALUES_LABEL + seed).floats, lacking=lacking)
     for form in FORMATS:
         if form.write is not None:
             form.write(frame, folder / form.file)

@@ -25,7 +25,6 @@ import numpy as np
 from caps import __version__
 from caps.audit.measurements import noisy_marginal
 from caps.basics import canonical
-from caps.data.schema import Schema
 from caps.dp.oracle import Measurement
 from caps.dp.privacy import Laplace, PrivacyStatement
 from caps.errors import LocalError
@@ -87,7 +86,7 @@ class Publisher:
         rows = manifest.publication.rows or min(max(1, round(model.total)), _LARGEST_RELEASE)
         with appearing(folder) as draft:
             model.save(draft / MODEL)
-            write_rows(manifest.schema_, model, rows, record.seed, draft)
+            write_rows(manifest, model, rows, record.seed, draft)
             measured = self._write_transcript(manifest, run, draft / TRANSCRIPT)
             published = Measurements(study=manifest.study_id, run=run, measurements=tuple(measured))
             (draft / MEASUREMENTS).write_bytes(canonical.dump(published.to_json()))
@@ -178,15 +177,15 @@ class Publisher:
             model = load_model(self.file(release, MODEL))
             folder = self._samples / name
             with appearing(folder) as draft:
-                write_rows(manifest.schema_, model, count, drawn, draft)
+                write_rows(manifest, model, count, drawn, draft)
             sample = Sample(name, release, count, drawn, entries(folder), self._store.now())
             self._store.add_sample(sample)
         return sample, True
 
 
-def write_rows(schema: Schema, model: Model, rows: int, seed: str, folder: Path) -> None:
+def write_rows(manifest: Manifest, model: Model, rows: int, seed: str, folder: Path) -> None:
     """Draw rows and write them. They depend on the model and the seed alone."""
-    write_all(schema, model.sample(rows, seed=bytes.fromhex(seed)), seed, folder)
+    write_all(manifest.schema_, model.sample(rows, seed=bytes.fromhex(seed)), seed, folder, manifest.lacking)
 
 
 def make_report(manifest: Manifest, attested: Attested, rows: int, measurements: Sequence[NoisyMarginal]) -> Report:

@@ -72,7 +72,7 @@ def test_a_dataset_end_to_end(federation: Everybody, tmp_path: Path, name: str, 
     study.go(timeout=1200)
     took = time.perf_counter() - began
     study.check(tmp_path)
-    synthetic, _ = study.manifest.schema_.encode(tmp_path / "release" / "data.csv")
+    synthetic, _ = study.manifest.schema_.encode(tmp_path / "release" / "data.csv", lacking=study.manifest.lacking)
     error = workload_error(study.manifest.queries.layout(study.manifest.domain), study.codes, synthetic)
     central = central_errors(study.manifest, study.codes)
     mean, spread = REFERENCE.get((name, kind), (0.0, 0.0))

@@ -152,16 +152,16 @@ class Column(ABC):
 
     def restore(self, codes: Codes, uniform: Draws | None) -> pl.Series:
         """Returns values in the column's own type; missing ones are null, or the number declared for them."""
-        if self.missing_code is None:
+        missing = (codes == MISSING) | (codes == self.cells)
+        if not missing.any():
             return self._values(codes, uniform).alias(self.name)
-        gone = pl.Series(codes == self.missing_code)
-        values = self._values(np.where(codes == self.missing_code, 0, codes), uniform)
+        values = self._values(np.where(missing, 0, codes), uniform)
         number = None if isinstance(self.token, str) else self.token
-        return values.zip_with(~gone, pl.Series([number]).cast(values.dtype)).alias(self.name)
+        return values.zip_with(~pl.Series(missing), pl.Series([number]).cast(values.dtype)).alias(self.name)
 
     def written(self, values: pl.Series) -> pl.Series:
         """Turns what restore() returned into text for a CSV."""
-        if self.missing_code is None:
+        if self.missing_code is None and not values.null_count():
             return values
         return values.cast(pl.String).fill_null("" if self.token is None else str(self.token))
 

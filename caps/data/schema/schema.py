@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from os import PathLike
@@ -150,14 +150,20 @@ class Schema:
         return schema
 
     def encode(
-        self, table: Table, *, extra: str = "refuse", separator: str = ",", limits: Limits | None = None
+        self,
+        table: Table,
+        *,
+        extra: str = "refuse",
+        lacking: Collection[str] = (),
+        separator: str = ",",
+        limits: Limits | None = None,
     ) -> tuple[Codes, Report]:
         """Returns the codes of the table's rows and a report. Raises TableRefused if the schema forbids a value.
 
         The table's columns may be in any order. `extra` says what to do with columns that the schema does not have:
-        "ignore" or "refuse".
+        "ignore" or "refuse". `lacking`: as for frame().
         """
-        codes, report, _ = self.encode_with(table, (), extra=extra, separator=separator, limits=limits)
+        codes, report, _ = self.encode_with(table, (), extra=extra, lacking=lacking, separator=separator, limits=limits)
         if report.refused:
             raise TableRefused(report)
         return codes, report
@@ -175,6 +181,7 @@ class Schema:
         *,
         days: bool = False,
         extra: str = "refuse",
+        lacking: Collection[str] = (),
         separator: str = ",",
         limits: Limits | None = None,
     ) -> tuple[Codes, Report, dict[str, pl.Series]]:
@@ -202,20 +209,23 @@ class Schema:
         codes = np.empty((frame.height, len(coded)), np.int64, order="F")
         reports = []
         for position, (column, place) in enumerate(coded):
-            codes[:, position], report = _coded(column, frame[place])
+            codes[:, position], report = _coded(column, frame[place], lacking=column.name in lacking)
             reports.append(report)
         kept = {name: frame[f"beside {number}"] for number, name in enumerate(beside)}
         return codes, Report(len(codes), tuple(reports)), kept
 
-    def frame(self, codes: npt.ArrayLike, *, uniform: Draws | None = None) -> pl.DataFrame:
+    def frame(
+        self, codes: npt.ArrayLike, *, uniform: Draws | None = None, lacking: Collection[str] = ()
+    ) -> pl.DataFrame:
         """Returns rows of codes as a typed frame for Parquet or Arrow; missing values are null, or the number declared.
 
         Numbers are drawn uniformly from their bins, one draw per row and numeric column in the order of columns.
-        Without `uniform` they are the middles of the bins.
+        Without `uniform` they are the middles of the bins. `lacking` names columns that may be missing although the
+        schema refuses that: a person in a joint table may be in the table of another holder only.
         """
         array = self._domain.check_codes(codes)
         for column, values in zip(self.columns, array.T, strict=True):
-            if column.missing != "null" and (values == MISSING).any():
+            if column.missing != "null" and column.name not in lacking and (values == MISSING).any():
                 raise DomainError(f"column {column.name} must have no missing codes")
         return pl.DataFrame(
             [
@@ -238,22 +248,27 @@ class Schema:
         target: str | PathLike[str] | BinaryIO,
         *,
         uniform: Draws | None = None,
+        lacking: Collection[str] = (),
         separator: str = ",",
     ) -> None:
-        """Writes rows of codes as a CSV that encode() can read: with a header, in UTF-8, quoted where needed."""
-        frame = self.frame(codes, uniform=uniform)
+        """Writes rows of codes as a CSV: with a header, in UTF-8, quoted where needed.
+
+        encode() can read it, unless a value is missing in a column that the schema lets nobody lack.
+        """
+        frame = self.frame(codes, uniform=uniform, lacking=lacking)
         texts = pl.DataFrame([column.written(frame[column.name]).alias(column.name) for column in self.columns])
         texts.write_csv(Path(target) if isinstance(target, str | PathLike) else target, separator=separator)
 
 
-def _coded(column: Column, prepared: pl.Series) -> tuple[Codes, ColumnReport]:
+def _coded(column: Column, prepared: pl.Series, *, lacking: bool) -> tuple[Codes, ColumnReport]:
     codes = column.classify(prepared)
     counts = np.bincount(-codes[codes < 0], minlength=1 - min(Fault))
     count = {fault: int(counts[-fault]) for fault in Fault}
-    for fault, code in column.remedies.items():
+    remedies = ({Fault.MISSING: MISSING} if lacking else {}) | column.remedies
+    for fault, code in remedies.items():
         if count[fault]:
             codes[codes == fault] = code
-    refused = sum(number for fault, number in count.items() if fault not in column.remedies)
+    refused = sum(number for fault, number in count.items() if fault not in remedies)
     return codes, ColumnReport(column.name, **{fault.name.lower(): count[fault] for fault in Fault}, refused=refused)
 
 

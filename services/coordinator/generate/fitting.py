@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from caps.data.domain import Clique, Domain
+from caps.data.domain import Clique
 from caps.errors import DomainError
 from services.coordinator.estimation import Floats, Measured, Model
+from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.junction import model_bytes
 
 MODEL_LIMIT = 2 << 30
@@ -26,12 +27,15 @@ class MergedMeasurements:
     weights: tuple[float, ...]
     """1 / sigma^2."""
     total: float
+    fixed: Mapping[Clique, Floats]
+    """Potentials that say what cannot be."""
 
 
 def merge_measurements(
-    domain: Domain, measurements: Sequence[Measured], total: float | None, limit: int
+    absence: Absence, measurements: Sequence[Measured], total: float | None, limit: int
 ) -> MergedMeasurements:
     """Refuse measurements that do not fit the domain, and models that do not fit into `limit` bytes."""
+    domain = absence.domain
     merged: dict[Clique, tuple[Floats, float]] = {}
     for measured in measurements:
         clique, weight = domain.clique(measured.clique), measured.sigma**-2
@@ -39,27 +43,21 @@ def merge_measurements(
             raise DomainError("a measurement's clique must be in domain order, with one value per cell")
         values, sum_of_weights = merged.get(clique, (np.zeros(measured.values.size), 0.0))
         merged[clique] = values + weight * measured.values, sum_of_weights + weight
-    check_size(model_bytes(domain, merged), limit)
-    if total is None:
-        total = estimate_total(measurements)
+    check_size(model_bytes(absence.wide, [*merged, *absence.structure]), limit)
+    persons = absence.persons(measurements, total)
+    total = persons.total
     if not (np.isfinite(total) and total > 0):
         raise DomainError(f"a model must stand for a positive number of rows, not {total}")
     means = tuple(values / weight for values, weight in merged.values())
-    return MergedMeasurements(tuple(merged), means, tuple(weight for _, weight in merged.values()), float(total))
+    weights = tuple(weight for _, weight in merged.values())
+    fixed = absence.everybody if persons.everybody else absence.structure
+    return MergedMeasurements(tuple(merged), means, weights, float(total), fixed)
 
 
 def check_size(size: int, limit: int) -> None:
     """Refuse tables of more than `limit` bytes."""
     if size > limit:
         raise DomainError(f"the model would take {size} bytes ({size / 2**20:.1f} MiB), more than the limit of {limit}")
-
-
-def estimate_total(measurements: Sequence[Measured]) -> float:
-    """The unbiased estimate of least variance from the sums of all marginals; at least 1."""
-    if not measurements:
-        return 1.0
-    weights = [1 / (measured.values.size * measured.sigma**2) for measured in measurements]
-    return max(1.0, float(np.average([measured.values.sum() for measured in measurements], weights=weights)))
 
 
 def loss(model: Model, measurements: Sequence[Measured]) -> float:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from caps.data.domain import Clique, Domain
+from caps.data.domain import Clique
+from caps.errors import LocalError
 from services.coordinator.estimation import Floats, Measured, Model
 from services.coordinator.generate import junction, kernels
+from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.fitting import MergedMeasurements, merge_measurements
 from services.coordinator.generate.indexing import index_tree, link, smallest
 from services.coordinator.generate.model import TreeModel, by_size, reorder
@@ -27,26 +29,28 @@ _SMOOTHINGS = 4
 class KernelEstimator:
     """See create_estimator."""
 
-    domain: Domain
+    absence: Absence
     limit: int
     tolerance: float
     iterations: int
 
     def model_bytes(self, cliques: Iterable[Clique]) -> int:
         """As Estimator.model_bytes."""
-        return junction.model_bytes(self.domain, cliques)
+        return junction.model_bytes(self.absence.wide, [*cliques, *self.absence.structure])
 
     def fit(
         self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: Model | None = None
     ) -> TreeModel:
         """As Estimator.fit. Potentials of the warm start that lie within no measured clique are dropped: with them,
         the result would not have the greatest entropy."""
-        merged = merge_measurements(self.domain, measurements, total, self.limit)
+        merged = merge_measurements(self.absence, measurements, total, self.limit)
         return self._descend(merged, {}, warm_start)
 
     def smoothed(self, model: Model, measurements: Sequence[Measured]) -> TreeModel:
         """As Estimator.smoothed."""
-        merged = merge_measurements(self.domain, measurements, model.total, self.limit)
+        if not isinstance(model, TreeModel):
+            raise LocalError("only a model of this estimator can be smoothed")
+        merged = merge_measurements(self.absence, measurements, model.total, self.limit)
         smooth = self._descend(merged, _prior(model))
         for _ in range(_SMOOTHINGS - 1):
             smooth = self._descend(merged, _prior(smooth))
@@ -56,20 +60,24 @@ class KernelEstimator:
         self, merged: MergedMeasurements, prior: Mapping[Clique, Floats], warm_start: Model | None = None
     ) -> TreeModel:
         """The fit; drawn to the distribution with the potentials of the prior, if there is one, and begun there."""
-        inner = by_size(self.domain)
-        cliques = tuple(dict.fromkeys((*merged.cliques, *prior)))
+        wide = self.absence.wide
+        inner = by_size(wide)
+        fixed = prior or merged.fixed
+        cliques = tuple(dict.fromkeys((*merged.cliques, *fixed)))
         index = index_tree(junction.junction_tree(inner, cliques), [inner.clique(clique) for clique in cliques])
         theta, target, weight, origin = (np.zeros(int(index.offsets[-1])) for _ in range(4))
         for k, clique in enumerate(cliques):
             if k < len(merged.cliques):
-                target[index.part(k)] = reorder(merged.values[k], self.domain, clique, inner)
-                weight[index.part(k)] = merged.weights[k]
-            if clique in prior:
-                theta[index.part(k)] = origin[index.part(k)] = reorder(prior[clique], self.domain, clique, inner)
-        if isinstance(warm_start, TreeModel) and warm_start.domain == self.domain:
+                values, weights = merged.values[k], np.full(merged.values[k].size, merged.weights[k])
+                target[index.part(k)] = reorder(self.absence.widened(clique, values), wide, clique, inner)
+                weight[index.part(k)] = reorder(self.absence.widened(clique, weights), wide, clique, inner)
+            if clique in fixed:
+                theta[index.part(k)] = origin[index.part(k)] = reorder(fixed[clique], wide, clique, inner)
+        if isinstance(warm_start, TreeModel) and warm_start.absence == self.absence:
+            tied = {inner.clique(clique) for clique in self.absence.everybody}
             for factor, potentials in warm_start.factors():
                 home = smallest(inner, factor, index.factors)
-                if home >= 0:
+                if home >= 0 and factor not in tied:
                     row, maps = link(inner, index.factors[home], factor)
                     theta[index.part(home)] += kernels.expand(potentials, row, maps)
         cells = np.empty(int(index.cell_offsets[-1]))
@@ -94,14 +102,14 @@ class KernelEstimator:
             index.offsets,
             len(index.factors),
         )
-        return TreeModel(self.domain, merged.total, index, theta, cells)
+        return TreeModel(self.absence, merged.total, index, theta, cells)
 
 
-def _prior(model: Model) -> dict[Clique, Floats]:
+def _prior(model: TreeModel) -> dict[Clique, Floats]:
     """Independent columns: the model's, to the power of 1 - EVENNESS, as potentials whose exponentials sum to 1."""
-    columns: list[Clique] = [(name,) for name in model.domain.names]
-    prior = {}
-    for column, counts in zip(columns, model.marginals(columns), strict=True):
-        tempered = np.maximum(counts / model.total, _SMALLEST) ** (1 - EVENNESS)
-        prior[column] = np.log(tempered / tempered.sum())
-    return prior
+    columns = model.absence.columns
+    tempered = {
+        column: np.maximum(counts / model.total, _SMALLEST) ** (1 - EVENNESS)
+        for column, counts in zip(columns, model.wide_marginals(columns), strict=True)
+    }
+    return model.absence.independent(tempered)

@@ -342,6 +342,8 @@ def descend(
             _evaluate(theta, total, target, weight, prior, pull, mu, folded, cells, seps, parents, starts, links, maps)
             lifted = False
             for i in range(offsets[k], offsets[k + 1]):
+                if weight[i] == 0.0:  # not measured, so nothing drives it to zero
+                    continue
                 least = _NOTHING / np.sqrt(weight[i])
                 if mu[i] < 0.5 * least:
                     theta[i] += np.log(least / max(mu[i], 1e-300))

@@ -11,10 +11,11 @@ from os import PathLike
 import numpy as np
 
 from caps.basics.uniform import Uniform
-from caps.data.domain import Clique, Codes, Domain
+from caps.data.domain import MISSING, Clique, Codes, Domain
 from caps.errors import DomainError
 from services.coordinator.estimation import Floats, Where
 from services.coordinator.generate import kernels
+from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.fitting import MODEL_LIMIT, check_size
 from services.coordinator.generate.indexing import TreeIndex, index_tree
 from services.coordinator.generate.junction import FLOAT_BYTES, junction_tree
@@ -41,8 +42,9 @@ def reorder(flat: Floats, domain: Domain, clique: Iterable[str], other: Domain) 
 class TreeModel:
     """See `estimation.Model`. `theta`: the factors' potentials; `cells`: the cliques' marginals; as `index` says."""
 
-    def __init__(self, domain: Domain, total: float, index: TreeIndex, theta: Floats, cells: Floats) -> None:
-        self.domain = domain
+    def __init__(self, absence: Absence, total: float, index: TreeIndex, theta: Floats, cells: Floats) -> None:
+        self.absence = absence
+        self.domain = absence.domain
         self.total = total
         self._index = index
         self._theta = theta
@@ -50,20 +52,22 @@ class TreeModel:
 
     @classmethod
     def from_potentials(
-        cls, domain: Domain, total: float, potentials: Mapping[Clique, Floats], *, limit: int = MODEL_LIMIT
+        cls, absence: Absence, total: float, potentials: Mapping[Clique, Floats], *, limit: int = MODEL_LIMIT
     ) -> TreeModel:
-        """The model proportional to exp(sum of potentials): flat tables in domain order, one for each clique."""
-        check_size(predicted_bytes(domain, potentials), limit)
-        inner = by_size(domain)
+        """The model proportional to exp(sum of potentials): flat tables in the wide domain's order, one per clique."""
+        wide = absence.wide
+        check_size(predicted_bytes(wide, potentials), limit)
+        inner = by_size(wide)
         index = index_tree(junction_tree(inner, potentials), [inner.clique(clique) for clique in potentials])
-        tables = [reorder(table, domain, clique, inner) for clique, table in potentials.items()]
+        tables = [reorder(table, wide, clique, inner) for clique, table in potentials.items()]
         theta = _joined(index, tables)
-        return cls(domain, total, index, theta, _calibrated(index, theta, total))
+        return cls(absence, total, index, theta, _calibrated(index, theta, total))
 
     @property
     def cliques(self) -> tuple[Clique, ...]:
         """As Model.cliques."""
-        return tuple(self.domain.clique(clique) for clique in self._index.tree.cliques)
+        own = [self.absence.inside(clique) for clique in self._index.tree.cliques]
+        return tuple(self.domain.clique(clique) for clique in own if clique)
 
     def factors(self) -> Iterator[tuple[Clique, Floats]]:
         """Cliques and their potentials, in the inner order."""
@@ -71,11 +75,9 @@ class TreeModel:
             yield factor, self._theta[self._index.part(k)]
 
     def potentials(self) -> dict[Clique, Floats]:
-        """Flat tables in domain order: what from_potentials takes."""
-        inner = self._index.tree.domain
-        return {
-            self.domain.clique(factor): reorder(theta, inner, factor, self.domain) for factor, theta in self.factors()
-        }
+        """Flat tables in the wide domain's order: what from_potentials takes."""
+        inner, wide = self._index.tree.domain, self.absence.wide
+        return {wide.clique(factor): reorder(theta, inner, factor, wide) for factor, theta in self.factors()}
 
     def marginal(self, clique: Iterable[str]) -> Floats:
         """As Model.marginal."""
@@ -83,13 +85,18 @@ class TreeModel:
 
     def marginals(self, cliques: Iterable[Iterable[str]], *, limit: int = MODEL_LIMIT) -> list[Floats]:
         """As Model.marginals. Raises DomainError if a table on the way would take more than `limit` bytes."""
-        inner = self._index.tree.domain
+        wanted = [self.domain.clique(clique) for clique in cliques]
+        tables = self.wide_marginals(wanted, limit=limit)
+        return [self.absence.narrowed(clique, table) for clique, table in zip(wanted, tables, strict=True)]
+
+    def wide_marginals(self, cliques: Iterable[Clique], *, limit: int = MODEL_LIMIT) -> list[Floats]:
+        """The same of the wide domain, in which missing values count too."""
+        inner, wide = self._index.tree.domain, self.absence.wide
         queries = Queries(self._index, self._cells, self.total, limit // FLOAT_BYTES)
         answers = []
         for clique in cliques:
-            wanted = self.domain.clique(clique)
-            flat = queries.marginal(inner.clique(wanted)).ravel()
-            answers.append(reorder(flat, inner, wanted, self.domain).reshape(self.domain.shape(wanted)))
+            flat = queries.marginal(inner.clique(clique)).ravel()
+            answers.append(reorder(flat, inner, clique, wide).reshape(wide.shape(clique)))
         return answers
 
     def sample(
@@ -102,23 +109,23 @@ class TreeModel:
         inner = self._index.tree.domain
         cells = self._conditioned(where) if where else self._cells
         codes = sample_tree(self._index, cells, self.total, count, Uniform(seed))
-        return np.ascontiguousarray(codes[:, [inner.position(name) for name in self.domain.names]])
+        return self.absence.marked(codes[:, [inner.position(name) for name in self.absence.wide.names]])
 
     def save(self, path: str | PathLike[str]) -> None:
         """As Model.save."""
-        save_model(path, self.domain, self.total, self.potentials())
+        save_model(path, self.absence, self.total, self.potentials())
 
     def _conditioned(self, where: Where) -> Floats:
         """The cliques' marginals given `where`: potentials of minus infinity exclude all other codes."""
-        inner = self._index.tree.domain
         factors = dict(self.factors())
         for name, codes in where.items():
-            size = inner.sizes[inner.position(name)]
+            size = self.domain.sizes[self.domain.position(name)]
             allowed = {codes} if isinstance(codes, int | np.integer) else set(codes)
-            if not allowed <= set(range(size)):
+            lacking = {MISSING} if name in self.absence.may_lack else set()
+            if not allowed <= set(range(size)) | lacking:
                 raise DomainError(f"attribute {name} has codes 0 to {size - 1}; a condition names another")
-            evidence = np.full(size, -np.inf)
-            evidence[[int(code) for code in allowed]] = 0
+            evidence = np.full(size + len(lacking), -np.inf)
+            evidence[[int(code) for code in allowed]] = 0  # MISSING, -1, is the last one
             factors[name,] = factors.get((name,), 0) + evidence
         index = index_tree(self._index.tree, tuple(factors))
         return _calibrated(index, _joined(index, factors.values()), self.total)

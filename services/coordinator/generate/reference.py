@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from caps.errors import DomainError
 from services.coordinator.estimation import Measured, Model
 from services.coordinator.generate.fitting import merge_measurements
 from services.coordinator.generate.kernel import KernelEstimator
@@ -24,9 +25,11 @@ class MbiEstimator(KernelEstimator):
         self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: Model | None = None
     ) -> TreeModel:
         """As Estimator.fit."""
-        merged = merge_measurements(self.domain, measurements, total, self.limit)
-        mbi = _mbi()
-        domain = mbi.Domain(self.domain.names, self.domain.sizes)
+        if self.absence.may_lack:
+            raise DomainError("the reference estimator has no model of missing values")
+        merged = merge_measurements(self.absence, measurements, total, self.limit)
+        mbi, own = _mbi(), self.absence.domain
+        domain = mbi.Domain(own.names, own.sizes)
         fitted = mbi.estimation.MirrorDescent().estimate(
             domain,
             [mbi.LinearMeasurement(m.values, m.clique, stddev=m.sigma) for m in measurements],
@@ -36,12 +39,12 @@ class MbiEstimator(KernelEstimator):
             warm_start=_potentials(domain, warm_start),
         )
         tables = {
-            self.domain.clique(clique): np.asarray(
-                fitted.potentials[clique].transpose(self.domain.clique(clique)).datavector(), np.float64
+            own.clique(clique): np.asarray(
+                fitted.potentials[clique].transpose(own.clique(clique)).datavector(), np.float64
             )
             for clique in fitted.potentials.cliques
         }
-        return TreeModel.from_potentials(self.domain, merged.total, tables, limit=self.limit)
+        return TreeModel.from_potentials(self.absence, merged.total, tables, limit=self.limit)
 
 
 @cache

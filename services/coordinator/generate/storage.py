@@ -1,10 +1,11 @@
 """The file of a model: a line that names the format, a line of JSON, then the potentials. Nothing in it is executed.
 
-    caps-model/v1
-    {"attributes": [...], "cliques": [[...], ...], "sha256": "...", "total": "0x1.8p+9"}
-    potentials, clique after clique, as little-endian float64, row-major in domain order
+    caps-model/v2
+    {"attributes": [...], "cliques": [[...], ...], "groups": [[...], ...], "sha256": "...", "total": "0x1.8p+9"}
+    potentials, clique after clique, as little-endian float64, row-major in the order of the wide domain
 
-What the potentials do not say, the marginals and the tree, follows from them.
+What the potentials do not say, the marginals and the tree, follows from them; the wide domain (`absence`) follows from
+the attributes and from the groups that a person may lack together.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ import numpy as np
 from caps.data.domain import MAX_ATTRIBUTES, Attribute, Clique, Domain
 from caps.errors import DomainError
 from services.coordinator.estimation import Floats
+from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.fitting import check_size
 from services.coordinator.generate.junction import FLOAT_BYTES, model_bytes
 
-MAGIC = b"caps-model/v1\n"
+MAGIC = b"caps-model/v2\n"
 MAX_HEADER = 1 << 24
 _MAX_CLIQUES = 1 << 16
-_FIELDS = {"attributes", "cliques", "sha256", "total"}
+_FIELDS = {"attributes", "cliques", "groups", "sha256", "total"}
 
 
-def save_model(path: str | PathLike[str], domain: Domain, total: float, potentials: Mapping[Clique, Floats]) -> None:
+def save_model(path: str | PathLike[str], absence: Absence, total: float, potentials: Mapping[Clique, Floats]) -> None:
     """Write the file; it appears whole or not at all."""
     body = b"".join(np.ascontiguousarray(table, "<f8").tobytes() for table in potentials.values())
     header = {
-        "attributes": domain.to_json(),
+        "attributes": absence.domain.to_json(),
         "cliques": [list(clique) for clique in potentials],
+        "groups": [list(group) for group in absence.groups],
         "sha256": hashlib.sha256(body).hexdigest(),
         "total": total.hex(),
     }
@@ -47,14 +50,14 @@ def save_model(path: str | PathLike[str], domain: Domain, total: float, potentia
     draft.replace(target)
 
 
-def read_model(path: str | PathLike[str], limit: int) -> tuple[Domain, float, dict[Clique, Floats]]:
+def read_model(path: str | PathLike[str], limit: int) -> tuple[Absence, float, dict[Clique, Floats]]:
     """What `save_model` was given. Raises DomainError as `load_model` does."""
     with Path(path).open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise DomainError("this is not a model file of a version known here")
-        domain, cliques, digest, total = _header(file)
-        check_size(model_bytes(domain, cliques), limit)
-        sizes = [domain.cells(clique) for clique in cliques]
+        absence, cliques, digest, total = _header(file)
+        check_size(model_bytes(absence.wide, cliques), limit)
+        sizes = [absence.wide.cells(clique) for clique in cliques]
         body = file.read(FLOAT_BYTES * sum(sizes) + 1)
     if len(body) != FLOAT_BYTES * sum(sizes):
         raise DomainError("the model file is cut short, or has extra bytes at the end")
@@ -64,10 +67,10 @@ def read_model(path: str | PathLike[str], limit: int) -> tuple[Domain, float, di
     if not np.isfinite(values).all():
         raise DomainError("a potential of the model is not a number")
     tables = np.split(values, np.cumsum(sizes)[:-1]) if sizes else []
-    return domain, total, dict(zip(cliques, tables, strict=True))
+    return absence, total, dict(zip(cliques, tables, strict=True))
 
 
-def _header(file: BinaryIO) -> tuple[Domain, list[Clique], str, float]:
+def _header(file: BinaryIO) -> tuple[Absence, list[Clique], str, float]:
     line = file.readline(MAX_HEADER)
     try:
         header: Any = json.loads(line)
@@ -76,7 +79,11 @@ def _header(file: BinaryIO) -> tuple[Domain, list[Clique], str, float]:
         if any(attribute.keys() != {"name", "nullable", "size"} for attribute in header["attributes"]):
             raise DomainError("an attribute does not have the expected fields")
         domain = Domain(tuple(Attribute(**attribute) for attribute in header["attributes"]))
-        cliques = [domain.clique(clique) for clique in header["cliques"]]
+        groups = tuple(domain.clique(group) for group in header["groups"])
+        if len(set().union(*groups)) != sum(map(len, groups)):
+            raise DomainError("an attribute is in two groups")
+        absence = Absence(domain, groups)
+        cliques = [absence.wide.clique(clique) for clique in header["cliques"]]
         if cliques != [tuple(clique) for clique in header["cliques"]] or len(set(cliques)) != len(cliques):
             raise DomainError("a clique is repeated, or not in domain order")
         total = float.fromhex(header["total"])
@@ -84,4 +91,4 @@ def _header(file: BinaryIO) -> tuple[Domain, list[Clique], str, float]:
             raise DomainError("a field is out of range")
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError, DomainError) as error:
         raise DomainError(f"the model's header cannot be read: {error}") from error
-    return domain, cliques, header["sha256"], total
+    return absence, cliques, header["sha256"], total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.study import COLUMNS, MIXED, ROWS, example_manifest
+from tests.kit.study import COLUMNS, MIXED, ROWS, example_manifest, joined_manifest
 
 ALL = ["age", "smoker", "region", "diagnosis"]
 
@@ -26,3 +26,22 @@ ALL = ["age", "smoker", "region", "diagnosis"]
 def test_columns_that_nobody_brings(holders, taking, lacking) -> None:
     manifest, _ = example_manifest(holders=holders)
     assert manifest.columns_lacking(taking) == lacking
+
+
+SPLIT = (("age", "smoker"), ("region", "diagnosis"))
+
+
+@pytest.mark.parametrize(("holders", "together"), [(ROWS, ()), (COLUMNS, SPLIT), (MIXED, SPLIT)])
+def test_columns_that_a_person_lacks_together(holders, together) -> None:
+    assert example_manifest(holders=holders)[0].absent_together == together
+
+
+def test_columns_that_all_bring_are_never_lacking() -> None:
+    """A person in a joint table is in the table of some holder."""
+    holders = (("north", ("age", "smoker", "region")), ("south", ("age", "smoker", "diagnosis")))
+    assert joined_manifest(holders=holders).absent_together == (("region",), ("diagnosis",))
+
+
+def test_an_inner_join_has_everybody_in_every_table() -> None:
+    assert joined_manifest(join={"mode": "inner"}).absent_together == ()
+    assert joined_manifest(join={"mode": "union"}).absent_together == SPLIT

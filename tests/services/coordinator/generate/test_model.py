@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from caps.data.domain import Attribute, Domain
 from services.coordinator.estimation import Measured
 from services.coordinator.generate import create_estimator, indexing, kernel
+from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.junction import junction_tree, model_bytes
 from services.coordinator.generate.model import TreeModel
 
@@ -56,7 +57,7 @@ def test_every_marginal_is_that_of_the_joint_distribution(problem, spread, worth
     potentials = {clique: spread * rng.normal(size=domain.cells(clique)) for clique in cliques}
     before, indexing._WORTH_SPLITTING = indexing._WORTH_SPLITTING, worth_splitting
     try:
-        model = TreeModel.from_potentials(domain, 100.0, potentials)
+        model = TreeModel.from_potentials(Absence(domain), 100.0, potentials)
     finally:
         indexing._WORTH_SPLITTING = before
     joint = joint_of(domain, potentials, 100.0)
@@ -144,7 +145,7 @@ def test_a_junction_tree_has_the_running_intersection_property(problem):
 def test_rows_are_rounded_expectations_clique_by_clique(problem, rows):
     domain, cliques, seed = problem
     rng = np.random.default_rng(seed)
-    model = TreeModel.from_potentials(domain, 1.0, {c: rng.normal(size=domain.cells(c)) for c in cliques})
+    model = TreeModel.from_potentials(Absence(domain), 1.0, {c: rng.normal(size=domain.cells(c)) for c in cliques})
     codes = domain.check_codes(model.sample(rows, seed=seed))
     assert codes.shape == (rows, len(domain.names))
     root = junction_tree(Domain(tuple(sorted(domain.attributes, key=lambda a: a.size))), cliques).cliques[0]
