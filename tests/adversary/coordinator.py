@@ -242,20 +242,32 @@ def runs(stage: Stage, variant: Variant) -> None:
 
 
 def given_up(stage: Stage, variant: Variant) -> None:
-    """Runs begun and given up, again and again: they end, at the latest when the server has had enough."""
+    """Runs begun and given up, again and again: at some point the server has had enough."""
     target = prey(stage, "sealed")
-    for _ in range(2 + variant % 4):
+    asked = {"study": target.study, "inputs": target.driver.inputs}
+    name = SERVERS[variant % 3]
+    for _ in range(30):
         run = secrets.token_hex(16)
-        for name in SERVERS:
-            stage.ask(
-                name,
-                "PUT",
-                f"/v1/runs/{run}",
-                who=COORDINATOR,
-                json={"study": target.study, "inputs": target.driver.inputs},
-            )
-        for name in SERVERS:
-            stage.ask(name, "DELETE", f"/v1/runs/{run}", who=COORDINATOR)
+        begun = stage.ask(name, "PUT", f"/v1/runs/{run}", who=COORDINATOR, json=asked)
+        if begun is not None and begun.status_code >= 400:
+            return
+        stage.ask(name, "DELETE", f"/v1/runs/{run}", who=COORDINATOR)
+    raise Broken(f"{name} has begun 30 runs of one study")
+
+
+def studies_without_end(stage: Stage, variant: Variant) -> None:
+    """Studies of another coordinator, until the server keeps no more of them; those of others are not in the way."""
+    base = stage.open.manifest.to_json()
+    base["coordinator"] = stage.card(RIVAL, url=base["coordinator"]["url"])
+    name = SERVERS[variant % 3]
+    for number in range(150):
+        manifest = Manifest.from_json(base | {"purpose": f"Number {number} of {secrets.token_hex(8)}"})
+        path = f"/v1/studies/{manifest.study_id}"
+        response = stage.ask(name, "PUT", path, who=RIVAL, json=manifest.to_json())
+        if response is not None and response.status_code == 429:
+            prey(stage, "approved")
+            return
+    raise Broken(f"{name} keeps 150 studies of one coordinator")
 
 
 def evidence(stage: Stage, variant: Variant) -> None:
@@ -370,4 +382,4 @@ MOVES: Catalogue = {
         to_a_holder, another_manifest, altered_certificate,
     )
 }  # fmt: skip
-HEAVY: Catalogue = {move.__name__: move for move in (many_steps, dear_bodies, different_requests)}
+HEAVY: Catalogue = {move.__name__: move for move in (many_steps, dear_bodies, different_requests, studies_without_end)}

@@ -14,8 +14,8 @@ from caps.trust import signing
 from caps.wire import Approval, Contribution, Offer, Opening, Signed
 from deploy.federation import COORDINATOR, SERVERS
 from tests.adversary.lies import body
-from tests.adversary.prey import Prey, prey
-from tests.adversary.stage import HOLDERS, Catalogue, Stage, Variant, pick
+from tests.adversary.prey import Prey, begin, prey
+from tests.adversary.stage import HOLDERS, Broken, Catalogue, Stage, Variant, pick
 from tests.kit.federation import now
 
 LIAR = "south"
@@ -170,6 +170,34 @@ def twice(stage: Stage, variant: Variant) -> None:
     stage.ask("S1", "DELETE", one, who=LIAR)
 
 
+def contributions_without_end(stage: Stage, variant: Variant) -> None:
+    """Offers withdrawn and made anew, until the server has had enough of them."""
+    target = prey(stage, "approved")
+    for _ in range(150):
+        statement, offers, _ = offer_of(target)
+        path = f"/v1/studies/{target.study}/contributions/{statement.digest()}"
+        response = stage.ask("S1", "PUT", path, who=LIAR, json=offers[0].to_json())
+        if response is not None and response.status_code == 429:
+            return
+        stage.ask("S1", "DELETE", path, who=LIAR)
+    raise Broken("150 contributions of one holder to one study were begun")
+
+
+def withdraw_what_was_not_sealed(stage: Stage, variant: Variant) -> None:
+    """A coordinator seals one contribution and leaves the other lying: its holder gets it back, at any time."""
+    target = prey(stage, "contributed")
+    driver, left = target.driver, target.driver.contributions.pop()
+    for response in driver.seal():
+        response.raise_for_status()
+    begin(stage, driver)
+    for name in SERVERS:
+        response = stage.ask(name, "DELETE", f"/v1/studies/{target.study}/contributions/{left}", who=LIAR)
+        if response is None or response.status_code >= 300:
+            raise Broken("a contribution that was not sealed cannot be withdrawn")
+    for name in SERVERS:
+        stage.ask(name, "DELETE", f"/v1/runs/{driver.run}", who=COORDINATOR)
+
+
 def others_things(stage: Stage, variant: Variant) -> None:
     """The contribution of another holder: read, continued, signed for, withdrawn."""
     with stage.federation.client("north", "owner") as owner:
@@ -256,6 +284,8 @@ MOVES: Catalogue = {
     move.__name__: move
     for move in (
         lie_in_an_offer, wrong_key, openings, chunks, after_the_seal, twice, others_things, approvals,
-        coordinators_routes, readers_routes, oprf,
+        coordinators_routes, readers_routes, oprf, withdraw_what_was_not_sealed,
     )
 }  # fmt: skip
+HEAVY: Catalogue = {"contributions_without_end": contributions_without_end}
+"""Moves for literal cases and long sequences alone."""

@@ -61,11 +61,11 @@ LIES: dict[str, Answering] = {
     "an odd status": lambda _: answer(b"", status=799),
     "busy until the end of time": lambda _: answer(b"{}", status=429, Retry_After="999999999"),
     "an endless body": lambda _: _endless(),
-    "a trickle": lambda _: _trickle(),
-    "late": lambda _: _late(8.0),
     "the end": lambda _: b"",
 }
 """Answers, by name."""
+SLOW: dict[str, Answering] = {"a trickle": lambda _: _trickle(), "late": lambda _: _late(8.0)}
+"""Those that others wait for."""
 
 
 def _chunks() -> Iterator[bytes]:

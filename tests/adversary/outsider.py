@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from contextlib import suppress
 
 from deploy.federation import COORDINATOR, SERVERS
 from tests.adversary.lies import JSON
-from tests.adversary.stage import ALIEN, NOBODY, Broken, Catalogue, Stage, Variant, pick
+from tests.adversary.stage import ALIEN, NOBODY, PATIENCE, Broken, Catalogue, Stage, Variant, new_study, pick
 
 PLACES = (*SERVERS, COORDINATOR, "north")
 STEP = f"/v1/runs/{'0' * 32}/steps/1"
@@ -163,13 +164,34 @@ def many_handshakes(stage: Stage, variant: Variant) -> None:
 
 
 def many_streams(stage: Stage, variant: Variant) -> None:
-    """An analyst's token opens a run's events again and again: some are refused, all are answered."""
+    """An analyst's token opens the events of a run that is over, again and again."""
     token = stage.token(COORDINATOR, "analyst")
-    run = stage.released.run
-    calls: list[Callable[[], object]] = [
-        lambda: stage.ask(COORDINATOR, "GET", f"/v1/runs/{run}/events", token=token) for _ in range(20 + variant % 20)
-    ]
-    stage.at_once(calls)
+    path = f"/v1/runs/{stage.released.run}/events"
+    calls: list[Callable[[], object]] = [lambda: stage.ask(COORDINATOR, "GET", path, token=token)]
+    stage.at_once(calls * (10 + variant % 20))
+
+
+def streams_without_end(stage: Stage, variant: Variant) -> None:
+    """The same of a run that waits: the token has enough streams at some point, and the others are not in the way."""
+    study = new_study(stage, variant)
+    study.agree()
+    study.contribute()
+    token, answers = stage.token(COORDINATOR, "analyst"), []
+    stage.federation.send(SERVERS[2], signal.SIGSTOP)
+    try:
+        request = f"GET /v1/runs/{study.start()}/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n"
+        for _ in range(60):
+            stream = stage.secure(COORDINATOR)
+            stream.sendall(request.encode())
+            answers.append(stream.recv(1 << 12))
+        with stage.federation.client(COORDINATOR, "operator", timeout=PATIENCE) as operator:
+            operator.get(f"/v1/runs/{study.run}").raise_for_status()
+    finally:
+        stage.federation.send(SERVERS[2], signal.SIGCONT)
+    if not any(answer.startswith(b"HTTP/1.1 429") for answer in answers):
+        raise Broken(f"one token opens {len(answers)} event streams at once")
+    study.released()
+    stage.accepted(study.run)
 
 
 def samples(stage: Stage, variant: Variant) -> None:
@@ -193,6 +215,24 @@ def samples(stage: Stage, variant: Variant) -> None:
             kept.append(response.json()["sample"])
     for sample in kept:
         stage.ask(COORDINATOR, "DELETE", f"{path}/{sample}", token=token)
+
+
+def samples_without_end(stage: Stage, variant: Variant) -> None:
+    """As many samples as there may be, and then some; all are deleted again."""
+    token, path = stage.token(COORDINATOR, "analyst"), f"/v1/releases/{stage.released.run}/samples"
+    kept, full = [], False
+    for number in range(150):
+        response = stage.ask(COORDINATOR, "POST", path, token=token, json={"rows": 1, "seed": f"{number:064x}"})
+        assert response is not None
+        if full := response.status_code == 429:
+            break
+        kept.append(response.json()["sample"])
+    for sample in kept:
+        gone = stage.ask(COORDINATOR, "DELETE", f"{path}/{sample}", token=token)
+        assert gone is not None
+        assert gone.status_code < 300
+    if not full:
+        raise Broken(f"a release has {len(kept)} samples, and takes more")
 
 
 def ranges(stage: Stage, variant: Variant) -> None:
@@ -237,5 +277,7 @@ MOVES: Catalogue = {
         many_handshakes, many_streams, samples, ranges, hang_up,
     )
 }  # fmt: skip
-HEAVY: Catalogue = {move.__name__: move for move in (crowd, crowd_at_the_mesh)}
+HEAVY: Catalogue = {
+    move.__name__: move for move in (crowd, crowd_at_the_mesh, streams_without_end, samples_without_end)
+}
 """Moves for literal cases and long sequences alone."""

@@ -112,4 +112,5 @@ def beside(stage: Stage, variant: Variant) -> None:
 
 
 MOVES: Catalogue = {"beside": beside}
-SLOW: Catalogue = {**MOVES, "in_its_place": in_its_place, "strangers": strangers, "crowd": crowd}
+HEAVY: Catalogue = {"in_its_place": in_its_place, "strangers": strangers, "crowd": crowd}
+"""Moves for long sequences alone: a server goes, and comes back."""

@@ -33,8 +33,9 @@ def prey(stage: Stage, depth: Depth, **choices: object) -> Prey:
     manifest = manifest_of(stage.federation, split, **{"algorithm": "mst", **choices})  # type: ignore[arg-type]
     driver = stage.held.enter_context(Driver(stage.federation, manifest))
     found = Prey(driver, manifest.form_of(manifest.holder(HOLDERS[0])).shape)
-    for response in driver.propose():
+    for server, response in zip(driver.clients, driver.propose(), strict=True):
         response.raise_for_status()
+        stage.proposed.add((server, driver.study))
     for name in HOLDERS:
         driver.approve(name)
     if depth == "approved":

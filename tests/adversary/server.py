@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 
 from caps.study import Manifest
 from caps.wire import Approval, Signed
 from deploy.federation import COORDINATOR
 from tests.adversary.holder import key_of
-from tests.adversary.lies import LIES
+from tests.adversary.lies import LIES, SLOW
 from tests.adversary.stage import ALIEN, Catalogue, Stage, Variant, pick
 from tests.kit.attacks import Answering, answer, answering
 from tests.kit.federation import manifest_of, now
@@ -23,16 +24,16 @@ def _study(stage: Stage, url: str, server: str = CULPRIT) -> Manifest:
     return Manifest.from_json(document)
 
 
-def _lie(stage: Stage, variant: Variant) -> Answering:
-    name = pick(sorted(LIES), variant)
+def _lying(stage: Stage, lies: Mapping[str, Answering], variant: Variant) -> str:
+    """The culprit's address, for as long as the sequence lasts."""
+    name = pick(sorted(lies), variant)
     stage.seen.append(f"the server answers with {name}")
-    return LIES[name]
+    return stage.held.enter_context(answering(stage.identities[CULPRIT], lies[name]))
 
 
-def to_the_coordinator(stage: Stage, variant: Variant) -> None:
+def to_the_coordinator(stage: Stage, variant: Variant, lies: Mapping[str, Answering] = LIES) -> None:
     """What it says to a proposal, to who takes part, and to the start of a run."""
-    identity = stage.identities[CULPRIT]
-    url = stage.held.enter_context(answering(identity, _lie(stage, variant)))
+    url = _lying(stage, lies, variant)
     manifest, operator = _study(stage, url), stage.token(COORDINATOR, "operator")
     path = f"/v1/studies/{manifest.study_id}"
     stage.ask(COORDINATOR, "POST", "/v1/studies", token=operator, json=manifest.to_json())
@@ -41,10 +42,9 @@ def to_the_coordinator(stage: Stage, variant: Variant) -> None:
     stage.ask(COORDINATOR, "GET", f"{path}/participation", token=operator)
 
 
-def to_a_holder(stage: Stage, variant: Variant) -> None:
+def to_a_holder(stage: Stage, variant: Variant, lies: Mapping[str, Answering] = LIES) -> None:
     """What it says to a contribution: the holder tries again, says why it waits, and lets go when told to."""
-    identity = stage.identities[CULPRIT]
-    url = stage.held.enter_context(answering(identity, _lie(stage, variant)))
+    url = _lying(stage, lies, variant)
     manifest, operator = _study(stage, url), stage.token(COORDINATOR, "operator")
     path = f"/v1/studies/{manifest.study_id}"
     stage.ask(COORDINATOR, "POST", "/v1/studies", token=operator, json=manifest.to_json())
@@ -117,7 +117,14 @@ def machines_routes(stage: Stage, variant: Variant) -> None:
     )
 
 
+def slowly(stage: Stage, variant: Variant) -> None:
+    """The same, so that others wait for it."""
+    pick((to_the_coordinator, to_a_holder), variant)(stage, variant // 2, SLOW)
+
+
 MOVES: Catalogue = {
     move.__name__: move
     for move in (to_the_coordinator, to_a_holder, another_certificate, forged_approval, machines_routes)
 }
+HEAVY: Catalogue = {"slowly": slowly}
+"""Moves for long sequences alone."""

@@ -76,6 +76,8 @@ class Stage:
     """Servers and runs that were begun by what was accepted."""
     stepped: set[tuple[str, str, str]] = field(default_factory=set)
     """Servers, runs and steps that were accepted."""
+    proposed: set[tuple[str, str]] = field(default_factory=set)
+    """Servers and studies that they keep, for this sequence alone."""
     held: ExitStack = field(default_factory=ExitStack)
     """What a rogue holds open until its sequence ends."""
 
@@ -133,11 +135,26 @@ class Stage:
         if any(value in response.text[: 1 << 20] for value in (*CANARIES, *_BAD_WORDS)):
             raise Broken(f"{self.seen[-1]} says what it must not")
         parts = path.strip("/").split("/")
+        if status < 300 and method == "PUT" and parts[:2] == ["v1", "studies"] and len(parts) == 3:
+            self.proposed.add((name, parts[2]))
+        if status < 300 and method == "POST" and parts == ["v1", "studies"] and name == COORDINATOR:
+            self.proposed |= {(server, response.json()["study"]) for server in SERVERS}
         if (status < 300 or status == 503) and method == "PUT" and parts[:2] == ["v1", "runs"]:
             if len(parts) == 3:
                 self.began.add((name, parts[2]))
             elif len(parts) == 5 and parts[3] == "steps":
                 self.stepped.add((name, parts[2], parts[4]))
+
+    def accepted(self, run: str) -> None:
+        """A run in which all went as it should: whatever it was charged is right."""
+        self.began |= {(name, run) for name in SERVERS}
+        self.stepped |= {(name, run, str(step)) for name in SERVERS for step in range(100)}
+
+    def card(self, name: str, **addresses: str) -> dict[str, Any]:
+        """An identity as manifests name it."""
+        home = self.identities[name].certificate.parent
+        card = party.card(home, **addresses).to_json()
+        return {key: value for key, value in card.items() if key != "role" and value is not None}
 
     def refused(self, *arguments: Any, **options: Any) -> httpx.Response | None:
         """Ask for what must not be given."""
@@ -257,6 +274,7 @@ def watched(stage: Stage) -> Iterator[None]:
     stage.seen.clear()
     stage.began.clear()
     stage.stepped.clear()
+    stage.proposed.clear()
     before = {name: federation.vitals(name) for name in federation.places}
     pids = {name: federation.pid(name) for name in federation.places}
     logs = {name: len(federation.log(name)) for name in federation.places}
@@ -283,6 +301,8 @@ def watched(stage: Stage) -> Iterator[None]:
             _nothing_lost(stage, name, ledgers[name])
     except Broken as error:
         raise Broken(f"{error}\n" + "\n".join(stage.seen[-40:])) from None
+    finally:
+        _tidy(stage)
 
 
 def _settles(stage: Stage, name: str, before: int) -> None:
@@ -310,6 +330,13 @@ def _nothing_lost(stage: Stage, name: str, before: list[dict[str, Any]]) -> None
             raise Broken(f"{name} charged step {record['step']}, which was refused")
 
 
+def _tidy(stage: Stage) -> None:
+    """The operators erase what the sequence left: servers keep a bounded number of studies."""
+    for name, study in stage.proposed - {(name, stage.open.identity) for name in SERVERS}:
+        with stage.federation.client(name, "operator") as operator:
+            operator.delete(f"/v1/studies/{study}/shares")
+
+
 def make_stage(federation: Everybody, folder: Path) -> Stage:
     """All services up, one study released, one open."""
     identities = {name: Credentials.of(place.home) for name, place in federation.places.items()}
@@ -333,10 +360,15 @@ def finish(stage: Stage) -> None:
     """The honest parties' study completes with a release that verifies, whatever happened before."""
     stage.federation.start()
     stage.federation.wait_ready()
-    study = _study(stage.federation, stage.folder / f"honest-{secrets.token_hex(4)}", 23)
+    study = new_study(stage, 23)
     study.patience = PATIENCE
     study.go()
     study.check(stage.folder / f"checked-{study.run}")
+
+
+def new_study(stage: Stage, seed: int) -> Study:
+    """One of honest parties."""
+    return _study(stage.federation, stage.folder / f"study-{secrets.token_hex(4)}", seed)
 
 
 def _study(federation: Everybody, folder: Path, seed: int) -> Study:
