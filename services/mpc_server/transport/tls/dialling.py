@@ -343,6 +343,7 @@ def _owner(certificate: x509.Certificate) -> str:
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.sleep(0)  # all have begun then: one that had not would leave its connection open
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,6 +7,7 @@ import json
 import secrets
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -38,6 +39,7 @@ from tests.kit.federation import (
     spent_once,
 )
 from tests.kit.study import honest_walk
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -327,6 +329,32 @@ def test_only_what_was_selected_is_measured(federation: Federation) -> None:
                 refused(federation, NOT_DUE, lambda body=other: driver.ask(5, [body] * 3))
         driver.step(5, request_to_json(due))
         spent_once(federation, driver)
+
+
+def test_sixty_steps_that_wait_hold_up_neither_health_nor_readiness(federation: Federation) -> None:
+    """Each waits for servers that have not been asked yet. There are 40 threads: 41 cannot wait in them."""
+    manifest, brought, _ = horizontal(federation, parameters=SHORT)
+    with Driver(federation, manifest) as driver, federation.client("S1", "operator") as operator:
+        driver.ready(brought)
+        body, path = request_to_json(driver.until(1)), f"/v1/runs/{driver.run}/steps/2"
+        with ThreadPoolExecutor(60) as pool:
+            waiting = [pool.submit(driver.clients["S1"].put, path, json=body) for _ in range(60)]
+            until(lambda: connected(operator) >= 60)
+            found = [operator.get(page).status_code for page in ("/healthz", "/readyz")]
+            assert sum(not one.done() for one in waiting) > 40
+        assert found == [200, 200]
+        assert {one.result().status_code for one in waiting} <= {202, 503}
+        driver.patience = 60.0
+        driver.step(2, body)
+
+
+MACHINES = 'caps_connections{kind="machines"} '
+
+
+def connected(operator: httpx.Client) -> float:
+    """How many connections of machines a server has."""
+    text = operator.get("/metrics").text
+    return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(MACHINES))
 
 
 def test_different_estimates_for_different_servers_cost_nothing_and_stop_nothing(federation: Federation) -> None:

@@ -15,8 +15,10 @@ from caps.errors import LocalError, PeerError, PeerLost, PeerStalled, PeerUnreac
 from caps.trust.pki import read_certificate, spki_pin
 from caps.trust.tls import Credentials
 from deploy.ports import free_ports
+from services.mpc_server.transport import keeper as keeper_module
 from services.mpc_server.transport import tls
 from services.mpc_server.transport.keeper import MeshKeeper
+from services.mpc_server.transport.tls import dialling
 from tests.kit.channels import AGREEMENT, OUTER, ring, run_bounded
 
 pytestmark = pytest.mark.integration
@@ -256,9 +258,9 @@ class Kept:
         self.ticks += 1
         return float(self.ticks)
 
-    def start(self, party, endpoints=None):
+    def start(self, party, endpoints=None, **options):
         endpoints = endpoints or self.endpoints
-        keeper = MeshKeeper(party, self._credentials[party], endpoints, self._limits, clock=self._clock)
+        keeper = MeshKeeper(party, self._credentials[party], endpoints, self._limits, clock=self._clock, **options)
         self.keepers[party] = keeper
         self._tasks[keeper] = asyncio.create_task(keeper.run())
 
@@ -367,3 +369,74 @@ def test_a_keeper_that_cannot_begin_says_so(run_loop, credentials, tmp_path):
                 await keeper.run()
 
     run_loop(main)
+
+
+def test_a_thousand_silent_strangers_do_not_keep_the_parties_apart(run_loop, credentials):
+    async def main():
+        crowded = []
+        async with Kept(credentials) as kept:
+            kept.start(0, watch=tls.Watch(crowded=crowded.append))
+            await until(lambda: is_listening(kept.endpoints[0].port))
+            strangers = [socket.create_connection(("127.0.0.1", kept.endpoints[0].port)) for _ in range(1100)]
+            try:
+                for party in (1, 2):
+                    kept.start(party)
+                await kept.ring()
+            finally:
+                for one in strangers:
+                    one.close()
+        assert set(crowded) == {"127.0.0.1"}
+        assert len(crowded) > 1000
+
+    run_loop(main)
+
+
+def is_listening(port):
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_an_unexpected_error_is_noticed_and_does_not_end_the_keeping(run_loop, credentials, monkeypatch, caplog):
+    errors, connect = [RecursionError("4711"), ValueError("4711")], keeper_module.connect
+
+    async def failing(party, *given, **options):
+        if party == 0 and errors:
+            raise errors.pop(0)
+        return await connect(party, *given, **options)
+
+    monkeypatch.setattr(keeper_module, "connect", failing)
+
+    async def main():
+        async with Kept(credentials) as kept:
+            for party in range(3):
+                kept.start(party)
+            await kept.ring()
+
+    run_loop(main)
+    said = [record.getMessage() for record in caplog.records if record.name == "caps.supervisor"]
+    assert ["RecursionError" in said[0], "ValueError" in said[1], "4711" in caplog.text] == [True, True, False]
+
+
+@pytest.mark.parametrize("place", ["_dial", "_accept"])
+def test_a_task_of_a_mesh_that_fails_begins_it_again(run_loop, credentials, monkeypatch, place):
+    errors = [RuntimeError("unexpected")]
+    honest = getattr(dialling._Joining, place)
+
+    async def failing(self, *given):
+        if self._mesh.party == 1 and errors:
+            raise errors.pop()
+        await honest(self, *given)
+
+    monkeypatch.setattr(dialling._Joining, place, failing)
+
+    async def main():
+        async with Kept(credentials) as kept:
+            for party in range(3):
+                kept.start(party)
+            await kept.ring()
+
+    run_loop(main)
+    assert not errors
