@@ -70,6 +70,6 @@ def settled(goal: Goal, deliveries: list[Delivery], refused: list[bool]) -> Goal
     if goal is Goal.WITHDRAWING:
         if GONE.issuperset(deliveries):
             return Goal.WITHDRAWN
-        if all(refused):
+        if all(refused) and GONE.isdisjoint(deliveries):
             return Goal.COMPLETE if all(one is Delivery.ACCEPTED for one in deliveries) else Goal.PUSHING
     return goal

@@ -189,6 +189,10 @@ def routes(script: Script) -> APIRouter:
             )
         ]
 
+    @router.delete("/releases/{release}/samples/{sample}", status_code=204)
+    def delete_sample(release: str, sample: str, request: Request) -> None:
+        script.met.append((f"delete {release}/{sample}", dict(request.headers), b""))
+
     @router.get("/releases/{release}/transcript", response_model=None)
     @router.get("/releases/{release}/data", response_model=None)
     def data(

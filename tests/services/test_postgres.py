@@ -39,7 +39,7 @@ from tests.services.mpc_server.intake.test_contributions import (
     test_a_holder_has_one_contribution_until_it_is_withdrawn,
     test_a_withdrawn_contribution_is_gone_with_its_key,
     test_an_upload_says_what_it_needs_and_may_be_repeated,
-    test_nothing_is_taken_or_given_back_once_sealed_or_erased,
+    test_nothing_is_taken_once_sealed_or_erased_and_what_is_sealed_stays,
     test_the_servers_hold_what_was_shared,
     test_what_a_crash_kept_from_being_unlinked_is_swept,
 )

@@ -258,6 +258,13 @@ def test_a_run_is_started_and_watched(service):
     assert "released" in words.stdout
 
 
+def test_a_sample_is_deleted(service):
+    sample = "5" * 32
+    found = as_json("release", "delete-sample", RUN[:5], sample, *service.options)
+    assert found == {"release": RUN, "deleted": sample}
+    assert [what for what, _, _ in service.script.met] == [f"delete {RUN}/{sample}"]
+
+
 def test_a_release_is_fetched_and_checked(service, tmp_path):
     target = tmp_path / "rows.csv"
     found = as_json("release", "get", RUN[:5], "-o", target, *service.options)

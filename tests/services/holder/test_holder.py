@@ -53,7 +53,7 @@ def test_every_state_answers_every_event(state: State, event: Event) -> None:
 
 
 def test_nothing_is_contributed_twice_nor_without_approval() -> None:
-    assert {state for state, event in TRANSITIONS if event is Event.CONTRIBUTE} == {State.LOADED}
+    assert {state for state, event in TRANSITIONS if event is Event.CONTRIBUTE} == {State.LOADED, State.WITHDRAWN}
     assert (State.KNOWN, Event.LOAD) not in TRANSITIONS
     assert (State.CONTRIBUTED, Event.LOAD) not in TRANSITIONS
 
@@ -65,6 +65,8 @@ def test_a_goal_is_reached_when_all_three_have_signed(deliveries: tuple[Delivery
     assert (settled(Goal.PUSHING, three, none) is Goal.COMPLETE) is accepted
     assert (settled(Goal.WITHDRAWING, three, none) is Goal.WITHDRAWN) is gone
     assert (settled(Goal.WITHDRAWING, three, [True] * 3) is Goal.COMPLETE) is accepted
+    pushed_on = not accepted and GONE.isdisjoint(three)
+    assert (settled(Goal.WITHDRAWING, three, [True] * 3) is Goal.PUSHING) is pushed_on
     assert settled(Goal.WITHDRAWING, [Delivery.ACCEPTED] * 3, [True, True, False]) is Goal.WITHDRAWING
     for goal in (Goal.COMPLETE, Goal.WITHDRAWN):
         assert settled(goal, three, none) is goal
