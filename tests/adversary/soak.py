@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count, cycle
 from pathlib import Path
@@ -90,7 +91,7 @@ class Soak:
         print(f"study {number}: {fault}: {state}", flush=True)
         for name, place in self.federation.places.items():
             seen = self.federation.vitals(name)
-            disk = sum(path.stat().st_size for path in (place.home / "state").rglob("*") if path.is_file())
+            disk = stored(place.home / "state")
             added, self.held[name] = disk - self.held.get(name, 0), disk
             values = {"memory": seen.memory, "descriptors": seen.descriptors, "threads": seen.threads, "disk": added}
             stretch = self.stretches.get(name, 0)
@@ -112,6 +113,19 @@ class Soak:
             words = "too few studies" if fitted is None else f"{fitted.slope:+.4g} +- {2 * fitted.error:.2g}"
             print(f"  {name:<12} {quantity:<12} {words}", flush=True)
         return growing(self.series, TOLERANCES)
+
+
+def stored(folder: Path) -> int:
+    """Bytes of what a service keeps: its files, and the pages of its database, wherever they are at the moment."""
+    kept = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # a file that was there for a moment
+            kept += path.stat().st_size if path.is_file() and not path.name.startswith("state.db") else 0
+    with closing(sqlite3.connect(folder / "state.db", timeout=30)) as database:
+        ((pages,),), ((size,),) = (
+            database.execute(f"PRAGMA {name}").fetchall() for name in ("page_count", "page_size")
+        )
+    return kept + int(pages) * int(size)
 
 
 def ended(study: Study) -> str:
