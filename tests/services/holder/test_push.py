@@ -257,7 +257,7 @@ def test_an_interrupted_push_goes_on_with_the_same_contribution(
         if late:
             ask(client, name, method, path, **kwargs)
         cut.append(part)
-        holder._retries._stopping = True
+        holder._retries._stop.set()
         raise Stopped
 
     monkeypatch.setattr(uploader, "ask", cutting)
