@@ -70,7 +70,11 @@ class Invitation(Document):
 
 
 class StudyView(BaseModel):
-    """A study at this holder. problem: why the coordinator does not have the approval yet."""
+    """A study at this holder. problem: why the coordinator does not have the approval yet.
+
+    views: what the guarantee covers of what is published and of what each party sees, and what follows if a
+    contribution fails the servers' checks: this is what an approval agrees to.
+    """
 
     study: str
     title: str
@@ -80,6 +84,7 @@ class StudyView(BaseModel):
     approval_sent: bool
     problem: dict[str, Any] | None
     table: bool
+    views: list[str]
 
 
 class DeliveryView(BaseModel):

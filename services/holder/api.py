@@ -88,6 +88,7 @@ def router(service: HolderService) -> APIRouter:
             approval_sent=record.approval_sent,
             problem=record.approval_problem,
             table=service.store.table(record.study) is not None,
+            views=list(record.manifest.views),
         )
 
     def matching_view(record: MatchingRecord) -> ContributionView:

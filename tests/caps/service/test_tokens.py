@@ -22,7 +22,7 @@ def path(tmp_path):
 
 def test_a_token_is_found_until_it_expires(path):
     token = Tokens(path).create("ada", [Scope.OWNER, Scope.ANALYST], expires=LATER)
-    assert Tokens(path).find(token, NOW) == Person("ada", frozenset({Scope.OWNER, Scope.ANALYST}))
+    assert Tokens(path).find(token, NOW) == Person("ada", frozenset({Scope.OWNER, Scope.ANALYST}), token.split("_")[1])
     assert Tokens(path).find(token, LATER) is None
 
 

@@ -83,7 +83,9 @@ def test_from_invitation_to_withdrawal(world: HolderBench) -> None:
         assert stored[0].parent.stat().st_mode & 0o777 == 0o700
         preview = client.get(f"{path}/preview").json()
         assert [len(server["components"]) for server in preview["servers"]] == [2, 2, 2]
-        assert client.get(path).json()["state"] == "loaded"
+        told = client.get(path).json()
+        assert (told["state"], told["views"]) == ("loaded", preview["views"])
+        assert "the run ends and says so" in told["views"][-1]
         begun = client.put(f"{path}/contribution")
         assert begun.status_code == 202
         assert begun.headers["location"] == f"{path}/contribution"
