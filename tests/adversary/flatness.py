@@ -1,7 +1,9 @@
 """Whether what a service holds stays flat over many studies: a line is fitted, and its slope is judged.
 
 A service that was killed begins anew: its samples form another stretch, with a level of its own and the same slope. The
-first studies of a stretch fill caches and the allocator's arenas, and do not count.
+first studies of a stretch fill caches and the allocator's arenas, and do not count. A pool of connections or threads
+reaches its size step by step, which looks like growth for a while: so there is also a floor, below which what was added
+in all is not judged.
 """
 
 from __future__ import annotations
@@ -54,15 +56,23 @@ def fit(samples: Sequence[Sample]) -> Fit | None:
     return Fit(slope, float(np.sqrt(residual @ residual / freedom / spread)), len(x))
 
 
-def growing(series: Mapping[tuple[str, str], Sequence[Sample]], tolerances: Mapping[str, float]) -> list[str]:
-    """What grows, in words. `series`: by service and quantity; `tolerances`: by quantity, per study."""
+@dataclass(frozen=True)
+class Tolerance:
+    """Growth that is tolerated per study, and over all studies that were seen."""
+
+    each: float
+    floor: float
+
+
+def growing(series: Mapping[tuple[str, str], Sequence[Sample]], tolerances: Mapping[str, Tolerance]) -> list[str]:
+    """What grows, in words. `series`: by service and quantity; `tolerances`: by quantity."""
     found = []
     for (service, quantity), samples in series.items():
-        fitted = fit(samples)
-        if fitted is not None and fitted.exceeds(tolerances[quantity]):
+        fitted, tolerance = fit(samples), tolerances[quantity]
+        if fitted is not None and fitted.exceeds(tolerance.each) and fitted.slope * fitted.samples > tolerance.floor:
             found.append(
                 f"{service}: {quantity} grows by {fitted.slope:.4g} +- {2 * fitted.error:.2g} per study over "
-                f"{fitted.samples} studies; {tolerances[quantity]:g} is tolerated"
+                f"{fitted.samples} studies; {tolerance.each:g} is tolerated"
             )
     return found
 

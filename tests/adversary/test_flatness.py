@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.adversary.flatness import WARM, Sample, fit, growing
+from tests.adversary.flatness import WARM, Sample, Tolerance, fit, growing
 
 
 def series(
@@ -51,5 +51,11 @@ def test_too_little_is_no_verdict() -> None:
 
 def test_what_grows_is_named() -> None:
     seen = {("S1", "memory"): series(3.0), ("S2", "memory"): series(0.0), ("S1", "threads"): series(3.0)}
-    (words,) = growing(seen, {"memory": 1.0, "threads": 100.0})
+    (words,) = growing(seen, {"memory": Tolerance(1.0, 20.0), "threads": Tolerance(100.0, 20.0)})
     assert words.startswith("S1: memory grows by 3")
+
+
+def test_a_pool_that_reaches_its_size_does_not_grow() -> None:
+    steps = {("S1", "descriptors"): [Sample(number, 0, 25.0 + 2 * (number > 12)) for number in range(30)]}
+    assert growing(steps, {"descriptors": Tolerance(0.05, 0.0)})
+    assert growing(steps, {"descriptors": Tolerance(0.05, 16.0)}) == []

@@ -333,6 +333,14 @@ def test_an_unforeseen_error_says_nothing(sample, caplog):
     assert any("kit/service.py" in place for place in logged[0]["where"])
 
 
+def test_a_database_that_is_busy_is_no_error_of_ours(sample, caplog):
+    """Nothing was done, and the caller may ask again."""
+    response = ask(sample, "GET", "/v1/busy", token=sample.token(Scope.OPERATOR))
+    is_problem(response, Kind.BUSY)
+    assert response.headers["retry-after"] == "1"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_errors_of_the_library_are_problems(sample):
     response = ask(sample, "GET", "/v1/refused", token=sample.token(Scope.OPERATOR))
     assert is_problem(response, Kind.INVALID)["detail"] == "not possible"
