@@ -85,7 +85,7 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
     report: dict[str, Any] = {"studies": {}}
     with tempfile.TemporaryDirectory(prefix="caps-load-") as scratch:
         populations = {f"load{number}": 20.0 for number in range(len(options.holders))}
-        with Federation(Path(scratch), (), policy=POLICY, populations=populations) as found:
+        with Federation(Path(scratch), (), policy=POLICY, populations=populations) as found, telling(found):
             tokens = _tokens(found)
             found.start()
             found.wait_ready()
@@ -103,6 +103,19 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
             report["services"] = probe.held()
     record(report)
     return report
+
+
+@contextmanager
+def telling(found: Federation) -> Iterator[None]:
+    """If the measurement fails, print what services logged as errors."""
+    try:
+        yield
+    except BaseException:
+        for name in found.places:
+            for line in found.log(name).splitlines():
+                if '"level": "error"' in line:
+                    print(name, line)
+        raise
 
 
 # Holders.
@@ -385,7 +398,7 @@ async def downloads(found: Federation, run: str, tokens: Sequence[str], number: 
 
 def _client(context: ssl.SSLContext, url: str, address: str) -> httpx.AsyncClient:
     transport = httpx.AsyncHTTPTransport(verify=context, local_address=address, trust_env=False)
-    timeout = httpx.Timeout(60.0, connect=30.0)
+    timeout = httpx.Timeout(PATIENCE)
     return httpx.AsyncClient(base_url=url, transport=transport, timeout=timeout, trust_env=False)
 
 
