@@ -44,6 +44,7 @@ from services.mpc_server.storage.shares import ShareStore, forgotten, new_key
 _APPROVALS = TypeAdapter(tuple[Signed[Approval], ...])
 _SIGNED_BYTES = 2048
 """More than a signed approval takes, and the id of a contribution."""
+_MOST_COORDINATORS = 1 << 12
 _OBSERVERS = frozenset({Scope.OPERATOR, Scope.AUDITOR})
 
 
@@ -70,6 +71,7 @@ class Studies:
         self._database = database
         self._store = store
         self._manifests: Recent[str, Manifest] = Recent(MOST_KEPT)
+        self._coordinators: Recent[str, Coordinator] = Recent(_MOST_COORDINATORS)
 
     def receive(self, study: str, manifest: Manifest, caller: Caller) -> tuple[StudyState, bool]:
         """A coordinator proposes a study. It is judged, and approved at once if the policy says so.
@@ -99,13 +101,17 @@ class Studies:
 
     def _require_room(self, connection: Connection, caller: Caller) -> None:
         """Require that a coordinator may propose another study. Raises a problem."""
-        kept = sum(speaks_for(caller, self.manifest(row.study).coordinator) for row in rows.kept(connection))
+        kept = sum(speaks_for(caller, self._coordinator(row.study)) for row in rows.kept(connection))
         if kept >= self._policy.most_studies:
             detail = (
                 f"{caller} has {kept} studies here, as many as this server keeps of one coordinator (most_studies); "
                 "they end with their retention time, or when the operator erases their shares"
             )
             raise too_many(detail, seconds=3600)
+
+    def _coordinator(self, study: str) -> Coordinator:
+        """Who coordinates a study known here. It is kept for many more studies than manifests are."""
+        return self._coordinators.find(study) or self._coordinators.keep(study, self.manifest(study).coordinator)
 
     def approve(self, study: str) -> Signed[Approval]:
         """The operator approves. The policy must still agree. An earlier approval is returned as it is."""
