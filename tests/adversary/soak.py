@@ -25,7 +25,7 @@ import numpy as np
 
 from caps.basics.schemes import REP3_ACTIVE
 from caps.client import ClientError, ProblemError
-from deploy.federation import COORDINATOR
+from deploy.federation import COORDINATOR, POLICY
 from tests.adversary.flatness import Sample, Tolerance, fit, growing
 from tests.kit.cheating_service import arm, cheated, disarm
 from tests.kit.federation import Driver, supervised
@@ -287,7 +287,10 @@ def federation(folder: Path) -> Iterator[Everybody]:
     """Three servers that can be told to cheat, a coordinator, two holders; a group of persons for every study."""
     populations = {f"soak{number}": 20.0 for number in range(4000)}
     settings = {"CAPS_STALL": str(STALL)}
-    with Everybody(folder, HOLDERS, populations=populations, environment=settings, scheme=REP3_ACTIVE) as found:
+    policy = f"{POLICY}most_studies: {len(populations)}\n"
+    with Everybody(
+        folder, HOLDERS, policy=policy, populations=populations, environment=settings, scheme=REP3_ACTIVE
+    ) as found:
         found.under = ("tests.kit.cheating_service",)
         found.start()
         found.wait_ready(timeout=PATIENCE)
