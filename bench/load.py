@@ -232,11 +232,11 @@ class Tally:
         """The answer to a request, made again with pauses while the service is busy or away."""
         retries, deadline = _RETRY.begin(), time.monotonic() + PATIENCE
         while True:
-            begun = time.perf_counter()
+            begun, asked = time.perf_counter(), None
             try:
                 response = await attempt()
             except httpx.TransportError as error:
-                response, why, asked = None, type(error).__name__, None
+                why = type(error).__name__
             else:
                 self.requests += 1
                 if response.is_success:
