@@ -11,7 +11,18 @@ from contextlib import suppress
 
 from deploy.federation import COORDINATOR, SERVERS
 from tests.adversary.lies import JSON
-from tests.adversary.stage import ALIEN, NOBODY, PATIENCE, Broken, Catalogue, Stage, Variant, new_study, pick
+from tests.adversary.stage import (
+    ALIEN,
+    NOBODY,
+    PATIENCE,
+    PATIENCE_FOR_ALL,
+    Broken,
+    Catalogue,
+    Stage,
+    Variant,
+    new_study,
+    pick,
+)
 
 PLACES = (*SERVERS, COORDINATOR, "north")
 STEP = f"/v1/runs/{'0' * 32}/steps/1"
@@ -190,7 +201,7 @@ def streams_without_end(stage: Stage, variant: Variant) -> None:
         stage.federation.send(SERVERS[2], signal.SIGCONT)
     if not any(answer.startswith(b"HTTP/1.1 429") for answer in answers):
         raise Broken(f"one token opens {len(answers)} event streams at once")
-    study.released()
+    study.released(PATIENCE_FOR_ALL)
     stage.accepted(study.run)
 
 

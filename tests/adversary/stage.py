@@ -41,6 +41,8 @@ NOBODY, ALIEN = "nobody", "alien"
 """Without a certificate; with one of a foreign authority."""
 PATIENCE = 60.0
 """Seconds after which a service that says nothing counts as stuck."""
+PATIENCE_FOR_ALL = 600.0
+"""Seconds for a whole study, on a machine that has much else to do."""
 MOST_MEMORY = 256 << 20
 """Bytes that any sequence may add to a service's memory, at its peak."""
 MOST_DESCRIPTORS = 40
@@ -344,7 +346,7 @@ def make_stage(federation: Everybody, folder: Path) -> Stage:
     foreign = Authority(folder, "foreign")
     identities[ALIEN] = foreign.issue("alien", f"caps:coordinator/{COORDINATOR}", trusts=federation.authority)
     released = _study(federation, folder / "released", 21)
-    released.go()
+    released.go(PATIENCE_FOR_ALL)
     opened = _study(federation, folder / "open", 22)
     opened.agree()
     opened.contribute()
@@ -361,8 +363,7 @@ def finish(stage: Stage) -> None:
     stage.federation.start()
     stage.federation.wait_ready()
     study = new_study(stage, 23)
-    study.patience = PATIENCE
-    study.go()
+    study.go(PATIENCE_FOR_ALL)
     study.check(stage.folder / f"checked-{study.run}")
 
 
@@ -373,7 +374,9 @@ def new_study(stage: Stage, seed: int) -> Study:
 
 def _study(federation: Everybody, folder: Path, seed: int) -> Study:
     folder.mkdir()
-    return horizontal(federation, folder, persons(40, seed), algorithm="mst")
+    study = horizontal(federation, folder, persons(40, seed), algorithm="mst")
+    study.patience = PATIENCE
+    return study
 
 
 def _stranger(federation: Everybody, role: str, name: str) -> Path:

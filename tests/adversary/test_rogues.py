@@ -15,7 +15,7 @@ from tests.adversary import coordinator, holder, outsider, peer, server
 from tests.adversary.lies import LIES
 from tests.adversary.stage import Catalogue, Sequence_, Stage, finish, play
 
-pytestmark = [pytest.mark.e2e, pytest.mark.property]
+pytestmark = [pytest.mark.e2e, pytest.mark.property, pytest.mark.timeout(900)]
 
 ROGUES: Mapping[str, Catalogue] = {
     "outsider": outsider.MOVES,
