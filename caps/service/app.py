@@ -402,6 +402,7 @@ class _Frame:
                 await ending(Problem(Kind.BUSY, detail, headers={"Retry-After": "1"}))
                 return
             log.error(_line(request_id=request_id, error=type(error).__name__, where=logs.frames(error)))
+            self._metrics.count("caps_unexpected_errors", work="request", error=type(error).__name__)
             await ending(
                 Problem(Kind.INTERNAL, "an unexpected error; details are withheld because they may quote data")
             )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from caps.basics import canonical
 from caps.errors import DomainError
 from caps.service.problems import Problem
 from caps.wire.problems import Kind
+
+M = TypeVar("M", bound=BaseModel)
 
 
 def parsed(body: bytes, *, elements: int = canonical.MAX_ELEMENTS) -> object:
@@ -17,6 +21,14 @@ def parsed(body: bytes, *, elements: int = canonical.MAX_ELEMENTS) -> object:
         return canonical.parse(body, elements=elements)
     except DomainError as error:
         raise Problem(Kind.MALFORMED, str(error)) from None
+
+
+def read(model: type[M], body: bytes) -> M:
+    """The document in a body."""
+    try:
+        return model.model_validate(parsed(body))
+    except ValidationError as error:
+        raise invalid(error) from None
 
 
 def invalid(error: ValidationError) -> RequestValidationError:

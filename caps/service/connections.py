@@ -9,7 +9,9 @@ log tells of it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import resource
 import socket
 import ssl
@@ -34,6 +36,7 @@ TELL_EVERY = 10.0
 ACCEPT_AGAIN = 0.1
 """Seconds to wait when the system cannot open a connection."""
 MOST_DESCRIPTORS = 1 << 14
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _RESERVED = 256
 """Descriptors for files, the database, the mesh and our own calls."""
 
@@ -179,9 +182,10 @@ class Entrance:
         while True:
             try:
                 connection, address = await loop.sock_accept(self._listener)
-            except OSError as error:  # no descriptors, or the stranger is gone already
-                self._doors.refusals.count("none", type(error).__name__)
-                await asyncio.sleep(ACCEPT_AGAIN)
+            except OSError as error:
+                if error.errno in _EXHAUSTED:  # else the stranger is gone already
+                    self._doors.refusals.count("none", os.strerror(error.errno))
+                    await asyncio.sleep(ACCEPT_AGAIN)
                 continue
             handshake = self._supervisor.task("handshake", self._shake_hands(connection))
             self._handshakes.add(handshake)

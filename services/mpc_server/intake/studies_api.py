@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from caps.basics.document import Document
 from caps.service.app import DOCUMENT_LIMIT, MANIFEST_LIMIT, Limit, Limits
-from caps.service.bodies import invalid, parsed
+from caps.service.bodies import invalid, parsed, read
 from caps.service.identity import Allow, Caller
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
@@ -46,6 +46,9 @@ _SAME: dict[int | str, dict[str, Any]] = {200: {"description": "It is here alrea
 _MANIFEST_BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {media.JSON: {"schema": Manifest.model_json_schema()}}}
 }
+_SEAL_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {media.JSON: {"schema": SealRequest.model_json_schema()}}}
+}
 _CHUNK_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -72,13 +75,15 @@ def limits(studies: Studies, contributions: Contributions) -> Limits:
         return DOCUMENT_LIMIT
 
     def chunk(study: str, contribution: str, number: str, caller: Caller) -> int:
-        return contributions.chunk_length(study, contribution, int(number), caller)
+        if number.isascii() and number.isdigit() and len(number) <= len(str(MOST_CHUNKS)):
+            return contributions.chunk_length(study, contribution, int(number), caller)
+        return offered(study, contribution, caller)  # the route refuses the number
 
     return (
         Limit("/v1/studies/[0-9a-f]{64}", MANIFEST_LIMIT),
         Limit(f"{study}/seal", studies.seal_length),
         Limit(f"{study}/{contribution}", offered),
-        Limit(f"{study}/{contribution}/chunks/(?P<number>[0-9]{{1,5}})", chunk),
+        Limit(f"{study}/{contribution}/chunks/(?P<number>[^/]+)", chunk),
     )
 
 
@@ -131,10 +136,15 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
         """The operator approves a study that is waiting for that."""
         return studies.approve(study)
 
-    @api.put("/{study}/seal", tags=["studies"])
-    def seal(study: Id, request: SealRequest, caller: ByCoordinator) -> Signed[Seal]:
+    @api.put("/{study}/seal", tags=["studies"], openapi_extra=_SEAL_BODY)
+    async def seal(study: Id, request: Request, caller: ByCoordinator) -> Signed[Seal]:
         """Declare the inputs final. Another set may replace it until a run exists."""
-        return studies.seal(study, request, caller)
+        body = await request.body()  # as long as there are holders
+
+        def sealed() -> Signed[Seal]:
+            return studies.seal(study, read(SealRequest, body), caller)
+
+        return await run_in_threadpool(sealed)
 
     @api.delete("/{study}/shares", tags=["studies"])
     def erase(study: Id, caller: ByOperator) -> list[Signed[Receipt]]:

@@ -31,7 +31,7 @@ Auditor = Annotated[Caller, Depends(Allow(scopes=[Scope.OPERATOR, Scope.AUDITOR]
 def limits(runs: Runs) -> Limits:
     """For `create_app`: only a run's coordinator may send anything, and no more than its manifest can ask for."""
     run = "/v1/runs/(?P<run>[0-9a-f]{32})"
-    return Limit(f"{run}/steps/[0-9]+", runs.step_length), Limit(f"{run}/evidence", runs.evidence_length)
+    return Limit(f"{run}/steps/[^/]+", runs.step_length), Limit(f"{run}/evidence", runs.evidence_length)
 
 
 def router(runs: Runs, ledger: Ledger) -> APIRouter:

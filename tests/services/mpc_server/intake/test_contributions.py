@@ -181,6 +181,25 @@ def test_the_first_server_needs_no_chunks(federation, lab):
     assert receipt(desk, lab).status_code == 200
 
 
+@pytest.mark.parametrize("who", ["registry", "coordinator", "S1", "impostor", None, Scope.OPERATOR])
+@pytest.mark.parametrize("path", ["", "/chunks/0", "/chunks/%2B0", "/chunks/0%0A", "/chunks/00000000", "/chunks/x"])
+def test_of_others_no_byte_is_read(federation, desk, lab, who, path):
+    offer(desk, lab)
+    read = []
+
+    async def body():
+        read.append(True)
+        yield b"{}"
+
+    whom = federation.certificate("lab", impostor=True) if who == "impostor" else who
+    response = desk.call(whom, "PUT", lab.path + path, content=body(), headers={"Content-Type": "application/json"})
+    if who == "registry" and path not in {"/chunks/0"}:  # a party of the study, but these are not its contribution
+        assert response.status_code in (400, 403, 422)
+    else:
+        refused(response, Kind.UNAUTHENTICATED if who is None else Kind.FORBIDDEN, lab)
+        assert read == []
+
+
 @pytest.mark.parametrize("who", ["registry", "coordinator", "S1", "impostor", None, Scope.OWNER])
 def test_only_the_holder_itself_may_contribute(federation, desk, lab, who):
     whom = federation.certificate("lab", impostor=True) if who == "impostor" else who
