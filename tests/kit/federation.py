@@ -277,7 +277,7 @@ class Driver:
 
     def _run(self, oracle: Any) -> Outcome:
         choice = self.manifest.algorithm
-        estimator = create_estimator("kernel", self.manifest.domain)
+        estimator = create_estimator("kernel", self.manifest.domain, groups=self.manifest.absent_together)
         return algorithm(choice.name, choice.parameters).run(self.manifest.task, oracle, estimator)
 
 
@@ -292,7 +292,8 @@ class DriverOracle:
     def answers(self) -> None:
         """Step 0."""
         verdicts = self.driver.step(0, {"kind": "compute"})
-        assert verdicts == (self.driver.expected or (1,) * len(self.driver.contributions))
+        assert isinstance(verdicts, tuple)
+        assert verdicts == (self.driver.expected or (1,) * len(verdicts))
 
     def select(self, selection: Selection) -> int:
         """The next step."""

@@ -137,6 +137,7 @@ def every_field_is_accounted_for(both: Both) -> None:
         "PUT /v1/studies/<id>/seal": {"document", "signer", "signature"},
         "PUT /v1/runs/<id>": {
             "run", "study", "inputs", "state", "reason", "evidence", "party", "position", "due", "rounds", "bytes_sent",
+            "interrupted",
         },
         "PUT /v1/runs/<id>/steps/N": {"document", "signer", "signature"},
         "PUT /v1/runs/<id>/attestation": {"document", "signer", "signature"},
