@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup check test test-slow test-exhaustive test-compose demo bench docs lock sbom clean
+.PHONY: help setup check test test-slow test-exhaustive test-soak test-compose demo bench docs lock sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test-slow: $(READY) ## the tests that take minutes
 test-exhaustive: $(READY) ## a crash at every single point of a study, for hours
 	@$(BIN)/pytest -q -m exhaustive
 
+test-soak: $(READY) ## studies back to back with faults, for an hour or SECONDS=...; memory, descriptors, threads, disk must stay flat
+	@$(BIN)/python -m tests.adversary.soak $(if $(SECONDS),--seconds $(SECONDS))
+
 test-compose: $(READY) ## the federation in containers, with faults; needs root and Debian's packages
 	@deploy/scripts/test-compose
 
@@ -42,7 +45,7 @@ demo: $(READY) ## two hospitals, an insurer, MPC servers: one private synthetic 
 	@$(BIN)/python -m deploy.demo $(if $(SCHEME),--scheme $(SCHEME)) $(if $(KEEP),--keep)
 
 bench: $(READY) ## measure everything, for hours, and write docs/benchmarks.md; peers go to .venv-peers
-	@for subject in protocols engine "join --large" generate noise network scaling runtime utility; do \
+	@for subject in protocols engine "join --large" generate noise network scaling load runtime utility; do \
 		echo "== $$subject"; $(BIN)/python -m bench $$subject --save || exit 1; \
 	done
 	@$(BIN)/python -m bench report

@@ -24,6 +24,7 @@ STUDIES = {
     "runtime": "whole studies through the services beside central runs, ours and mbi's (Table 2)",
     "scaling": "rows, holders, queries and domain: growth laws (Figure 2)",
     "network": "an AIM round between servers far apart or on thin lines",
+    "load": "a thousand holders, two hundred event streams, ten thousand downloads: time, memory, refusals",
     "noise": "variance and utility of every sampler beside the central mechanism",
 }
 """Subjects with options of their own, which are saved as they grow."""

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import results, runtime, schemes, schemes_runtime, utility
+from bench import load, results, runtime, schemes, schemes_runtime, utility
 from bench.quality import METRICS
 from bench.results import BY_SCHEME
 from caps.study.manifest import columns_bits
+from deploy.federation import COORDINATOR
 from services.mpc_server.engine.counting import GROUP_ROWS, WIDE_GROUP_ROWS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -20,6 +21,8 @@ SETTINGS = {"central": "CDP", "horizontal": "CaPS(H)", "vertical": "CaPS(V)", "m
 COLUMNS = {"lr_auc": "LR AUC", "rf_auc": "RF AUC", "lr_f1": "LR F1", "rf_f1": "RF F1", "error": "workload error"}
 JOINED = 20_000
 """Rows a second that the default join is to align."""
+AT_LATEST = 0.1
+"""Seconds within which a service says whether it lives and is ready."""
 Lines = list[str]
 Verdict = tuple[str, str, str]
 """A goal, what was measured, and whether it is met."""
@@ -653,6 +656,125 @@ def _peer(name: str, entry: Mapping[str, Any]) -> list[Any]:
 
 Section = Callable[[Mapping[str, Any]], Lines]
 Judge = Callable[[Mapping[str, Any]], list[Verdict]]
+
+
+def _load(report: Mapping[str, Any]) -> Lines:
+    studies, health = report["studies"], report["health"]
+    lines = [
+        "Holders are light clients of one process on the same two cores, each with a certificate and an address of its",
+        "own, all at once, with real shares over TLS. Refused or lost requests are made again, as a holder does.",
+        "",
+        *_table(
+            [
+                "holders",
+                "manifest kB",
+                "propose s",
+                "contribute s",
+                "requests",
+                "refused or lost",
+                "p99 ms",
+                "run s",
+                "CPU s of servers",
+                "of the coordinator",
+            ],
+            [
+                [
+                    size,
+                    f"{one['bytes'] / 1e3:.0f}",
+                    f"{one['propose']:.1f}",
+                    f"{one['contribute']['seconds']:.1f}",
+                    one["contribute"]["requests"],
+                    _refused(one["contribute"]),
+                    _ms(one["contribute"]["latency"]["p99"]),
+                    f"{one['run']:.1f}",
+                    f"{_computed(one['cpu'], coordinator=False):.1f}",
+                    f"{_computed(one['cpu'], coordinator=True):.1f}",
+                ]
+                for size, one in studies.items()
+            ],
+        ),
+        "",
+    ]
+    for one in studies.values():
+        if "streams" in one:
+            seen = one["streams"]
+            lines += [
+                f"{seen['streams']} event streams of that run at once, {seen['ended']} of them to its end: "
+                f"{seen['events']} events; refused or lost {_refused(seen)}.",
+                "",
+            ]
+    got = report["downloads"]
+    lines += [
+        f"{got['downloads']} downloads of the release, {got['bytes'] / 1e6:.1f} MB, in {got['seconds']:.1f} s: "
+        f"p50 {_ms(got['latency']['p50'])} ms, p99 {_ms(got['latency']['p99'])} ms; refused or lost {_refused(got)}.",
+        "",
+        "Liveness and readiness meanwhile, asked of all services in turn by another process:",
+        "",
+        *_table(
+            ["under", "", "asked", "p50 ms", "p99 ms", "max ms", "not answered with 200"],
+            [
+                [
+                    phase,
+                    f"`{path}`",
+                    seen[path]["count"],
+                    *(_ms(seen[path][name]) for name in ("p50", "p99", "max")),
+                    sum(number for what, number in seen["lost"].items() if what.startswith(path)),
+                ]
+                for phase, seen in health.items()
+                for path in load.PATHS
+            ],
+        ),
+        "",
+        *_table(
+            ["service", "MB at first", "MB at most", "descriptors", "threads"],
+            [
+                [name, f"{one['before'] / 1e6:.0f}", f"{one['peak'] / 1e6:.0f}", one["descriptors"], one["threads"]]
+                for name, one in report["services"].items()
+            ],
+        ),
+    ]
+    return lines
+
+
+def _computed(cpu: Mapping[str, Mapping[str, float]], *, coordinator: bool) -> float:
+    return sum(
+        seconds for spent in cpu.values() for name, seconds in spent.items() if (name == COORDINATOR) == coordinator
+    )
+
+
+def _refused(found: Mapping[str, Any]) -> str:
+    return ", ".join(f"{number} x {what}" for what, number in sorted(found["refusals"].items())) or "0"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f}"
+
+
+def _load_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
+    seen = {(phase, path): found[path] for phase, found in report["health"].items() for path in load.PATHS}
+    lost = sum(sum(found["lost"].values()) for found in report["health"].values())
+    (phase, path), worst = max(seen.items(), key=lambda item: item[1]["p99"])
+    most = max(one["max"] for one in seen.values())
+    measured = f"worst p99 {_ms(worst['p99'])} ms ({path}, {phase}), max {_ms(most)} ms, {lost} not answered"
+    sizes = list(report["studies"])
+    first, last = (
+        sum(report["studies"][size]["cpu"]["contribute"].values()) / int(size) for size in (sizes[0], sizes[-1])
+    )
+    each = f"{1e3 * first:.0f} ms each of {sizes[0]}, {1e3 * last:.0f} ms each of {sizes[-1]}"
+    return [
+        (
+            f"{sizes[-1]} holders cost services processor time linear in their number (at most 1.25 x each)",
+            each,
+            _mark(last <= 1.25 * first),
+        ),
+        (
+            f"Liveness and readiness within {_ms(AT_LATEST)} ms under load (p99)",
+            measured,
+            _mark(worst["p99"] <= AT_LATEST and not lost),
+        ),
+    ]
+
+
 SECTIONS: dict[str, tuple[str, Section, Judge | None]] = {
     "utility": ("Utility (the paper's Table 1)", _utility, _utility_verdicts),
     "runtime": ("Run time (the paper's Table 2)", _runtime, _runtime_verdicts),
@@ -661,6 +783,7 @@ SECTIONS: dict[str, tuple[str, Section, Judge | None]] = {
     "schemes_runtime": ("Active security: whole studies", _schemes_runtime, _schemes_runtime_verdicts),
     "schemes_join": ("Active security: record alignment", _schemes, None),
     "scaling": ("Scaling (the paper's Figure 2)", _scaling, _scaling_verdicts),
+    "load": ("Load", _load, _load_verdicts),
     "network": ("Network", _network, _network_verdicts),
     "noise": ("Noise", _noise, _noise_verdicts),
     "join": ("Record alignment", _join, _join_verdicts),

@@ -25,6 +25,7 @@ from caps.study import Manifest
 from caps.trust import home as party
 from caps.trust.tls import client_context
 from deploy.ports import free_ports
+from deploy.vitals import Vitals, vitals
 
 ROOT = Path(__file__).parents[1]
 SERVERS = REP3.server_names
@@ -211,6 +212,14 @@ class Federation:
     def running(self, name: str) -> bool:
         """Whether a service's process lives."""
         return name in self._processes and self._processes[name].poll() is None
+
+    def pid(self, name: str) -> int:
+        """The id of a service's process."""
+        return self._processes[name].pid
+
+    def vitals(self, name: str) -> Vitals:
+        """What a running service holds of the machine."""
+        return vitals(self.pid(name))
 
     def log(self, name: str) -> str:
         """All that a service wrote."""

@@ -7,8 +7,10 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-ELSEWHERE = {"docs", "kit", "system"}
-"""What has no package of the same name: pages, helpers, whole federations."""
+ELSEWHERE = {"adversary", "docs", "kit", "system"}
+"""What has no package of the same name: rogues, pages, helpers, whole federations."""
+HELPERS = ("tests.kit.", "tests.adversary.")
+"""What tests may import; rogues are programs, not tests."""
 COLLECTS_OTHERS = {"services/test_postgres.py"}
 """Runs tests of other modules once more, on another database."""
 MODULES = sorted(path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py"))
@@ -26,7 +28,7 @@ def test_no_test_imports_from_another() -> None:
         for module in {*MODULES} - COLLECTS_OTHERS
         for node in ast.walk(ast.parse((TESTS / module).read_text()))
         for name in _imported(node)
-        if name.startswith("tests.") and not name.startswith("tests.kit.")
+        if name.startswith("tests.") and (not name.startswith(HELPERS) or ".test_" in name)
     }
     assert found == set()
 

@@ -32,6 +32,7 @@ from caps import __version__
 from caps.basics import canonical
 from caps.errors import CapsError, DomainError
 from caps.service import logs
+from caps.service.database import is_busy
 from caps.service.identity import CALLER, CERTIFICATE, NOBODY, Allow, Caller, machine_of, unauthenticated
 from caps.service.metrics import Metrics, Reading
 from caps.service.metrics import router as metrics_router
@@ -411,6 +412,10 @@ class _Frame:
         except ConnectionAbortedError:
             raise
         except Exception as error:  # noqa: BLE001  the last line of defence: says where, never what
+            if is_busy(error):
+                detail = "others are writing to the database; send the request again"
+                await ending(Problem(Kind.BUSY, detail, headers={"Retry-After": "1"}))
+                return
             log.error(_line(request_id=request_id, error=type(error).__name__, where=logs.frames(error)))
             self._metrics.count("caps_unexpected_errors", work="request", error=type(error).__name__)
             await ending(

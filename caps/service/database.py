@@ -8,13 +8,15 @@ one consistent snapshot.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, MetaData, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from caps.errors import DomainError
 from caps.service.migrations import DatabaseRefused, prepare
@@ -22,6 +24,8 @@ from caps.service.migrations import DatabaseRefused, prepare
 PATIENCE = 10
 """Seconds that a transaction waits for its turn."""
 _READING = "caps_reading"
+_LOCK_NOT_AVAILABLE = "55P03"
+"""What PostgreSQL calls a turn that did not come."""
 _TURN = 0x43615053
 """PostgreSQL's advisory lock for writing transactions; it belongs to the database, not to the whole cluster."""
 _NEEDED = {"fsync": "on", "full_page_writes": "on", "server_encoding": "UTF8"}
@@ -69,6 +73,18 @@ def connect(url: str) -> Engine:
         event.listen(engine, "begin", _begin_sqlite)
         event.listen(engine, "checkin", _give_back_sqlite)
     return engine
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether a transaction could not begin because it did not get its turn, or a connection: later it may."""
+    if isinstance(error, NoConnection):
+        return True
+    if not isinstance(error, OperationalError):
+        return False
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE or (
+        code is not None and code & 0xFF == sqlite3.SQLITE_BUSY
+    )
 
 
 @contextmanager

@@ -58,9 +58,7 @@ FAMILIES = (
     Family("caps_retries", "counter", "Attempts postponed because a party was out of reach", ("party",)),
     Family("caps_connections", "gauge", "Open connections; strangers have yet to complete the handshake", ("kind",)),
     Family("caps_connections_refused", "counter", "Connections ended because there were too many", ("kind",)),
-    Family(
-        "caps_unexpected_errors", "counter", "Errors that interrupted a request or background work", ("work", "error")
-    ),
+    Family("caps_unexpected_errors", "counter", "Errors that interrupted requests or other work", ("work", "error")),
     Family("caps_certificate_expiry_seconds", "gauge", "Seconds until a certificate expires", ("certificate",)),
     Family("caps_certificate_renewals", "read counter", "Certificates renewed without a restart"),
     Family("caps_denied_keys", "gauge", "Keys that are not accepted here, whoever certified them"),

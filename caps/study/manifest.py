@@ -80,6 +80,8 @@ MAX_DEGREE = 8
 """The most attributes of a marginal that servers count from columns."""
 MAX_TABLES = 8
 """The most holders whose rows are joined on shares: they form 247 sets."""
+MOST_KEPT = 64
+"""Manifests that a service keeps in memory once it has read them: as many as may be in use, not all there ever were."""
 OVERLAPS_SHARE = Fraction(1, 20)
 """The share of the budget that pays for what servers see of a join."""
 MISTAKES = "mistakes"

@@ -15,9 +15,11 @@ from sqlalchemy import Connection, Engine, RowMapping, Select, delete, func, ins
 from sqlalchemy.dialects import postgresql, sqlite
 
 from caps.basics import canonical
+from caps.basics.recent import Recent
 from caps.service.app import instant
 from caps.service.database import reading
 from caps.study import Manifest
+from caps.study.manifest import MOST_KEPT
 from caps.wire import Answer, Approval, Attestation, Certificate, Evidence, SealRequest, Signed
 from caps.wire.coordinator import Judged
 from services.coordinator import tables
@@ -122,7 +124,7 @@ class Store:
     def __init__(self, engine: Engine, clock: Callable[[], datetime]) -> None:
         self._engine = engine
         self._clock = clock
-        self._manifests: dict[str, Manifest] = {}
+        self._manifests: Recent[str, Manifest] = Recent(MOST_KEPT)
         self.written = Notifier()
 
     def now(self) -> str:
@@ -163,13 +165,11 @@ class Store:
         return [row["study"] for row in self._all(select(tables.studies.c.study).order_by(*order))]
 
     def manifest(self, study: str) -> Manifest | None:
-        """The manifest of a study, if it is known. It never changes, and checking it is slow, so it is read once."""
-        if study not in self._manifests:
-            row = self._one(select(tables.studies.c.manifest).where(tables.studies.c.study == study))
-            if row is None:
-                return None
-            self._manifests[study] = Manifest.model_validate_json(row["manifest"])
-        return self._manifests[study]
+        """The manifest of a study, if it is known. It never changes, and checking it is slow: it is kept."""
+        if (found := self._manifests.find(study)) is not None:
+            return found
+        row = self._one(select(tables.studies.c.manifest).where(tables.studies.c.study == study))
+        return None if row is None else self._manifests.keep(study, Manifest.model_validate_json(row["manifest"]))
 
     def proposed_at(self, study: str) -> str:
         """When a study became known here."""

@@ -9,9 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, RowMapping
 
+from caps.basics.recent import Recent
 from caps.service.database import open_database, reading
 from caps.service.problems import Problem
 from caps.study import Manifest
+from caps.study.manifest import MOST_KEPT
 from caps.wire import Approval, Contribution, Receipt, Signed
 from caps.wire.holder import Delivery, Goal, State, TableReport
 from caps.wire.problems import Kind
@@ -92,7 +94,7 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self._engine: Engine = open_database(url, tables.metadata, migrations="services.holder.migrations")
-        self._manifests: dict[str, Manifest] = {}
+        self._manifests: Recent[str, Manifest] = Recent(MOST_KEPT)
 
     def close(self) -> None:
         """Close the database."""
@@ -309,11 +311,10 @@ class Store:
         )
 
     def _manifest(self, row: RowMapping) -> Manifest:
-        """The manifest of a study. It never changes, and checking it is slow, so it is read once."""
+        """The manifest of a study. It never changes, and checking it is slow: it is kept."""
         study = row["study"]
-        if study not in self._manifests:
-            self._manifests[study] = Manifest.model_validate_json(row["manifest"])
-        return self._manifests[study]
+        found = self._manifests.find(study)
+        return found or self._manifests.keep(study, Manifest.model_validate_json(row["manifest"]))
 
 
 def _json(value: Mapping[str, Any] | None) -> str | None:

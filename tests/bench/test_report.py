@@ -283,3 +283,45 @@ def test_whole_studies_under_each_scheme(page):
     assert found == "**missed**"
     assert measured == "1 of 2 kinds of study; at most 1.60 x, compas-caps/aim/horizontal"
     assert "CaPS(V)" in section(text, "Active security: whole studies")
+
+
+def quantiles(p99):
+    return {"count": 100, "p50": p99 / 2, "p99": p99, "max": 2 * p99}
+
+
+def load(*, each, p99, lost=0):
+    """Two studies, in the second of which a holder takes so many seconds."""
+
+    def sent(seconds, refusals):
+        return {"seconds": seconds, "requests": 900, "refusals": refusals, "latency": quantiles(0.2)}
+
+    def spent(seconds):
+        return {"propose": {"S1": 0.0}, "contribute": {"S1": seconds, "coordinator": 0.0}, "run": {"coordinator": 2.5}}
+
+    studies = {
+        "100": {"propose": 1.0, "contribute": sent(10.0, {}), "run": 5.0, "bytes": 30_000, "cpu": spent(10.0)},
+        "1000": {
+            "propose": 3.0,
+            "contribute": sent(44.0, {"429": 7}),
+            "cpu": spent(1000 * each),
+            "run": 9.0,
+            "bytes": 300_000,
+            "streams": {"streams": 200, "ended": 200, "events": 4000, "refusals": {}},
+        },
+    }
+    health = {"/healthz": quantiles(0.01), "/readyz": quantiles(p99), "lost": {"/readyz 503": lost} if lost else {}}
+    held = {"before": 150e6, "peak": 300e6, "descriptors": 70, "threads": 40}
+    downloads = sent(60.0, {}) | {"downloads": 10_000, "bytes": 1e9}
+    return {"studies": studies, "downloads": downloads, "health": {"run 1000": health}, "services": {"S1": held}}
+
+
+def test_load_is_judged_by_how_holders_add_up_and_by_liveness(page):
+    linear, alive = "1000 holders cost services processor time linear", "Liveness and readiness within 100 ms"
+    text = page(load=load(each=0.11, p99=0.09))
+    assert verdict(text, linear) == ("100 ms each of 100, 110 ms each of 1000", "met")
+    measured = "worst p99 90 ms (/readyz, run 1000), max 180 ms, 0 not answered"
+    assert verdict(text, alive) == (measured, "met")
+    assert "| 1000 | 300 | 3.0 | 44.0 | 900 | 7 x 429 | 200 | 9.0 | 110.0 | 2.5 |" in section(text, "Load")
+    text = page(load=load(each=0.2, p99=0.11))
+    assert verdict(text, linear)[1] == verdict(text, alive)[1] == "**missed**"
+    assert verdict(page(load=load(each=0.1, p99=0.05, lost=1)), alive)[1] == "**missed**"

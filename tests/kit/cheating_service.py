@@ -42,6 +42,11 @@ def arm(home: Path, lie: str, step: str) -> None:
     half.rename(home / FILE)
 
 
+def disarm(home: Path) -> None:
+    """Have a server be honest again."""
+    (home / FILE).unlink(missing_ok=True)
+
+
 def cheated(home: Path) -> str | None:
     """The step in which a server has cheated since it was armed."""
     return (home / DONE).read_text() if (home / DONE).exists() else None

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from caps.errors import DomainError
 from caps.service.app import Limit, create_app
@@ -95,6 +96,11 @@ class Sample:
                 raise KeyError(CANARY)
             except KeyError:
                 raise RuntimeError(f"cannot cope with {CANARY}") from None
+
+        @api.get("/busy")
+        def busy(caller: ByOperator) -> None:
+            """Wait for a connection to the database in vain."""
+            raise NoConnection
 
         @api.get("/refused")
         def refused(caller: ByOperator) -> None:

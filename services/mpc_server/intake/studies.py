@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, Row
 
 from caps.basics import canonical
 from caps.basics.document import Document
+from caps.basics.recent import Recent
 from caps.errors import LocalError
 from caps.service.database import reading
 from caps.service.identity import Caller
@@ -27,6 +28,7 @@ from caps.service.quotas import too_many
 from caps.service.site import Site, confirm, speaks_for
 from caps.service.tokens import Scope
 from caps.study import Coordinator, Holder, Manifest, Policy, Server
+from caps.study.manifest import MOST_KEPT
 from caps.trust.exchange import PRIVATE_BYTES, ExchangeKey, public_digest
 from caps.wire import Approval, Contribution, Receipt, Seal, SealRequest, Signed, inputs_digest
 from caps.wire.problems import Kind
@@ -42,6 +44,7 @@ from services.mpc_server.storage.shares import ShareStore, forgotten, new_key
 _APPROVALS = TypeAdapter(tuple[Signed[Approval], ...])
 _SIGNED_BYTES = 2048
 """More than a signed approval takes, and the id of a contribution."""
+_MOST_COORDINATORS = 1 << 12
 _OBSERVERS = frozenset({Scope.OPERATOR, Scope.AUDITOR})
 
 
@@ -67,7 +70,8 @@ class Studies:
         self._mesh = mesh
         self._database = database
         self._store = store
-        self._manifests: dict[str, Manifest] = {}
+        self._manifests: Recent[str, Manifest] = Recent(MOST_KEPT)
+        self._coordinators: Recent[str, Coordinator] = Recent(_MOST_COORDINATORS)
 
     def receive(self, study: str, manifest: Manifest, caller: Caller) -> tuple[StudyState, bool]:
         """A coordinator proposes a study. It is judged, and approved at once if the policy says so.
@@ -97,13 +101,17 @@ class Studies:
 
     def _require_room(self, connection: Connection, caller: Caller) -> None:
         """Require that a coordinator may propose another study. Raises a problem."""
-        kept = sum(speaks_for(caller, self.manifest(row.study).coordinator) for row in rows.kept(connection))
+        kept = sum(speaks_for(caller, self._coordinator(row.study)) for row in rows.kept(connection))
         if kept >= self._policy.most_studies:
             detail = (
                 f"{caller} has {kept} studies here, as many as this server keeps of one coordinator (most_studies); "
                 "they end with their retention time, or when the operator erases their shares"
             )
             raise too_many(detail, seconds=3600)
+
+    def _coordinator(self, study: str) -> Coordinator:
+        """Who coordinates a study known here. It is kept for many more studies than manifests are."""
+        return self._coordinators.find(study) or self._coordinators.keep(study, self.manifest(study).coordinator)
 
     def approve(self, study: str) -> Signed[Approval]:
         """The operator approves. The policy must still agree. An earlier approval is returned as it is."""
@@ -143,10 +151,9 @@ class Studies:
         return approval
 
     def manifest(self, study: str) -> Manifest:
-        """The manifest of a study known here. It never changes, so it is parsed once in the life of a process."""
-        if study not in self._manifests:
-            self._manifests[study] = Manifest.model_validate_json(self._row(study).manifest)
-        return self._manifests[study]
+        """The manifest of a study known here. It never changes, and checking it is slow: it is kept."""
+        found = self._manifests.find(study)
+        return found or self._manifests.keep(study, Manifest.model_validate_json(self._row(study).manifest))
 
     def party(self, study: str) -> int:
         """This server's place among the study's servers, counted from 0."""

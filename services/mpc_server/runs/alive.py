@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from sqlalchemy import Engine, Row
@@ -89,7 +89,7 @@ class AliveRuns:
         self._patience = patience
         self._least_holders = least_holders
         self._alive: dict[str, Alive] = {}
-        self._lock = Lock()
+        self._lock = RLock()  # a task may be over before it is kept
 
     def resume(self) -> None:
         """Bring every run that has not ended back to life."""
@@ -107,11 +107,20 @@ class AliveRuns:
                 self._fail(row.run, str(error))
 
     def get(self, run: str) -> Alive:
-        """A run that this build began; brought to life if it is going."""
+        """A run that this build began; brought to life if it is going. One that is over is read, and not kept."""
         with self._lock:
-            if run not in self._alive:
-                self._alive[run] = self._bring_to_life(run)
-            return self._alive[run]
+            found = self._alive.get(run)
+            if found is None:
+                found = self._bring_to_life(run)
+                if found.task is not None:
+                    self._alive[run] = found
+                    found.task.add_done_callback(lambda _: self._forget(run))
+            return found
+
+    def _forget(self, run: str) -> None:
+        """A run is over: what is in memory of it, such as all its requests, goes."""
+        with self._lock:
+            self._alive.pop(run, None)
 
     def all(self) -> Mapping[str, Alive]:
         """The runs brought to life here, by id."""

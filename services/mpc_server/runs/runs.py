@@ -183,8 +183,7 @@ class Runs:
 
     def step_length(self, run: str, caller: Caller) -> int:
         """The most bytes of a step's request. Raises a problem if the caller may not send one."""
-        _, manifest = self._known(run, caller)
-        return self._largest(manifest).bytes
+        return self._largest(self._known(run, caller)[1]).bytes
 
     def evidence_length(self, run: str, caller: Caller) -> int:
         """The most bytes of evidence. Raises a problem if the caller may not send any."""
@@ -207,12 +206,12 @@ class Runs:
         try:
             async with asyncio.timeout(WAIT):
                 answer = (await asyncio.wrap_future(found)).answer
-            await run_in_threadpool(self._alive.stop, run)
-            return answer
         except TimeoutError:
             return None
         except (CheatingDetected, RunAborted):
             raise await run_in_threadpool(self._aborted, run) from None
+        await run_in_threadpool(self._alive.stop, run)
+        return answer
 
     def _asked(self, run: str, number: int, body: bytes, caller: Caller) -> Signed[Answer] | Future[Recorded]:
         """The recorded answer to a step's request, or else what will come to know it."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import threading
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -112,6 +113,37 @@ def test_readiness_says_why_not(tmp_path):
     assert ask(sample, "GET", "/healthz").json()["status"] == "alive"
     reasons.clear()
     assert ask(sample, "GET", "/readyz").json()["status"] == "ready"
+
+
+def test_health_and_readiness_need_no_thread(tmp_path):
+    """All threads are held by handlers that wait; who asks for more must wait, too, but not these."""
+    released, begun, threads = threading.Event(), [], 40
+    api = APIRouter(prefix="/v1")
+
+    @api.get("/wait", dependencies=[Depends(Allow(scopes=[Scope.OPERATOR]))])
+    def wait() -> None:
+        begun.append(True)
+        released.wait(60)
+
+    tokens = Tokens(tmp_path / "tokens.json")
+    app = create_app(service="s", name="n", description="", routers=[api], tokens=tokens)
+    token = tokens.create("ada", [Scope.OPERATOR], expires=datetime.now(UTC) + timedelta(hours=1))
+
+    async def scenario():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://service.test") as client:
+            headers = {"Authorization": f"Bearer {token}"}
+            waiting = [asyncio.create_task(client.get("/v1/wait", headers=headers)) for _ in range(threads + 20)]
+            while len(begun) < threads:  # noqa: ASYNC110  threads write it
+                await asyncio.sleep(0.01)
+            try:
+                found = [await asyncio.wait_for(client.get(page), 20) for page in ("/healthz", "/readyz")]
+                assert not any(one.done() for one in waiting)
+            finally:
+                released.set()
+            await asyncio.gather(*waiting)
+            return [one.status_code for one in found]
+
+    assert asyncio.run(scenario()) == [200, 200]
 
 
 def test_tokens_open_what_their_scope_allows(sample):
@@ -331,6 +363,14 @@ def test_an_unforeseen_error_says_nothing(sample, caplog):
     assert logged[0]["request_id"] == body["request_id"]
     assert logged[0]["error"] == "RuntimeError"
     assert any("kit/service.py" in place for place in logged[0]["where"])
+
+
+def test_a_database_that_is_busy_is_no_error_of_ours(sample, caplog):
+    """Nothing was done, and the caller may ask again."""
+    response = ask(sample, "GET", "/v1/busy", token=sample.token(Scope.OPERATOR))
+    is_problem(response, Kind.BUSY)
+    assert response.headers["retry-after"] == "1"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_errors_of_the_library_are_problems(sample):

@@ -91,6 +91,8 @@ def test_role_and_party_are_decided_before_the_body(world: World, way: str) -> N
     world.seen.clear()
     for caller, status in world.callers():
         assert announced(caller, "PUT", f"/v1/runs/{RUN}", way=way).status == status
+    for caller, status in world.callers()[:2]:  # where nothing but the role decides
+        assert announced(caller, "POST", "/v1/things", way=way).status == status
     assert world.seen == []
 
 

@@ -57,6 +57,7 @@ def world_of(folder: Path, monkeypatch: pytest.MonkeyPatch, bounds: Bounds | Non
 def test_eleven_hundred_idle_connections_shut_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(connections, "HANDSHAKE_TIMEOUT", 600.0)
     with world_of(tmp_path, monkeypatch) as world:
         before = descriptors("self")
         with idle(world.stranger, 1100) as held:

@@ -3,10 +3,12 @@
 import threading
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, String, Table, event, select, text, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, event, select, text, update
+from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
 
-from caps.service.database import open_database, sqlite_url
+import caps.service.database as module
+from caps.service.database import is_busy, open_database, sqlite_url
 from tests.kit.service import CANARY
 
 metadata = MetaData()
@@ -100,3 +102,25 @@ def test_begin_is_immediate(database):
     with database.begin() as connection:
         connection.execute(select(counters))
     assert statements[0] == "BEGIN IMMEDIATE"
+
+
+def test_who_does_not_get_a_turn_or_a_connection_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 0)
+    engine = open_database(sqlite_url(tmp_path / "busy.db"), metadata)
+    try:
+        with engine.begin(), pytest.raises(OperationalError) as refused, engine.begin():
+            pass
+        assert is_busy(refused.value)
+        with pytest.raises(OperationalError) as other, engine.connect() as connection:
+            connection.execute(text("SELECT nothing FROM nowhere"))
+        assert not is_busy(other.value)
+    finally:
+        engine.dispose()
+    small = create_engine(sqlite_url(tmp_path / "busy.db"), pool_size=1, max_overflow=0, pool_timeout=0.01)
+    try:
+        with small.connect(), pytest.raises(NoConnection) as exhausted, small.connect():
+            pass
+        assert is_busy(exhausted.value)
+    finally:
+        small.dispose()
+    assert not is_busy(ValueError("database is locked"))

@@ -27,9 +27,10 @@ def listed(within: Connection) -> Sequence[Row[Any]]:
     return within.execute(select(studies).order_by(studies.c.created_at)).all()
 
 
-def kept(within: Connection) -> Sequence[Row[Any]]:
-    """The studies whose shares are not erased."""
-    return within.execute(select(studies).where(studies.c.state != states.Study.ERASED)).all()
+def kept(within: Connection) -> Sequence[Row[Any, Any, Any]]:
+    """The studies whose shares are not erased: ids and times, without their manifests."""
+    brief = select(studies.c.study, studies.c.created_at, studies.c.sealed_at)
+    return within.execute(brief.where(studies.c.state != states.Study.ERASED)).all()
 
 
 def names(within: Connection, state: states.Study) -> list[str]:
