@@ -198,7 +198,7 @@ class Study:
         with self.driver(certificate) as driver:
             outcome = driver.twin(self.codes)
         rows = self.manifest.publication.rows or round(outcome.model.total)
-        write_rows(self.manifest.schema_, outcome.model, rows, certificate.release.document.seed, folder)
+        write_rows(self.manifest, outcome.model, rows, certificate.release.document.seed, folder)
         return outcome, (folder / DATA).read_bytes()
 
     def check(self, folder: Path) -> Certificate:
