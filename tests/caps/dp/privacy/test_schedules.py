@@ -220,3 +220,24 @@ def test_the_charge_of_a_selection_covers_its_rounding_and_would_not_without_it(
     width = mpmath.mpf(epsilon.numerator) / epsilon.denominator * mpmath.mpf("1.125")
     assert epsilon**2 / 8 < kl_of_range(width) <= select.rho(UNBOUNDED)
     assert select.rho(UNBOUNDED) == select.rho(BOUNDED)
+
+
+@settings(deadline=None, max_examples=40)
+@given(budgets, relations, st.integers(1, 12), st.integers(1, 60))
+def test_totals_are_what_a_walk_comes_to(rho: F, relation: Neighbouring, initial: int, rounds: int) -> None:
+    for schedule in (
+        AimSchedule.start(rho, relation, initial=initial, rounds=rounds),
+        MwemSchedule.gaussian(rho, relation, rounds=rounds),
+        MwemSchedule.laplace(min(rho, F(100)), relation, rounds=rounds),
+        MstSchedule.start(rho, relation, columns=initial + 1),
+    ):
+        walked: dict[object, int] = {}
+        here: Schedule = schedule
+        while (step := here.step) is not None:
+            key = step.role, step.mechanism, isinstance(here, AimSchedule) and here.last
+            walked[key] = walked.get(key, 0) + step.count
+            here = here.after()
+        totals = schedule.totals()
+        assert {(one.role, one.mechanism, one.last): one.releases for one in totals} == walked
+        assert list(walked) == [(one.role, one.mechanism, one.last) for one in totals]
+        assert sum((one.releases * one.mechanism.rho(relation) for one in totals), F(0)) == here.spent <= here.rho
