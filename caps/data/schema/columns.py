@@ -178,10 +178,14 @@ class Column(ABC):
         return values.zip_with(~pl.Series(missing), pl.Series([number]).cast(values.dtype)).alias(self.name)
 
     def written(self, values: pl.Series) -> pl.Series:
-        """Turns what restore() returned into text for a CSV."""
+        """Turns what restore() returned into text for a CSV; null, an empty field, for missing values without a token.
+
+        A field without quotes is missing to whoever reads it; one with quotes would be an empty text to some.
+        """
         if self.missing_code is None and not values.null_count():
             return values
-        return values.cast(pl.String).fill_null("" if self.token is None else str(self.token))
+        texts = values.cast(pl.String)
+        return texts if self.token is None else texts.fill_null(str(self.token))
 
     def to_json(self) -> dict[str, object]:
         """Returns a JSON object without the fields that have their default."""

@@ -272,6 +272,8 @@ class Schema:
         """
         frame = self.frame(codes, uniform=uniform, lacking=lacking)
         texts = pl.DataFrame([column.written(frame[column.name]).alias(column.name) for column in self.columns])
+        if len(self.columns) == 1:  # an empty line would be no row at all
+            texts = texts.with_columns(pl.col(pl.String).fill_null(""))
         if spreadsheet:
             texts = pl.DataFrame([_for_spreadsheet(column, texts[column.name]) for column in self.columns])
         texts.write_csv(Path(target) if isinstance(target, str | PathLike) else target, separator=separator)

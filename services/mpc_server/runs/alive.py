@@ -142,7 +142,7 @@ class AliveRuns:
 
         Its session stays for a while: a peer may not have written down the same answer yet.
         """
-        found = self._alive[run]
+        found = self.get(run)
         if (reason := found.record.account.stopped) is not None:
             self._fail(run, reason, manifest=found.record.manifest)
 

@@ -68,7 +68,7 @@ class Runs:
         self._alive = alive
         self._heads = heads
         self._ending = Lock()
-        self._extents: dict[str, Extent] = {}
+        self._extents: Recent[str, Extent] = Recent(MOST_KEPT)
 
     def resume(self) -> None:
         """Bring every run that has not ended back to life. Raises LedgerBroken if the record cannot be trusted."""
@@ -191,9 +191,8 @@ class Runs:
         return DOCUMENT_LIMIT
 
     def _largest(self, manifest: Manifest) -> Extent:
-        if manifest.study_id not in self._extents:
-            self._extents[manifest.study_id] = largest_request(manifest)
-        return self._extents[manifest.study_id]
+        known = self._extents.find(manifest.study_id)
+        return known or self._extents.keep(manifest.study_id, largest_request(manifest))
 
     async def answer_to(self, run: str, number: int, body: bytes, caller: Caller) -> Signed[Answer] | None:
         """The answer to a step's request, from the record or computed now; None if it is still being computed.
