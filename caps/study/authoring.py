@@ -27,6 +27,8 @@ from caps.trust.cards import Card
 MAX_TEXT = 4 << 20
 """The most characters in a manifest's file."""
 Place: TypeAlias = tuple[str | int, ...]
+_QUICK_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's, where PyYAML was built with it: for positions in a text that has been read before."""
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -123,7 +125,7 @@ class _Marks:
     @cached_property
     def root(self) -> yaml.Node | None:
         try:
-            found: yaml.Node | None = yaml.compose(self.text, yaml.SafeLoader)
+            found: yaml.Node | None = yaml.compose(self.text, _QUICK_LOADER)
         except (yaml.YAMLError, ValueError, RecursionError):  # it is JSON nevertheless; only line numbers are lost
             return None
         return found
