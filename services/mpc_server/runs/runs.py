@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from sqlalchemy import Engine, Row
 
 from caps import __version__
+from caps.basics.recent import Recent
 from caps.dp.oracle import STEP_REQUEST, Compute, StepRequest, request_digest
 from caps.errors import CheatingDetected, party_name
 from caps.service import logs
@@ -27,6 +28,7 @@ from caps.service.problems import Problem
 from caps.service.site import Site, confirm, speaks_for
 from caps.service.tokens import Scope
 from caps.study import Manifest, Policy
+from caps.study.manifest import MOST_KEPT
 from caps.wire import Answer, Attestation, EvidenceRequest, RunRequest, RunStatus, Signed
 from caps.wire.problems import Kind
 from caps.wire.steps import Extent, largest_request
