@@ -58,7 +58,12 @@ STUDIES = {
     },
     holder.StudyView: {
         **{"study": STUDY, "title": "One", "state": "known", "holder": "clinic-a", "approval": None},
-        **{"approval_sent": False, "problem": None, "table": False},
+        **{
+            "approval_sent": False,
+            "problem": None,
+            "table": False,
+            "key_warnings": [],
+        },
     },
     server.StudyState: {"study": STUDY, "state": "judged", "approval": None, "seal": None},
 }
