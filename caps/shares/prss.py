@@ -18,7 +18,7 @@ from math import prod
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -30,6 +30,8 @@ _COMPONENT_KEY = b"caps/v1/prss/component-key"
 _SHORT_BYTES = 64
 _SHORT_PERSON, _LONG_PERSON = b"caps/v1/short", b"caps/v1/long"
 _COUNTER_ZERO = bytes(16)
+_ZEROS = memoryview(bytes(1 << 16))
+"""What is encrypted, a piece at a time that stays in cache."""
 
 
 def expand(seed: bytes, label: bytes, shape: tuple[int, ...], ring: Ring) -> Words:
@@ -38,11 +40,19 @@ def expand(seed: bytes, label: bytes, shape: tuple[int, ...], ring: Ring) -> Wor
         raise DomainError(f"a seed must have {SEED_BYTES} bytes, not {len(seed)}")
     size = ring.itemsize * prod(shape)
     if size <= _SHORT_BYTES:
-        stream = hashlib.blake2b(label, key=seed, digest_size=_SHORT_BYTES, person=_SHORT_PERSON).digest()[:size]
+        short = hashlib.blake2b(label, key=seed, digest_size=_SHORT_BYTES, person=_SHORT_PERSON).digest()
+        stream = memoryview(short)[:size]
     else:
-        key = hashlib.blake2b(label, key=seed, digest_size=16, person=_LONG_PERSON).digest()
-        stream = Cipher(algorithms.AES(key), modes.CTR(_COUNTER_ZERO)).encryptor().update(bytes(size))
+        stream = np.empty(size, np.uint8).data
+        encryptor = _encryptor(seed, label)
+        for start in range(0, size, len(_ZEROS)):
+            encryptor.update_into(_ZEROS[: size - start], stream[start:])
     return ring.from_bytes(stream).reshape(shape)
+
+
+def _encryptor(seed: bytes, label: bytes) -> CipherContext:
+    key = hashlib.blake2b(label, key=seed, digest_size=16, person=_LONG_PERSON).digest()
+    return Cipher(algorithms.AES(key), modes.CTR(_COUNTER_ZERO)).encryptor()
 
 
 def component_key(pair_secret: bytes, component: int, scope: bytes) -> bytes:
@@ -103,6 +113,5 @@ def expand_stream(seed: bytes, label: bytes, size: int) -> Callable[[int], bytes
     if size <= _SHORT_BYTES:
         short = hashlib.blake2b(label, key=seed, digest_size=_SHORT_BYTES, person=_SHORT_PERSON).digest()[:size]
         return io.BytesIO(short).read
-    key = hashlib.blake2b(label, key=seed, digest_size=16, person=_LONG_PERSON).digest()
-    encryptor = Cipher(algorithms.AES(key), modes.CTR(_COUNTER_ZERO)).encryptor()
+    encryptor = _encryptor(seed, label)
     return lambda count: encryptor.update(bytes(count))

@@ -72,13 +72,13 @@ class Ring:
         _copy_octets(self._octets(np.ascontiguousarray(words)), packed)
         return packed.tobytes()
 
-    def from_bytes(self, data: bytes) -> Words:
+    def from_bytes(self, data: bytes | memoryview) -> Words:
         """The inverse of to_bytes(), as a flat array."""
         if self.itemsize == self.dtype.itemsize:
             return np.frombuffer(data, self.dtype)
         return self.read((len(data) // self.itemsize,), [data])
 
-    def read(self, shape: tuple[int, ...], pieces: Iterable[bytes]) -> Words:
+    def read(self, shape: tuple[int, ...], pieces: Iterable[bytes | memoryview]) -> Words:
         """Like from_bytes(), for bytes in pieces cut anywhere: only the words are in memory as a whole."""
         words = np.zeros(shape, self.dtype)
         octets = self._octets(words)
@@ -89,7 +89,7 @@ class Ring:
                 break
             data = rest + piece if rest else piece
             whole = len(data) // self.itemsize
-            rest = data[whole * self.itemsize :]
+            rest = bytes(data[whole * self.itemsize :])
             arrived = np.frombuffer(data, np.uint8, whole * self.itemsize).reshape(whole, self.itemsize)
             _copy_octets(arrived, octets[start : start + whole])
         if read != expected:

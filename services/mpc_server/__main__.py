@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from services.mpc_server.process import worker_environment
+from services.mpc_server.process import keep_freed_memory, worker_environment
 
 os.environ.update(worker_environment(os.environ))  # before numpy starts its threads
 
@@ -17,6 +17,7 @@ from services.mpc_server.settings import ServerSettings
 
 def main() -> None:
     """Serve until told to stop."""
+    keep_freed_memory()
     settings = ServerSettings.from_environment()
     logs.set_up("mpc-server", "", level=settings.base.log_level)
     server = MpcServer(settings)

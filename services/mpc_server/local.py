@@ -35,7 +35,7 @@ from caps.errors import CapsError, PeerAborted, PeerError, party_name
 from caps.trust.pki import Authority, generate_key, role_uri, write_key, write_pem
 from caps.trust.tls import Credentials
 from services.mpc_server.engine.runtime import Runtime
-from services.mpc_server.process import worker_environment
+from services.mpc_server.process import keep_freed_memory, worker_environment
 from services.mpc_server.transport.components import component_secrets
 from services.mpc_server.transport.hello import Agreement, scheme_field
 from services.mpc_server.transport.tls import Endpoint, Limits, connect
@@ -255,6 +255,7 @@ def _say(text: str) -> None:
 
 
 def _main(specification: Mapping[str, Any]) -> int:
+    keep_freed_memory()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             report = {"result": runner.run(_serve(specification))}

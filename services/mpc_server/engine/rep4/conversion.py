@@ -115,7 +115,7 @@ async def from_bits(ctx: Context, x: BShare, *, ring: Ring) -> AShare:
     c, d = await _enter_halves(ctx, bits, bits.shape, ring, Algebra.ADD)
 
     def weighed(words: Words) -> Words:
-        return np.asarray(weights @ words)
+        return words[0] if width == 1 else np.asarray(weights @ words)
 
     def times(left: Words, right: Words) -> Words:
         return weighed(left * right)

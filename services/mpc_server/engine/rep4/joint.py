@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from caps.shares.ring import Ring, Words
 from caps.shares.sharing import Algebra
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.rep4.checks import Comparisons, octets
-from services.mpc_server.engine.rep4.local import JOINTS, PARTIES, Joint
+from services.mpc_server.engine.rep4.local import JOINTS, Duties, Joint, duties
 from services.mpc_server.engine.shares import Shape
 
 
@@ -40,7 +41,7 @@ class Entered:
 
 async def enter(
     ctx: Context,
-    joints: Sequence[Joint],
+    joints: tuple[Joint, ...],
     values: Mapping[int, Words],
     shape: Shape,
     ring: Ring,
@@ -51,27 +52,21 @@ async def enter(
     values: those that this party knows, by their number among the joints. Those that it backs up are needed only
     when the messages have arrived.
     """
-    masks = _masks(ctx, joints, shape, ring)
-    party, size = ctx.party, int(np.prod(shape, dtype=int)) * ring.dtype.itemsize
-    sent, backed, expected = (
-        [number for number, joint in enumerate(joints) if getattr(joint, role) == party]
-        for role in ("sender", "backup", "receiver")
-    )
-
-    def masked(number: int) -> Words:
-        return algebra.remove(values[number], cast(Words, masks[number]))
-
-    rest = {number: masked(number) for number in sent}
+    own, size = duties(joints, ctx.party), prod(shape) * ring.dtype.itemsize
+    masks = _masks(ctx, own, shape, ring)
+    rest = {number: algebra.remove(values[number], masks[number]) for number in own.sends}
     replies = await ctx.exchange(
-        [(joints[number].receiver, rest[number]) for number in sent],
-        [(joints[number].sender, size) for number in expected],
+        [(joints[number].receiver, rest[number]) for number in own.sends],
+        [(joints[number].sender, size) for number in own.awaits],
     )
-    rest |= {number: masked(number) for number in backed}
-    rest |= {n: np.frombuffer(reply, ring.dtype).reshape(shape) for n, reply in zip(expected, replies, strict=True)}
+    filed = {number: algebra.remove(values[number], masks[number]) for number in own.backs}
+    for number, reply in zip(own.awaits, replies, strict=True):
+        filed[number] = np.frombuffer(reply, ring.dtype).reshape(shape)
     guard = guard_of(ctx)
-    guard.file(ctx.path, joints, {number: octets(rest[number]) for number in (*backed, *expected)})
+    guard.file(ctx.path, joints, {number: octets(words) for number, words in filed.items()})
     await guard.settle()
-    return [Entered(joint, masks[number], rest.get(number)) for number, joint in enumerate(joints)]
+    rest |= filed
+    return [Entered(joint, masks.get(number), rest.get(number)) for number, joint in enumerate(joints)]
 
 
 async def enter_terms(
@@ -108,14 +103,10 @@ def guard_of(ctx: Context) -> Comparisons:
     return cast(Comparisons, ctx.guard)
 
 
-def _masks(ctx: Context, joints: Sequence[Joint], shape: Shape, ring: Ring) -> list[Words | None]:
-    """For each joint its mask, None at its receiver. Those of one receiver are one draw."""
-    masks: list[Words | None] = [None] * len(joints)
-    for receiver in range(PARTIES):
-        numbers = [number for number, joint in enumerate(joints) if joint.receiver == receiver]
-        if numbers and receiver != ctx.party:
-            label = b"%b#mask%d" % (ctx.path, receiver)
-            drawn = ctx.prss.component(receiver, label, (len(numbers), *shape), ring)
-            for number, words in zip(numbers, drawn, strict=True):
-                masks[number] = np.asarray(words)
+def _masks(ctx: Context, own: Duties, shape: Shape, ring: Ring) -> dict[int, Words]:
+    """The masks of all joints that this party does not receive. Those of one receiver are one draw."""
+    masks: dict[int, Words] = {}
+    for receiver, numbers in own.draws.items():
+        drawn = ctx.prss.component(receiver, b"%b#mask%d" % (ctx.path, receiver), (len(numbers), *shape), ring)
+        masks.update(zip(numbers, map(np.asarray, drawn), strict=True))
     return masks

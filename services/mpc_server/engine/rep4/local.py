@@ -11,8 +11,9 @@ bits alike, and it is known to the two parties that hold both components.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -41,15 +42,39 @@ class Joint:
     sender: int
     backup: int
     receiver: int
+    other: int = field(init=False)
+    """The party that is not concerned: it knows the mask only."""
 
-    @property
-    def other(self) -> int:
-        """The party that is not concerned: it knows the mask only."""
-        return sum(range(PARTIES)) - self.sender - self.backup - self.receiver
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "other", sum(range(PARTIES)) - self.sender - self.backup - self.receiver)
 
     def knows(self, party: int) -> bool:
         """Whether a party knows the value."""
         return party in (self.sender, self.backup)
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """What one party does for some joints, by their numbers."""
+
+    sends: tuple[int, ...]
+    backs: tuple[int, ...]
+    awaits: tuple[int, ...]
+    draws: Mapping[int, tuple[int, ...]]
+    """For each receiver but this party, the joints that it receives: their masks are one draw."""
+
+
+@cache
+def duties(joints: tuple[Joint, ...], party: int) -> Duties:
+    """The duties of a party."""
+
+    def numbers(role: str, of: int) -> tuple[int, ...]:
+        return tuple(number for number, joint in enumerate(joints) if getattr(joint, role) == of)
+
+    received = {receiver: numbers("receiver", receiver) for receiver in range(PARTIES)}
+    awaits = received.pop(party)
+    draws = {receiver: some for receiver, some in received.items() if some}
+    return Duties(numbers("sender", party), numbers("backup", party), awaits, draws)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +125,28 @@ def product_terms(x: AShare, y: AShare, times: Bilinear = np.multiply) -> dict[i
 
 
 def bit_terms(x: BShare, y: BShare, form: BitForm) -> dict[int, Words]:
-    """The same over Z_2, where + and - are XOR."""
-    party = x.owner.party
-    left, right = ([one(words) for words in share.components] for one, share in ((form.left, x), (form.right, y)))
-    found, factor = {}, np.empty_like(right[0])
-    for number, term in known_terms(party):
-        one, two = (component - (component > party) for component in (term.joint.other, term.joint.receiver))
-        both = left[one] ^ left[two]
-        np.bitwise_xor(right[one], right[two], out=factor)
-        both &= factor
-        found[number] = form.summed(both)
-    return found
+    """The same over Z_2, where + and - are XOR: of the sums of two of three components, one is that of the others."""
+    left, last_left = map(form.left, _neighbours(x))
+    right, last_right = map(form.right, _neighbours(y))
+    first = left & right
+    left ^= last_left
+    right ^= last_right
+    left &= right
+    last_left &= last_right
+    return dict(zip(_BY_PAIR[x.owner.party], map(form.summed, (first, last_left, left)), strict=True))
+
+
+def _neighbours(share: BShare) -> tuple[Words, Words]:
+    """The sum of the first two components, and that of the last two."""
+    first, second, third = share.components
+    return first ^ second, second ^ third
+
+
+def _by_pair(party: int) -> list[int]:
+    """The terms that a party knows: of its first two components, of the last two, of the first and the last."""
+    first, second, third = REP4.held[party]
+    pairs = [{first, second}, {second, third}, {first, third}]
+    return [next(n for n, joint in enumerate(JOINTS) if {joint.other, joint.receiver} == pair) for pair in pairs]
+
+
+_BY_PAIR = tuple(map(_by_pair, range(PARTIES)))

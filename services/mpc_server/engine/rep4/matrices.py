@@ -1,11 +1,12 @@
 """Products of matrices and sums of squares: what is sent is small, what is computed is large.
 
-A Gram matrix is computed by the sender of a term only. Its backup gets the whole triangle, in the clear because it
-could compute it, and checks it by coins of its own: with R of 48 rows of coins and E the error, which is symmetric and
-not zero modulo 2^k, R E R^T is zero with probability below 2^-41. For let E be divided by the largest power of two that
-divides it, and be read modulo 2: the first row r of R with r E != 0 is row p with probability at most 2^-(p-1), and
-then all later rows are orthogonal to r E with probability 2^-(48-p); with that no row has r E != 0, this is at most
-48 * 2^-47 + 2^-48. So a backup needs of the matrix only its 48 combinations of columns, and their Gram matrix.
+A narrow Gram matrix is computed by sender and backup of a term alike. A wide one is computed by its sender only. Its
+backup gets the whole triangle, in the clear because it could compute it, and checks it by coins of its own: with R of
+64 rows of coins and E the error, which is symmetric and not zero modulo 2^k, R E R^T is zero with probability below
+2^-56. For let E be divided by the largest power of two that divides it, and be read modulo 2: the first row r of R with
+r E != 0 is row p with probability at most 2^-(p-1), and then all later rows are orthogonal to r E with probability
+2^-(64-p); with that no row has r E != 0, this is at most 64 * 2^-63 + 2^-64. So a backup needs of the matrix only its
+64 combinations of columns, and their Gram matrix.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from caps.shares.ring import Z8, Z32, Ring, Words, ring_of
 from caps.shares.sharing import Algebra
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context, together
-from services.mpc_server.engine.cost import Cost
+from services.mpc_server.engine.cost import Cost, formula
 from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_mod, gram_of_parts, matmul_mod, subset_sums
 from services.mpc_server.engine.rep4.joint import enter_terms
 from services.mpc_server.engine.rep4.local import (
@@ -35,8 +36,10 @@ from services.mpc_server.engine.rep4.local import (
 from services.mpc_server.engine.shares import AShare, Indices
 from services.mpc_server.engine.verbs import Coins
 
-CHECK_ROWS = 48
-"""Combinations by which a backup checks a Gram matrix."""
+CHECK_ROWS = 64
+"""Combinations by which a backup checks a wide Gram matrix."""
+NARROW = 160
+"""The most columns of a Gram matrix that its backup computes: beyond, it takes more products than the check does."""
 _LINEAR = (0, 2)
 """Terms v_i + v_j that v^2 - v takes its -v from: together these two have each component once."""
 
@@ -56,23 +59,36 @@ async def cross_cells(ctx: Context, x: AShare, y: AShare, *, cells: tuple[Indice
     return ctx.share(*await enter_terms(ctx, product_terms(x, y, times), cells[0].shape, x.ring, Algebra.ADD))
 
 
+@formula
+def shown_entries(columns: int) -> int:
+    """Entries of a Gram matrix that a backup is shown."""
+    return columns * (columns + 1) // 2 if columns > NARROW else 0
+
+
 @verbs.gram_cells.of(
     NAME,
     "CaPS Protocol 2, as a product of one-hot columns (docs/adr/0003), checked as by Freivalds 1977",
     Cost(
         rounds=1,
-        sent=(1 + LATTER) * ((size.elements + size.columns * (size.columns + 1) // 2) * size.ring_bits // 8),
+        sent=(1 + LATTER) * ((size.elements + shown_entries(size.columns)) * size.ring_bits // 8),
     ),
 )
 async def gram_cells(
     ctx: Context, first: AShare, *others: AShare, cells: tuple[Indices, Indices], modulo: Ring
 ) -> AShare:
-    """A term is Gram(x_i + x_j) or -Gram(x_i - x_j): its sender computes it, its backup checks it.
-
-    What goes to backups in the clear must not depend on a message that is not checked yet.
-    """
+    """A term is Gram(x_i + x_j) or -Gram(x_i - x_j): its sender computes it, its backup too, or checks it."""
     parts = (first, *others)
     ctx.own(*parts)
+    if sum(share.shape[1] for share in parts) > NARROW:
+        return await _wide_gram_cells(ctx, parts, cells, modulo)
+    terms = {number: term.signed(_gram(parts, term, modulo)[cells]) for number, term in known_terms(ctx.party)}
+    return ctx.share(*await enter_terms(ctx, terms, cells[0].shape, first.ring, Algebra.ADD))
+
+
+async def _wide_gram_cells(
+    ctx: Context, parts: Sequence[AShare], cells: tuple[Indices, Indices], modulo: Ring
+) -> AShare:
+    """What goes to backups in the clear must not depend on a message that is not checked yet."""
     await ctx.guard.validate()
     columns, (left, right) = sum(share.shape[1] for share in parts), cells
     picked = left * (2 * columns - left - 1) // 2 + right
@@ -89,7 +105,7 @@ async def gram_cells(
             terms[number] = triangle[picked]
 
     # Backups have what they vouch for when this round is over, and not before.
-    _, components = await together(check(), enter_terms(ctx, terms, picked.shape, first.ring, Algebra.ADD))
+    _, components = await together(check(), enter_terms(ctx, terms, picked.shape, parts[0].ring, Algebra.ADD))
     return ctx.share(*components)
 
 

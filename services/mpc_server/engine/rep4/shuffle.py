@@ -6,6 +6,8 @@ lacks it, so to it the order of the result is uniformly random.
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from caps.shares.ring import Z8
@@ -59,6 +61,6 @@ async def _move(ctx: Context, rows: RowShare, mover: int) -> RowShare:
         known = {n: component(one.other).take(order, axis=0) for n, one in enumerate(joints) if one.knows(ctx.party)}
         entered = await enter(ctx, joints, known, rows.shape, Z8, Algebra.XOR)
         masks = [one.mask for one in entered if one.mask is not None]
-        moved = {mover: np.bitwise_xor.reduce([component(mover).take(order, axis=0), *masks])}
+        moved = {mover: reduce(np.bitwise_xor, masks, component(mover).take(order, axis=0))}
     moved |= {one.joint.other: one.rest for one in entered if one.rest is not None}
     return ctx.rows(*(moved[number] for number in ctx.scheme.held[ctx.party]))

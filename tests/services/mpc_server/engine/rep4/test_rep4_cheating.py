@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import count
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from caps.basics.schemes import REP4
+from caps.dp.bounds import DEVIATION_SOUNDNESS, MOST_SESSIONS
 from caps.errors import CheatingDetected, CheatingUnresolved, LocalError
 from caps.shares.ring import Z16, Z64
 from services.mpc_server.channel import TAG_BYTES
@@ -30,6 +32,7 @@ from services.mpc_server.testing.world import Failed, Recorder, World
 from services.mpc_server.transport.memory import Message
 from tests.kit.cases.all import CASES
 from tests.kit.cases.base import Call, Source
+from tests.kit.cheating import Table, cheat
 
 pytestmark = pytest.mark.chaos
 
@@ -138,8 +141,11 @@ def alter(chosen: Message, way: Callable[[bytes, np.random.Generator], bytes], r
     return interceptor
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_altered_message_of_a_verb_is_noticed_before_the_opening(name: str) -> None:
+@pytest.mark.parametrize(("name", "narrow"), [*((name, matrices.NARROW) for name in NAMES), ("gram_cells", 0)])
+def test_every_altered_message_of_a_verb_is_noticed_before_the_opening(
+    name: str, narrow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrices, "NARROW", narrow)
     rng = np.random.default_rng(5)
     trial = Trial(name, small(name, 3))
     recorder = Recorder()
@@ -268,7 +274,7 @@ def lies_in_masks(culprit: int, rng: np.random.Generator) -> list[Any]:
         def masks(ctx: Context, *args: Any) -> Any:
             found = original(ctx, *args)
             if ctx.party == culprit:
-                return [None if words is None else disturbed(words, rng) for words in found]
+                return {number: disturbed(words, rng) for number, words in found.items()}
             return found
 
         return masks
@@ -375,7 +381,11 @@ LIES = [
 
 @pytest.mark.parametrize("culprit", PARTIES)
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_a_server_that_computes_something_else_is_noticed_or_harmless(lie: Any, culprit: int) -> None:
+def test_a_server_that_computes_something_else_is_noticed_or_harmless(
+    lie: Any, culprit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One of the Gram matrices is as narrow as backups compute, and one is shown to them.
+    monkeypatch.setattr(matrices, "NARROW", 5)
     noticed = 0
     for name in [*NAMES, "to_bits", "noisy_argmax", "check_one_hot"]:
         for seed in range(2):
@@ -392,6 +402,15 @@ def test_a_server_that_computes_something_else_is_noticed_or_harmless(lie: Any, 
                     one.__exit__(None, None, None)
             noticed += judge(trial, expected, errors, culprit)
     assert noticed
+
+
+@pytest.mark.parametrize("name", ["count", "gram_cells"])
+def test_cheating_with_wide_gram_matrices_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `test_cheating` has it for narrow ones."""
+    monkeypatch.setattr(matrices, "NARROW", 0)
+    table = Table(REP4.name)
+    cheat(table, REP4, name, runs=40)
+    assert not table.found, "\n".join(map(str, table.found))
 
 
 def test_no_error_of_a_gram_matrix_passes_a_backup() -> None:
@@ -423,8 +442,29 @@ def test_no_error_of_a_gram_matrix_passes_a_backup() -> None:
     assert not any(seen)
 
 
+def test_a_gram_matrix_is_checked_by_so_many_coins_that_the_sender_lacks() -> None:
+    """So many that the bound of `matrices` holds for 2^10 sessions, with room: for more than servers take part in."""
+    bound = matrices.CHECK_ROWS * Fraction(2) ** (1 - matrices.CHECK_ROWS) + Fraction(2) ** -matrices.CHECK_ROWS
+    assert bound < Fraction(2) ** -54
+    assert MOST_SESSIONS * bound < DEVIATION_SOUNDNESS
+    drawn = {}
+
+    async def coins(ctx: Context) -> None:
+        for sender in PARTIES:
+            if sender != ctx.party:
+                drawn[ctx.party, sender] = matrices._coins(ctx.step(sender), sender, 9)
+            else:
+                with pytest.raises(KeyError):
+                    matrices._coins(ctx.step(sender), sender, 9)
+        await ctx.exchange([], [])
+
+    World(2, scheme=REP4).run(coins)
+    assert all(found.shape == (9, matrices.CHECK_ROWS) for found in drawn.values())
+    assert all(np.array_equal(drawn[party, 0], drawn[1, 0]) for party in (2, 3))
+
+
 def test_a_check_with_few_combinations_fails_as_often_as_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two combinations in place of 48, an error of one bit on the diagonal passes with probability 1/4."""
+    """With two combinations in place of 64, an error of one bit on the diagonal passes with probability 1/4."""
     draws = np.random.default_rng(10)
     monkeypatch.setattr(matrices, "_coins", lambda _, __, columns: draws.integers(0, 2, (columns, 2)).astype(np.uint8))
     x = draws.integers(0, 1 << 16, (5, 3)).astype(np.uint16)
