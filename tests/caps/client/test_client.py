@@ -58,7 +58,7 @@ STUDIES = {
     },
     holder.StudyView: {
         **{"study": STUDY, "title": "One", "state": "known", "holder": "clinic-a", "approval": None},
-        **{"approval_sent": False, "problem": None, "table": False, "views": [], "loss": None},
+        **{"approval_sent": False, "problem": None, "table": False, "views": [], "loss": None, "key_warnings": []},
     },
     server.StudyState: {"study": STUDY, "state": "judged", "approval": None, "seal": None},
 }
