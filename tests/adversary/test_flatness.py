@@ -9,7 +9,7 @@ from tests.adversary.flatness import WARM, Sample, Tolerance, fit, growing
 
 
 def series(
-    slope: float, *, noise: float = 1.0, studies: int = 60, lives: int = 1, caches: float = 50.0
+    slope: float, *, noise: float = 1.0, studies: int = 240, lives: int = 1, caches: float = 50.0
 ) -> list[Sample]:
     """What a service holds that begins anew so many times, fills its caches, and grows by `slope` per study."""
     draws = np.random.default_rng(3).normal(0, noise, studies)
