@@ -56,6 +56,6 @@ def test_what_grows_is_named() -> None:
 
 
 def test_a_pool_that_reaches_its_size_does_not_grow() -> None:
-    steps = {("S1", "descriptors"): [Sample(number, 0, 25.0 + 2 * (number > 12)) for number in range(30)]}
+    steps = {("S1", "descriptors"): [Sample(number, 0, 25.0 + 2 * (number > 25)) for number in range(40)]}
     assert growing(steps, {"descriptors": Tolerance(0.05, 0.0)})
     assert growing(steps, {"descriptors": Tolerance(0.05, 16.0)}) == []
