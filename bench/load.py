@@ -13,6 +13,7 @@ import asyncio
 import base64
 import ipaddress
 import multiprocessing
+import os
 import secrets
 import ssl
 import tempfile
@@ -82,7 +83,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
     """One study for each number of holders; streams and downloads with the last."""
-    report: dict[str, Any] = {"studies": {}}
+    report: dict[str, Any] = {"others": os.getloadavg()[1], "studies": {}}
     with tempfile.TemporaryDirectory(prefix="caps-load-") as scratch:
         populations = {f"load{number}": 20.0 for number in range(len(options.holders))}
         with Federation(Path(scratch), (), policy=POLICY, populations=populations) as found, telling(found):

@@ -663,6 +663,7 @@ def _load(report: Mapping[str, Any]) -> Lines:
     lines = [
         "Holders are light clients of one process on the same two cores, each with a certificate and an address of its",
         "own, all at once, with real shares over TLS. Refused or lost requests are made again, as a holder does.",
+        *([f"Load average of others before it began: {report['others']:.1f}."] if "others" in report else []),
         "",
         *_table(
             [

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import ssl
 from collections.abc import Collection, Iterator, Mapping
 from email.utils import parsedate_to_datetime
@@ -35,6 +36,7 @@ _MAX_PROBLEM = 1 << 20
 _MAX_TEXT = 500
 """Characters of another party's words that are kept or passed on."""
 TOO_MANY_REQUESTS = 429
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class ClientError(CapsError):
@@ -191,10 +193,18 @@ def read(response: httpx.Response, party: str, *, limit: int = MAX_ANSWER) -> by
 
 
 def parsed(content: bytes, party: str, *, elements: int = canonical.MAX_ELEMENTS) -> Any:
-    """The value in an answer of JSON. Raises AnswerRefused if it is not JSON, or more than so many elements."""
+    """The value in an answer of JSON. Raises AnswerRefused if it is not JSON, or more than so many elements.
+
+    Texts with half a surrogate pair or NUL, which only an escape can bring, are refused too: no database takes them.
+    """
     try:
         canonical.bound(content, elements=elements)
-        return json.loads(content)
+        value = json.loads(content)
+        if b"\\u" in content:
+            if _NUL.search(content):
+                raise ValueError
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except (DomainError, ValueError) as error:
         what = str(error) if isinstance(error, DomainError) else "sent something other than JSON"
         raise AnswerRefused(what, party=party) from None

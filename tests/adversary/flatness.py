@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-WARM = 3
+WARM = 10
 """Studies at the beginning of a stretch that do not count."""
 
 

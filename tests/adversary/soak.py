@@ -272,14 +272,20 @@ FAULTS: dict[str, Callable[[Study], str]] = {
     "a holder is killed": killed_holder,
     "the coordinator is killed": killed(COORDINATOR),
 }
-ORDER = (
-    *("nothing", "a server cheats", "a server breaks sessions", "a contribution is refused", "watchers hang up") * 2,
+_LIVELY = (
+    "nothing",
+    "a server cheats",
+    "a server breaks sessions",
+    "a contribution is refused",
+    "watchers hang up",
     "a server is silent",
-    "a server is killed",
-    "a holder is killed",
-    "the coordinator is killed",
+) * 2
+ORDER = tuple(
+    fault
+    for death in ("a server is killed", "a holder is killed", "the coordinator is killed")
+    for fault in (*_LIVELY, death)
 )
-"""Those who are killed live for a dozen studies in between."""
+"""Those who are killed live for three dozen studies in between, most of them when they are warm."""
 
 
 @contextmanager

@@ -369,7 +369,9 @@ def finish(stage: Stage) -> None:
 
 def new_study(stage: Stage, seed: int) -> Study:
     """One of honest parties."""
-    return _study(stage.federation, stage.folder / f"study-{secrets.token_hex(4)}", seed)
+    study = _study(stage.federation, stage.folder / f"study-{secrets.token_hex(4)}", seed)
+    stage.proposed |= {(name, study.identity) for name in SERVERS}
+    return study
 
 
 def _study(federation: Everybody, folder: Path, seed: int) -> Study:

@@ -9,7 +9,7 @@ from tests.adversary.flatness import WARM, Sample, Tolerance, fit, growing
 
 
 def series(
-    slope: float, *, noise: float = 1.0, studies: int = 60, lives: int = 1, caches: float = 50.0
+    slope: float, *, noise: float = 1.0, studies: int = 240, lives: int = 1, caches: float = 50.0
 ) -> list[Sample]:
     """What a service holds that begins anew so many times, fills its caches, and grows by `slope` per study."""
     draws = np.random.default_rng(3).normal(0, noise, studies)
@@ -56,6 +56,6 @@ def test_what_grows_is_named() -> None:
 
 
 def test_a_pool_that_reaches_its_size_does_not_grow() -> None:
-    steps = {("S1", "descriptors"): [Sample(number, 0, 25.0 + 2 * (number > 12)) for number in range(30)]}
+    steps = {("S1", "descriptors"): [Sample(number, 0, 25.0 + 2 * (number > 25)) for number in range(40)]}
     assert growing(steps, {"descriptors": Tolerance(0.05, 0.0)})
     assert growing(steps, {"descriptors": Tolerance(0.05, 16.0)}) == []

@@ -50,6 +50,7 @@ BREAKS: Mapping[str, Sequence_] = {
     "steps that wait take all threads": [("coordinator.many_steps", 0)],
     "a bomb of gzip at a holder": [*lies("coordinator.to_a_holder", "gzip"), *lies("server.to_a_holder", "gzip")],
     "brackets end the coordinator's attendant": lies("server.to_the_coordinator", "nested"),
+    "half a surrogate pair in a server's words": lies("server.to_the_coordinator", "surrogate"),
     "another coordinator reads answers": [("coordinator.anothers_run", n) for n in range(3)],
     "400 columns take hours to judge": [("coordinator.odd_manifest", 23), ("coordinator.odd_manifest", 27)],
     "runs are begun and given up for ever": [("coordinator.given_up", 0)],
@@ -82,7 +83,7 @@ def test_what_once_broke(stage: Stage, case: str) -> None:
 
 @pytest.mark.parametrize("rogue", ROGUES)
 def test_a_rogue(stage: Stage, rogue: str) -> None:
-    @relaxed(4)
+    @relaxed(3)
     @given(moves_of(ROGUES[rogue], 3))
     def against(moves: Sequence_) -> None:
         play(stage, ROGUES[rogue], moves)

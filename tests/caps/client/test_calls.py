@@ -142,3 +142,14 @@ def test_digests_are_spelled_as_the_standard_says():
 def test_other_digests_are_none(header):
     assert digests.stated(header) is None
     assert digests.stated(f"{digests.spelled(bytes(32))}, {digests.spelled(bytes(32))}") is None
+
+
+@pytest.mark.parametrize("text", [r'{"detail": "\ud800"}', r'["\udc00 x"]', r'{"a": "\u0000"}', r'{"a\u0000": 1}'])
+def test_texts_that_no_database_takes_are_no_answer(text):
+    with pytest.raises(calls.AnswerRefused):
+        calls.parsed(text.encode(), "S1")
+
+
+@pytest.mark.parametrize(("text", "value"), [(r'"\u00e9\ud83d\ude00"', "é😀"), (r'"\\u0000"', r"\u0000")])
+def test_other_escapes_are(text, value):
+    assert calls.parsed(text.encode(), "S1") == value
