@@ -80,9 +80,10 @@ class Soak:
         study.patience = PATIENCE
         with supervised(self.federation, *self.federation.places, under=self.federation.under, on_death=self.died):
             state = FAULTS[fault](study)
+            until(lambda: all(map(self.federation.running, self.federation.places)), PATIENCE)
+        self.federation.wait_ready()
         if state == "released":
             study.fetch(folder / "release")
-        self.federation.wait_ready()
         nobody_wrote(self.federation, *CANARIES)
         self.look(number, fault, state)
         return state
@@ -165,7 +166,7 @@ def killed(name: str) -> Callable[[Study], str]:
 
     def fault(study: Study) -> str:
         def kill() -> None:
-            time.sleep(1.0)
+            time.sleep(0.3)
             study.federation.kill(name)
 
         return expecting("released", whole(study, during=kill))
@@ -189,7 +190,7 @@ def silent(study: Study) -> str:
     """A server says nothing for longer than its peers wait: sessions are lost, and nobody dies."""
 
     def hush() -> None:
-        time.sleep(1.0)
+        time.sleep(0.3)
         study.federation.send("S2", signal.SIGSTOP)
         time.sleep(2 * STALL)
         study.federation.send("S2", signal.SIGCONT)
