@@ -178,15 +178,14 @@ class MeshKeeper:
 
     async def _ended(self, mesh: Mesh) -> PeerError:
         """Wait until a stream is lost, or the key of a peer that is connected is denied."""
-        lost = asyncio.ensure_future(mesh.lost())
-        try:
-            while not (await asyncio.wait([lost], timeout=_RECHECK))[0]:
+        while True:
+            try:
+                async with asyncio.timeout(_RECHECK):
+                    return await mesh.lost()
+            except TimeoutError:
                 for peer in self._troubles:
                     if self._denies is not None and self._denies(mesh.pin(peer).hex()):
                         return PeerRefused(peer, "its key is denied here")
-            return lost.result()
-        finally:
-            lost.cancel()
 
     def _turn(self, mesh: Mesh | None) -> None:
         self._mesh = mesh

@@ -324,7 +324,7 @@ def test_the_exit_code_says_what_kind_of_trouble_it_is(mine, service, tmp_path):
 def test_what_operators_are_told_to_type_exists(page):
     text = (Path(__file__).parents[3] / page).read_text()
     known = typer.main.get_command(app).commands
-    told = re.findall(r"(?:^ {4}|`|^# +)caps ([a-z]+)(?: ([a-z]+))?(.*)", text, re.MULTILINE)
+    told = re.findall(r"(?:^ {4}|`|^# +)caps ([a-z-]+)(?: ([a-z-]+))?(.*)", text, re.MULTILINE)
     assert told
     for first, second, rest in told:
         command = known[first]

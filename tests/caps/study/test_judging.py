@@ -63,7 +63,7 @@ def judged(found: dict[str, Any]) -> Callable[[], None]:
         POLICY.judge(manifest)
         check(json.dumps(found))
         plan_study(manifest, declared_costs(manifest)).to_json()
-        Account(manifest)
+        Account(manifest, [holder.name for holder in manifest.holders])
 
     return work
 

@@ -22,9 +22,10 @@ def test_an_interrupted_run_is_taken_up_again_and_the_log_says_where(caplog: pyt
     async def live() -> None:
         raise errors.pop(0)
 
-    alive: Any = SimpleNamespace(record=SimpleNamespace(manifest=SimpleNamespace(study_id="s")), live=live)
+    record = SimpleNamespace(manifest=SimpleNamespace(study_id="s"), account=SimpleNamespace(stopped=None))
+    alive: Any = SimpleNamespace(record=record, live=live)
     server: Any = SimpleNamespace(
-        _fail=lambda run, reason: failed.append((run, reason)),
+        _fail=lambda run, reason, **_: failed.append((run, reason)),
         _keep_alive=lambda *given: AliveRuns._keep_alive(server, *given),
         _site=SimpleNamespace(supervisor=Supervisor(backoff=Backoff(first=0.0, longest=0.0))),
     )
