@@ -270,6 +270,7 @@ class Runs:
             with logs.bound(run=run, study=None if record is None else record.study):
                 self._work(run)
 
+        self._threads = {one: thread for one, thread in self._threads.items() if thread.is_alive()}
         self._threads[run] = self._supervisor.thread("run", work, name=f"run-{run[:8]}", stopping=self._stop)
 
     def _work(self, run: str) -> None:
