@@ -29,12 +29,12 @@ from caps.service.site import Settings, Site
 from caps.service.tokens import Scope, Tokens
 from caps.trust import pki
 from caps.wire import Answer, Signed, inputs_digest
-from caps.wire.steps import request_to_json
 from deploy.proto import mpc_server_settings
 from services.holder.api import holder_app
 from services.holder.service import HolderService
 from services.mpc_server.service import MpcServer
 from services.mpc_server.storage import states
+from services.mpc_server.storage.ledger import FREE
 from services.mpc_server.storage.tables import metadata, runs, steps
 from tests.kit import mpc_server as kit
 from tests.kit.coordinator_servers import Bench
@@ -131,11 +131,11 @@ def mpc_server(folder: Path, stack: ExitStack, **choices: Any) -> House:
     names = {"holder": dealt[0].holder, "coordinator": "coordinator", "server": "S1"}
     house = House(server.app, site.tokens, parties.authority, parties.keys, names, known, bodies)
     assert house.call("own coordinator", "PUT", "/v1/runs/{run}").status_code == 201
-    request, value = honest_walk(parties.manifest)[1][0]
+    _, value = honest_walk(parties.manifest)[1][0]
     answer = Answer(study=parties.study, run=RUN, step=0, request="0" * 64, value=value)
     signed = Signed[Answer].by(answer, "S2", parties.keys["S2"].signing)
     with desks["S2"].database.begin() as connection:
-        row = {"run": RUN, "step": 0, "request": str(request_to_json(request)), "digest": "0" * 64}
+        row = {"run": RUN, "step": 0, "request": FREE, "digest": "0" * 64}
         connection.execute(steps.insert().values(**row, answer=signed.model_dump_json()))
     return house
 
@@ -216,6 +216,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "PUT /v1/runs/{run}/attestation": (C,),
         "DELETE /v1/runs/{run}": (C,),
         "GET /v1/ledger": (P, U),
+        "GET /v1/ledger/heads": (P, U),
     },
     "coordinator": {
         "POST /v1/studies": (P,),
@@ -255,6 +256,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "POST /v1/studies/{study}/contribution": (O,),
         "GET /v1/studies/{study}/contribution": (O, P),
         "DELETE /v1/studies/{study}/contribution": (O,),
+        "GET /v1/ledger": (O,),
     },
 }
 UNKNOWN_TO = {"strange coordinator", "false coordinator"}

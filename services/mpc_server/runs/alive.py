@@ -16,12 +16,14 @@ from typing import Any
 
 from sqlalchemy import Engine, Row
 
+from caps.basics.recent import Recent
 from caps.errors import LocalError
 from caps.service import logs
 from caps.service.database import reading
 from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Manifest
+from caps.study.manifest import MOST_KEPT
 from caps.wire.problems import Kind
 from services.mpc_server.build import brief
 from services.mpc_server.intake.contributions import Contributions
@@ -89,6 +91,8 @@ class AliveRuns:
         self._patience = patience
         self._least_holders = least_holders
         self._alive: dict[str, Alive] = {}
+        self._past: Recent[str, tuple[int, int]] = Recent(MOST_KEPT)
+        """The traffic of runs that are over."""
         self._lock = RLock()  # a task may be over before it is kept
 
     def resume(self) -> None:
@@ -120,7 +124,15 @@ class AliveRuns:
     def _forget(self, run: str) -> None:
         """A run is over: what is in memory of it, such as all its requests, goes."""
         with self._lock:
-            self._alive.pop(run, None)
+            found = self._alive.pop(run, None)
+            if found is not None:
+                self._past.keep(run, found.live.traffic)
+
+    def traffic(self, run: str) -> tuple[int, int]:
+        """Rounds run and bytes sent for a run since this process began, as far as it remembers."""
+        with self._lock:
+            found = self._alive.get(run)
+        return found.live.traffic if found is not None else self._past.find(run) or (0, 0)
 
     def all(self) -> Mapping[str, Alive]:
         """The runs brought to life here, by id."""

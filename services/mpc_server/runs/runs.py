@@ -164,7 +164,7 @@ class Runs:
                 position, due, traffic = rows.answered(connection, run), "nothing by this build", (0, 0)
         else:
             found = self._alive.get(run)
-            record, trouble, traffic = found.record, found.live.trouble, found.live.traffic
+            record, trouble, traffic = found.record, found.live.trouble, self._alive.traffic(run)
             if state == states.Run.GOING and trouble is not None:
                 state, reason, party = "waiting", str(trouble), party_name(trouble.party)
             position, due = record.answered, record.account.due
