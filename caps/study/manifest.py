@@ -80,6 +80,8 @@ MAX_DEGREE = 8
 """The most attributes of a marginal that servers count from columns."""
 MAX_TABLES = 8
 """The most holders whose rows are joined on shares: they form 247 sets."""
+MOST_GROUPS = 8
+"""The most groups of columns that a person may lack together: there are 2^8 sets of them."""
 MOST_KEPT = 64
 """Manifests that a service keeps in memory once it has read them: as many as may be in use, not all there ever were."""
 OVERLAPS_SHARE = Fraction(1, 20)
@@ -752,7 +754,8 @@ class Manifest(Document):
     def absent_together(self) -> tuple[Clique, ...]:
         """Groups of columns that a person lacks together, if no holder of them has the person; in the schema's order.
 
-        None if rows are joined to persons for whom every column is there, or if all holders bring all columns.
+        None if rows are joined to persons for whom every column is there, or if all holders bring all columns; nor if
+        there are more than MOST_GROUPS, because a model tells apart every set of groups that a person may have.
         """
         if self.join is not None and self.join.mode == "inner":
             return ()
@@ -762,7 +765,7 @@ class Manifest(Document):
             bringing = tuple(one.name for one in taking if name in (one.columns or self.domain.names))
             if len(bringing) < len(taking):
                 groups.setdefault(bringing, []).append(name)
-        return tuple(map(tuple, groups.values()))
+        return tuple(map(tuple, groups.values())) if len(groups) <= MOST_GROUPS else ()
 
     @property
     def lacking(self) -> frozenset[str]:

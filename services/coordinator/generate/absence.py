@@ -95,9 +95,9 @@ class Absence:
         """The fixed potentials if everybody has every group."""
         return self.structure | {(presence,): np.array([NEVER, 0.0]) for presence in self.presences}
 
-    def widened(self, clique: Clique, values: Floats, elsewhere: float = 0.0) -> Floats:
-        """A flat table of the domain as one of the wide domain, with the same number wherever a value is missing."""
-        table = np.full(self.wide.shape(clique), elsewhere)
+    def widened(self, clique: Clique, values: Floats) -> Floats:
+        """A flat table of the domain as one of the wide domain, with 0 wherever a value is missing."""
+        table = np.zeros(self.wide.shape(clique))
         table[self._present(clique)] = values.reshape(self.domain.shape(clique))
         return table.ravel()
 

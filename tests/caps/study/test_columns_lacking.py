@@ -45,3 +45,10 @@ def test_columns_that_all_bring_are_never_lacking() -> None:
 def test_an_inner_join_has_everybody_in_every_table() -> None:
     assert joined_manifest(join={"mode": "inner"}).absent_together == ()
     assert joined_manifest(join={"mode": "union"}).absent_together == SPLIT
+
+
+def test_many_groups_are_not_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their number of sets would be the memory of the fit."""
+    monkeypatch.setattr("caps.study.manifest.MOST_GROUPS", 1)
+    manifest, _ = example_manifest(holders=COLUMNS)
+    assert (manifest.absent_together, manifest.lacking) == ((), frozenset())
