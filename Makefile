@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup check test test-slow test-exhaustive test-soak test-compose demo bench docs lock sbom clean
+.PHONY: help setup check test test-slow test-exhaustive test-soak test-compose demo bench docs pictures client lock sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,7 @@ check: $(READY) ## lint, types, import contracts, generated docs up to date
 	@$(BIN)/python -m caps.cli.reference --check docs/cli.md
 	@$(BIN)/python -m deploy.proto --check proto/
 	@$(BIN)/python -m deploy.architecture --check docs/architecture.md
+	@$(BIN)/python -m deploy.reference --check docs/reference.md
 	@$(BIN)/python -m deploy.images.wheels --check
 
 test: check ## everything CI runs: check, then the tests
@@ -45,16 +46,23 @@ demo: $(READY) ## two hospitals, an insurer, MPC servers: one private synthetic 
 	@$(BIN)/python -m deploy.demo $(if $(SCHEME),--scheme $(SCHEME)) $(if $(KEEP),--keep)
 
 bench: $(READY) ## measure everything, for hours, and write docs/benchmarks.md; peers go to .venv-peers
-	@for subject in protocols engine "join --large" generate noise network scaling load runtime utility; do \
+	@for subject in protocols engine "join --large" generate noise network scaling load runtime federated utility; do \
 		echo "== $$subject"; $(BIN)/python -m bench $$subject --save || exit 1; \
 	done
 	@$(BIN)/python -m bench report
 
-docs: $(READY) ## write what is generated from the code: docs/protocols.md, docs/cli.md, proto/, the map in docs/architecture.md
+docs: $(READY) ## write what is generated from the code: docs/protocols.md, docs/cli.md, docs/reference.md, proto/, the map in docs/architecture.md
 	@$(BIN)/python -m services.mpc_server.protocol_docs docs/protocols.md
 	@$(BIN)/python -m caps.cli.reference docs/cli.md
 	@$(BIN)/python -m deploy.proto proto/
 	@$(BIN)/python -m deploy.architecture docs/architecture.md
+	@$(BIN)/python -m deploy.reference docs/reference.md
+
+pictures: $(READY) ## terminals in docs/pictures, from real output of the demonstration and its study
+	@$(BIN)/python -m deploy.pictures
+
+client: $(READY) ## the wheel of caps-client, what analysts install, in dist/
+	@cd clients/python && ../../$(BIN)/python -m hatchling build -t wheel -d ../../dist
 
 lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-annotate \
@@ -64,5 +72,6 @@ lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
 sbom: $(READY) ## what is in each image, as CycloneDX JSON in sbom/; with Debian's packages of images that are built here
 	@$(BIN)/python -m deploy.images.sbom sbom
 
-clean: ## remove what the targets made
-	@rm -rf .venv .venv-peers .data .mypy_cache .ruff_cache .pytest_cache .hypothesis .lint-imports.log sbom
+clean: ## stop what `make demo KEEP=1` left up, and remove what the targets made, with all keys and tokens
+	@if [ -e demo-output/federation/federation.json ] && [ -x $(BIN)/caps ]; then $(BIN)/caps federation clean demo-output/federation; fi
+	@rm -rf demo-output people requests .venv .venv-peers .venv-opendp .venv-smartnoise dist .data .mypy_cache .ruff_cache .pytest_cache .hypothesis .lint-imports.log sbom

@@ -17,10 +17,13 @@ SUBJECTS = {
     "protocols": "COMPUTE ANSWERS, SELECT and MEASURE over TLS beside the paper's own variants (Table 3)",
     "join": "private record alignment over TLS: rows per second, bytes, memory",
     "judge": "parsing, judging, checking and planning of large manifests",
+    "coverage": "how often confidence intervals of counts contain the truth, in the clear",
+    "startup": "seconds until `caps --help` and every command's --help have answered",
     "generate": "our estimator beside mbi on the paper's tables and adult",
 }
 STUDIES = {
-    "utility": "classifiers and workload error of CDP, CaPS(H), CaPS(V) and mixed (Table 1)",
+    "utility": "marginals, correlations and classifiers on every table, ours beside the published mechanisms",
+    "federated": "classifiers and workload error of CDP, CaPS(H), CaPS(V) and mixed (Table 1)",
     "runtime": "whole studies through the services beside central runs, ours and mbi's (Table 2)",
     "scaling": "rows, holders, queries and domain: growth laws (Figure 2)",
     "network": "an AIM round between servers far apart or on thin lines",
@@ -38,6 +41,7 @@ def main(arguments: list[str]) -> int:
         return 0
     by_scheme = options.subject in BY_SCHEME and options.schemes
     subject = BY_SCHEME[options.subject] if by_scheme else options.subject
+    results.begin(subject)
     module = import_module(f"bench.{subject}")
     record = _recorder(subject, arguments if options.save else None)
     if options.subject in STUDIES:

@@ -17,14 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.datasets import Dataset, load
-from bench.studies import DELTA
+from caps.basics.uniform import Uniform
 from caps.data.domain import Layout
 from caps.data.quality import workload_error
 from caps.dp.clear import ClearOracle
+from caps.dp.noise.clear import FreshBits
 from caps.dp.oracle import Integers, Measurement, Oracle, Selection
 from caps.dp.privacy import UNBOUNDED, Filter, calibrate
 from services.coordinator.algorithms import Task, algorithm, all_pairs
 from services.coordinator.generate import create_estimator
+
+DELTA = "1e-9"
 
 
 @dataclass
@@ -66,10 +69,15 @@ def task_of(dataset: Dataset, epsilon: str) -> Task:
     return Task(dataset.domain, all_pairs(dataset.domain), UNBOUNDED, rho=rho)
 
 
-def oracle_of(dataset: Dataset, task: Task, cliques: Any, kind: type[ClearOracle] = ClearOracle) -> ClearOracle:
-    """The rows for training, behind the clear twin."""
-    layout = Layout(dataset.domain, cliques)
-    return kind(dataset.codes[dataset.train], layout, UNBOUNDED, Filter(task.zcdp, UNBOUNDED))
+def oracle_of(
+    dataset: Dataset, task: Task, cliques: Any, kind: type[ClearOracle] = ClearOracle, noise: str | None = None
+) -> ClearOracle:
+    """The rows for training, behind the clear twin; its noise is fresh, or that of a seed."""
+    layout, bits = Layout(dataset.domain, cliques), FreshBits()
+    if noise is not None:
+        uniform = Uniform(noise)
+        bits = FreshBits(lambda count: uniform.words(-(-count // 8)).tobytes()[:count])
+    return kind(dataset.codes[dataset.train], layout, UNBOUNDED, Filter(task.zcdp, UNBOUNDED), bits)
 
 
 def perform(
@@ -80,10 +88,11 @@ def perform(
     seed: int = 0,
     estimator: str = "kernel",
     kind: type[ClearOracle] = ClearOracle,
+    noise: str | None = None,
 ) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
-    """One central run: synthetic codes, and the seconds of every part."""
+    """One central run: synthetic codes, and the seconds of every part. `noise`: its seed, else it is fresh."""
     task, chosen = task_of(dataset, epsilon), algorithm(name)
-    oracle = Watched(oracle_of(dataset, task, chosen.cliques(task), kind))
+    oracle = Watched(oracle_of(dataset, task, chosen.cliques(task), kind, noise))
     fitted = create_estimator(estimator, dataset.domain)
     began, processor = time.perf_counter(), _cpu()
     outcome = chosen.run(task, oracle, fitted)

@@ -20,8 +20,8 @@ import httpx
 
 from bench import studies
 from bench.datasets import load
+from caps.federation.ports import free_ports
 from deploy.federation import COORDINATOR, SERVERS, Federation
-from deploy.ports import free_ports
 
 LINES: dict[str, tuple[float, float] | None] = {
     "loopback": None,

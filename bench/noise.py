@@ -17,8 +17,8 @@ import numpy as np
 
 from bench import central
 from bench.datasets import load
+from bench.federated import NAMES, compare
 from bench.timing import summary
-from bench.utility import NAMES, compare
 from caps.basics.uniform import Uniform
 from caps.data.quality import workload_error
 from caps.dp.clear import ClearOracle

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import load, results, runtime, schemes, schemes_runtime, utility
-from bench.quality import METRICS
+from bench import compare, federated, load, results, runtime, schemes, schemes_runtime, sources, utility
+from bench.quality import ALL, METRICS, MOST_TRIPLES
 from bench.results import BY_SCHEME
+from bench.utility_tasks import family
 from caps.study.manifest import columns_bits
 from deploy.federation import COORDINATOR
 from services.mpc_server.engine.counting import GROUP_ROWS, WIDE_GROUP_ROWS
@@ -19,6 +20,14 @@ TITLES = {"breast-cancer.caps": "breast-cancer", "compas-caps": "COMPAS", "diabe
 ALGORITHMS = {"aim": "AIM", "mwem": "MWEM+PGM"}
 SETTINGS = {"central": "CDP", "horizontal": "CaPS(H)", "vertical": "CaPS(V)", "mixed": "mixed"}
 COLUMNS = {"lr_auc": "LR AUC", "rf_auc": "RF AUC", "lr_f1": "LR F1", "rf_f1": "RF F1", "error": "workload error"}
+SCORES = {
+    "pair": "pair",
+    "worst_pair": "worst pair",
+    "triple": "triple",
+    "correlation": "correlation",
+    "worst_correlation": "worst",
+    "propensity": "told apart",
+} | COLUMNS
 JOINED = 20_000
 """Rows a second that the default join is to align."""
 AT_LATEST = 0.1
@@ -34,7 +43,8 @@ def docs() -> Path:
 
 
 def write() -> Path:
-    """Write everything; where the page is."""
+    """Write everything; where the page is. Nothing is written if a result is of other code than this tree's."""
+    refuse_other_code()
     (docs() / "benchmarks").mkdir(parents=True, exist_ok=True)
     body: Lines = []
     verdicts: list[Verdict] = []
@@ -45,13 +55,20 @@ def write() -> Path:
             body += [f"Not run: `python -m bench {command(subject)} --save`.", ""]
             verdicts += [(title, "", _mark(None))] if judge else []
             continue
+        if not _has_digest(subject, found):
+            again = "To be measured again: what was saved does not say from which code."
+            body += [f"{again} `python -m bench {command(subject)} --save`.", ""]
+            verdicts += [(title, "", "to be measured again")] if judge else []
+            continue
         body += [_origin(found), "", *section(found["report"]), ""]
         verdicts += judge(found["report"]) if judge else []
     lines = [
         "# Benchmarks",
         "",
         "Written by `python -m bench report` from `bench/results/*.json`; do not edit. Every section names the command",
-        "that measured it (`make bench` runs them all), the machine and the date. All parties ran on one host.",
+        "that measured it (`make bench` runs them all), the machine and the date. All parties ran on one host. All",
+        "figures are of the code of this tree: each section has the digest of the sources that they follow from, and",
+        "results of other code are refused.",
         "",
         "## Goals",
         "",
@@ -64,6 +81,31 @@ def write() -> Path:
     return page
 
 
+def refuse_other_code() -> None:
+    """Raises SystemExit that names every result of other code than this tree's."""
+    other = []
+    for subject in SECTIONS:
+        found = results.load(subject)
+        if found is None or not _has_digest(subject, found):
+            continue
+        if subject == results.BY_RUN:
+            mechanisms = utility.stale(found["report"])
+            other += [f"{subject} ({', '.join(mechanisms)})"] if mechanisms else []
+        elif found["code"] != sources.digest_of(subject):
+            other.append(f"{subject} ({found['code']}, commit {found['commit']}; now {sources.digest_of(subject)})")
+    if other:
+        raise SystemExit(
+            f"results of other code than this tree's: {'; '.join(other)}. Measure them again with --save, or remove "
+            f"them from {results.folder()}."
+        )
+
+
+def _has_digest(subject: str, found: Mapping[str, Any]) -> bool:
+    if subject == results.BY_RUN:
+        return all("code" in one for one in found["report"]["runs"])
+    return bool(found.get("code"))
+
+
 def command(subject: str) -> str:
     """What measures a subject, after `python -m bench`."""
     return {saved: f"{asked} --schemes" for asked, saved in BY_SCHEME.items()}.get(subject, subject)
@@ -72,8 +114,10 @@ def command(subject: str) -> str:
 def _origin(found: Mapping[str, Any]) -> str:
     at = found["machine"]
     commands = ", ".join(f"`{command}`" for command in found["commands"])
+    code = f"code {found['code']}, " if found["code"] else ""
     return (
-        f"{commands}, {found['date'][:16].replace('T', ' ')} UTC, {at['processor']}, {at['cores']} cores, "
+        f"{commands}, {code}commit {found['commit'] or 'unknown'}, {found['date'][:16].replace('T', ' ')} UTC, "
+        f"{at['processor']}, {at['cores']} cores, "
         f"{at['memory_gb']:g} GB, {at['system']}, Python {at['python']}, NumPy {at['numpy']}; "
         f"load average at the end {at['load']:g}."
     )
@@ -98,6 +142,112 @@ def _title(name: str) -> str:
 
 
 def _utility(report: Mapping[str, Any]) -> Lines:
+    runs = report["runs"]
+    codes = sorted({(family(one["mechanism"]), one["code"]) for one in runs})
+    relatives = ", ".join(f"{one} with {other}" for one, other in compare.RELATIVES.items())
+    lines = [
+        "Central runs of all pairs of attributes, on every table of the data folder. `pair`, `worst pair` and",
+        "`triple` are half the L1 distance of normalised marginals to those of the training rows: mean and largest",
+        f"over pairs, mean over triples (all, or {MOST_TRIPLES} chosen by a hash of their names). `correlation` is",
+        "the mean, and `worst` the largest, difference of Cramer's V corrected for bias. `told apart` is the AUC of",
+        "a random forest that tells real from synthetic rows it was not trained on. LR and RF are trained on",
+        "synthetic rows and tested on real ones that no mechanism saw. `original`: private-pgm's loops as",
+        "published, on our kernel, without a prior. `uniform` and `columns`, the floor: uniform rows, and",
+        "independent columns shrunk to uniform ones. `mbi`: the published loops on `mbi` 2. All others are packages",
+        "of their own.",
+        "",
+        "Constants of mechanisms are chosen on the development tables alone: " + ", ".join(compare.DEVELOPMENT) + ".",
+        f"Relatives share persons with one of them: {relatives}. All other tables are held out.",
+        "Code: " + ", ".join(f"{name} {code}" for name, code in codes) + ".",
+        "",
+    ]
+    comparisons = compare.paired(runs)
+    for half in compare.HALVES:
+        own = [one for one in runs if compare.half(one["table"]) == half]
+        if own:
+            lines += [f"### {half.capitalize()} tables", "", *_utility_means(own), ""]
+            lines += [*_utility_paired([one for one in comparisons if compare.half(one.table) == half]), ""]
+    return lines[:-1]
+
+
+def _utility_means(runs: Sequence[Mapping[str, Any]]) -> Lines:
+    rows = []
+    for (name, epsilon, mechanism), group in compare.groups(runs).items():
+        good = [one for one in group.values() if "failed" not in one]
+        if not good:
+            reason = next(one["failed"] for one in group.values())
+            rows.append([name, epsilon, mechanism, len(group), f"failed: {reason}", *[""] * (len(ALL) + 2)])
+            continue
+        cells = [_mean(good, metric, 3) for metric in ALL]
+        costs = [_mean(good, name, 1) for name in ("rounds", "cpu_seconds")]
+        failures = f"{len(good)} of {len(group)}" if len(good) < len(group) else len(group)
+        rows.append([name, epsilon, mechanism, failures, _mean(good, "rows", 0), *cells, *costs])
+    head = ["table", "epsilon", "mechanism", "runs", "rows", *(SCORES[metric] for metric in ALL), "rounds", "CPU s"]
+    return _table(head, rows)
+
+
+def _mean(runs: Sequence[Mapping[str, Any]], metric: str, digits: int) -> str:
+    values = [one[metric] for one in runs if one.get(metric) is not None]
+    return f"{sum(values) / len(values):.{digits}f}" if values else ""
+
+
+def _utility_paired(comparisons: Sequence[compare.Paired]) -> Lines:
+    """Ours less the original, with intervals, in the metrics that are judged."""
+    kinds = dict.fromkeys((one.table, one.epsilon, one.algorithm) for one in comparisons)
+    known = {(one.table, one.epsilon, one.algorithm, one.metric): one for one in comparisons}
+    rows = []
+    for kind in kinds:
+        found = [known.get((*kind, metric)) for metric in compare.JUDGED]
+        seeds = min(one.seeds for one in found if one)
+        rows.append([*kind, seeds, *(_paired_cell(one) if one else "" for one in found)])
+    lines = [
+        "Ours less the original in runs of equal seed: mean difference +- half the width of its 95 % interval (t).",
+        "",
+        *_table(["table", "epsilon", "", "seeds", *(SCORES[metric] for metric in compare.JUDGED)], rows),
+    ]
+    ratio = compare.ratio(comparisons)
+    if ratio is not None:
+        lines += ["", f"Mean pair error, ours / original: {ratio:.3f} in the geometric mean."]
+    return lines
+
+
+def _paired_cell(one: compare.Paired) -> str:
+    if not one.seeds:
+        return one.verdict
+    text = f"{one.difference:+.3f} +- {one.half_width:.3f}"
+    return text if one.verdict == "within noise" else f"{text} {one.verdict}"
+
+
+def _utility_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
+    comparisons, found = compare.paired(report["runs"], compare.JUDGED), []
+    for half in compare.HALVES:
+        those = [one for one in comparisons if compare.half(one.table) == half]
+        goal = f"{half}: pair error, worst pair and both AUCs not worse than the original's beyond noise"
+        if not those:
+            found.append((goal, "", _mark(None)))
+            continue
+        worse = [
+            f"{one.table} eps={one.epsilon} {one.algorithm}, {SCORES[one.metric]} {_paired_cell(one)}"
+            for one in those
+            if one.verdict in ("worse", "failed")
+        ]
+        text = f"{len(those) - len(worse)} of {len(those)} cases, {min(one.seeds for one in those)} seeds or more each"
+        found.append((goal, _but(text, "worse", worse), _mark(not worse)))
+    ratio = compare.ratio(comparisons)
+    goal = f"mean pair error at most {compare.GAIN:g} x the original's, all tables and epsilons"
+    found.append(
+        (goal, "" if ratio is None else f"{ratio:.3f} x", _mark(None if ratio is None else ratio <= compare.GAIN))
+    )
+    floors = compare.floored(report["runs"])
+    above = [
+        f"{one.table} eps={one.epsilon} {one.algorithm} {one.ours / one.floor:.2f} x" for one in floors if not one.met
+    ]
+    goal = f"mean pair error at most {compare.FLOOR_MARGIN:g} x the better of uniform and shrunk columns"
+    text = f"{len(floors) - len(above)} of {len(floors)} cases" if floors else ""
+    return [*found, (goal, _but(text, "above", above), _mark(not above if floors else None))]
+
+
+def _federated(report: Mapping[str, Any]) -> Lines:
     lines = [
         "Mean +- spread (standard deviation over seeds), in brackets the paper's. Trained on synthetic rows, tested on",
         "real ones; F1 is macro; LR one-hot, RF on codes. CDP is the clear twin; CaPS runs are whole studies through",
@@ -106,13 +256,13 @@ def _utility(report: Mapping[str, Any]) -> Lines:
         "paper's figures are means of three runs, without a spread.",
         "",
     ]
-    summary = sorted(utility.summarise(report), key=_place)
+    summary = sorted(federated.summarise(report), key=_place)
     for epsilon in sorted({row["epsilon"] for row in summary}, key=float):
         rows = []
         for row in summary:
             if row["epsilon"] != epsilon:
                 continue
-            published = utility.PAPER.get((row["dataset"], row["algorithm"]), {}).get(row["setting"])
+            published = federated.PAPER.get((row["dataset"], row["algorithm"]), {}).get(row["setting"])
             cells = []
             for i, metric in enumerate(METRICS):
                 digits = 3 if metric == "error" else 2
@@ -126,7 +276,7 @@ def _utility(report: Mapping[str, Any]) -> Lines:
     rows = []
     for setting in ("horizontal", "vertical", "mixed"):
         for metric in METRICS:
-            found = utility.pooled(report, setting, metric)
+            found = federated.pooled(report, setting, metric)
             if found:
                 verdict = "equivalent" if found["equivalent"] else "not shown"
                 rows.append(
@@ -135,14 +285,14 @@ def _utility(report: Mapping[str, Any]) -> Lines:
     lines += ["### Equivalence, all datasets and algorithms together (epsilon = 1)", ""]
     lines += ["Each run in units of its own dataset's and algorithm's CDP spread; equivalent: within one spread.", ""]
     lines += _table(["data", "metric", "difference / spread", "90 % interval", "verdict"], rows)
-    _plot_utility(summary)
-    return [*lines, "", "![workload error](benchmarks/utility.svg)"]
+    _plot_federated(summary)
+    return [*lines, "", "![workload error](benchmarks/federated.svg)"]
 
 
 def _place(row: Mapping[str, Any]) -> tuple[int, int, int]:
     """Rows as the paper has them, adult last."""
-    dataset, setting = (*utility.NAMES, utility.ADULT).index(row["dataset"]), list(SETTINGS).index(row["setting"])
-    return dataset, utility.ALGORITHMS.index(row["algorithm"]), setting
+    dataset, setting = (*federated.NAMES, federated.ADULT).index(row["dataset"]), list(SETTINGS).index(row["setting"])
+    return dataset, federated.ALGORITHMS.index(row["algorithm"]), setting
 
 
 def _case(row: Mapping[str, Any]) -> str:
@@ -153,10 +303,10 @@ def _interval(found: Mapping[str, Any]) -> str:
     return f"[{found['interval'][0]:+.2f}, {found['interval'][1]:+.2f}]"
 
 
-def _utility_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
+def _federated_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
     """On the paper's tables at epsilon 1."""
-    summary = sorted(utility.summarise(report), key=_place)
-    rows = [row for row in summary if row["epsilon"] == "1" and row["dataset"] in utility.NAMES]
+    summary = sorted(federated.summarise(report), key=_place)
+    rows = [row for row in summary if row["epsilon"] == "1" and row["dataset"] in federated.NAMES]
     found = []
     for setting in ("horizontal", "vertical", "mixed"):
         those = [row for row in rows if row["setting"] == setting]
@@ -178,7 +328,7 @@ def _within_spread(rows: Sequence[Mapping[str, Any]], goal: str, metrics: Sequen
 
 def _equivalence(report: Mapping[str, Any], setting: str) -> Verdict:
     """By the pooled tests."""
-    pooled = {metric: utility.pooled(report, setting, metric) for metric in METRICS}
+    pooled = {metric: federated.pooled(report, setting, metric) for metric in METRICS}
     known = {metric: found for metric, found in pooled.items() if found}
     goal = f"{SETTINGS[setting]} equivalent to CDP within one spread, all cases together"
     if not known:
@@ -192,10 +342,10 @@ def _against_paper(rows: Sequence[Mapping[str, Any]], setting: str) -> Verdict:
     """Workload errors beside the published ones, to as many digits as those have."""
     goal = f"{SETTINGS[setting]} workload error at or below the paper's"
     above, count = [], 0
-    central = {_case(row): f", CDP {row['error']['mean']:.3f}" for row in rows if row["setting"] == utility.CENTRAL}
+    central = {_case(row): f", CDP {row['error']['mean']:.3f}" for row in rows if row["setting"] == federated.CENTRAL}
     for row in rows:
         if row["setting"] == setting:
-            published = utility.PAPER[row["dataset"], row["algorithm"]][setting][-1]
+            published = federated.PAPER[row["dataset"], row["algorithm"]][setting][-1]
             mean, count = row["error"]["mean"], count + 1
             if round(mean, 2 if published >= 0.1 else 3) > published:
                 case = _case(row)
@@ -777,7 +927,8 @@ def _load_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
 
 
 SECTIONS: dict[str, tuple[str, Section, Judge | None]] = {
-    "utility": ("Utility (the paper's Table 1)", _utility, _utility_verdicts),
+    "utility": ("Utility", _utility, _utility_verdicts),
+    "federated": ("Federated beside central (the paper's Table 1)", _federated, _federated_verdicts),
     "runtime": ("Run time (the paper's Table 2)", _runtime, _runtime_verdicts),
     "protocols": ("MPC protocols (the paper's Table 3)", _protocols, None),
     "schemes": ("Active security: Table 3 under each scheme", _schemes, _schemes_verdicts),
@@ -812,7 +963,7 @@ def _save(figure: Any, name: str) -> None:
     pyplot.close(figure)
 
 
-def _plot_utility(summary: Sequence[Mapping[str, Any]]) -> None:
+def _plot_federated(summary: Sequence[Mapping[str, Any]]) -> None:
     rows = [row for row in summary if row["epsilon"] == "1"]
     cases = list(dict.fromkeys((row["dataset"], row["algorithm"]) for row in rows))
     figure, ((axes,),) = _figure(7, 3)
@@ -832,7 +983,7 @@ def _plot_utility(summary: Sequence[Mapping[str, Any]]) -> None:
     axes.set_yscale("log")
     axes.set_ylabel("workload error, mean and spread")
     axes.legend()
-    _save(figure, "utility")
+    _save(figure, "federated")
 
 
 def _plot_runtime(report: Mapping[str, Any]) -> None:

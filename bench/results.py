@@ -1,4 +1,4 @@
-"""Results as files: what was measured, on which machine, when, and by which command."""
+"""Results as files: what was measured, from which code, on which machine, when, and by which command."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import platform
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from bench import sources
 
 FOLDER = Path(__file__).resolve().parent / "results"
 
@@ -44,8 +47,10 @@ def _first_line(path: str, key: str) -> str:
 
 BY_SCHEME = {"protocols": "schemes", "join": "schemes_join", "runtime": "schemes_runtime"}
 """What `--schemes` measures under every scheme, and the module that does, whose name it is saved under."""
-GROWING = ("utility", "scaling")
-"""Subjects whose results several commands may add to."""
+BY_RUN = "utility"
+"""The subject whose runs each have the digest of their code."""
+GROWING = (BY_RUN, "federated", "scaling")
+"""Subjects whose results several commands may add to, as long as the code stays the same."""
 
 
 def save(subject: str, report: Mapping[str, Any], *, arguments: Sequence[str]) -> Path:
@@ -54,20 +59,55 @@ def save(subject: str, report: Mapping[str, Any], *, arguments: Sequence[str]) -
     May be called again as the report grows.
     """
     path = folder() / f"{subject}.json"
-    before = load(subject) if subject in GROWING else None
+    before = current(subject) if subject in GROWING else None
     commands = [*(before["commands"] if before else []), f"python -m bench {shlex.join(arguments)}"]
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "subject": subject,
         "commands": list(dict.fromkeys(commands)),
+        "code": None if subject == BY_RUN else _digest(subject),
+        "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "report": report,
     }
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(document, indent=1) + "\n")
+    partial.write_text(_text(document) + "\n")
     partial.replace(path)
     return path
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    """JSON with one line for each run, if there are runs: thousands of them are read as differences."""
+    report = document["report"]
+    if not report.get("runs"):
+        return json.dumps(document, indent=1)
+    lines = ",\n".join(f"   {json.dumps(run)}" for run in report["runs"])
+    text = json.dumps({**document, "report": {**report, "runs": []}}, indent=1)
+    return text.replace('"runs": []', f'"runs": [\n{lines}\n  ]')
+
+
+@cache
+def _digest(subject: str) -> str:
+    return sources.digest_of(subject)
+
+
+@cache
+def _commit() -> str:
+    return sources.commit()
+
+
+def begin(subject: str) -> None:
+    """Remember the code that is measured, before anybody edits it."""
+    _commit()
+    if subject in sources.SUBJECTS:
+        _digest(subject)
+
+
+def current(subject: str) -> dict[str, Any] | None:
+    """What was saved, if it is of the code of this tree."""
+    found = load(subject)
+    return found if found and (subject == BY_RUN or found.get("code") == _digest(subject)) else None
 
 
 def load(subject: str) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from bench import central, studies
 from bench.datasets import load
-from bench.utility import ALGORITHMS, NAMES
+from bench.federated import ALGORITHMS, NAMES
 
 PAPER = {
     ("breast-cancer.caps", "aim"): (98.065, 99.789, 98.992),

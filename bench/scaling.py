@@ -40,7 +40,7 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
         "queries": {"sizes": QUERIES},
         "domains": {"sizes": CATEGORIES},
     }
-    before = results.load("scaling")
+    before = results.current("scaling")
     report: dict[str, Any] = dict(before["report"]) if before else {}
     for part in options.parts:
         sizes: dict[str, Any] = {}

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from bench.central import DELTA
 from bench.datasets import Dataset, files
 from caps.basics.schemes import REP3, Scheme
 from caps.basics.uniform import Uniform
@@ -28,7 +29,6 @@ from deploy.federation import COORDINATOR, Federation
 HOLDERS = ("north", "south", "west")
 RECORD = "record"
 SETTINGS = ("horizontal", "vertical", "mixed")
-DELTA = "1e-9"
 _LOOK = 0.02
 POPULATIONS = {f"p{number}": 20.0 for number in range(100)}
 """Registered with the servers, each with a budget for a few studies."""

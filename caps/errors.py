@@ -8,6 +8,9 @@ Exceptions defined in other modules have the module in parentheses; tests/caps/t
     |   +-- LabelReused         a message or random draw was named twice
     |   +-- DomainError         a public parameter is outside the range that a protocol is defined on
     |   |   +-- TableRefused    the schema does not allow values of a table (caps.data.schema.schema)
+    |   |   +-- TableDoesNotFit a table is not one that a study takes (caps.study.table)
+    |   |   +-- HeaderRefused   a table lacks columns, or has others (caps.data.schema.tables)
+    |   |   +-- LineRefused     a line of a CSV cannot be read (caps.data.schema.tables)
     |   |   +-- KeyRefused      the join key does not allow rows of a table (caps.data.joinkey)
     |   |   +-- ManifestRefused the file is not a valid manifest (caps.study.authoring)
     |   +-- SessionClosed       a channel was used after it was closed or aborted
@@ -21,6 +24,7 @@ Exceptions defined in other modules have the module in parentheses; tests/caps/t
     |   +-- RunAborted          a check on shares failed, so a run is over (services.mpc_server.runs.record)
     |   +-- RequestChanged      a step's request differs from the recorded one (services.mpc_server.runs.record)
     |   +-- RequestsDiffer      servers received different requests for one step (services.mpc_server.runs.session)
+    |   +-- NotStarted          a service of a local federation ended, or was not ready in time (caps.federation.local)
     +-- PeerError               another party failed or misbehaved; `.party` says which
     |   +-- PeerUnreachable     no connection could be made in time
     |   +-- PeerLost            the connection ended before the protocol did

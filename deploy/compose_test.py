@@ -24,11 +24,12 @@ from typing import Any
 
 from caps.audit.verification import verify
 from caps.client import Client
+from caps.federation.ports import free_ports
 from caps.study import Manifest
 from caps.wire import Certificate
 from caps.wire.coordinator import RunView
 from deploy import example
-from deploy.ports import free_ports
+from deploy.compose_command import compose_command
 
 ROOT = Path(__file__).parents[1]
 PROJECT = "caps-test"
@@ -93,8 +94,16 @@ class Federation:
         return {**os.environ, **chosen, **builder, "PATH": path, "CAPS_REQUESTS": str(self.directory / "requests")}
 
     def compose(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-        """Run docker-compose on the project."""
-        return self.call("docker-compose", "-p", PROJECT, "-f", str(ROOT / "docker-compose.yml"), *arguments, **options)
+        """Run Compose on the project."""
+        return self.call(
+            *compose_command(self.environment["PATH"]),
+            "-p",
+            PROJECT,
+            "-f",
+            str(ROOT / "docker-compose.yml"),
+            *arguments,
+            **options,
+        )
 
     def call(
         self, *command: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None, timeout: float = PATIENCE
@@ -183,7 +192,7 @@ class Test:
         with self.telling("build the images"):
             federation.compose("build", timeout=3 * PATIENCE)
         self.sizes()
-        with self.telling("docker-compose up, from nothing to healthy"):
+        with self.telling("compose up, from nothing to healthy"):
             federation.compose("up", "-d", "--no-build")
         print(self.welcome())
         self.fetch_people()
@@ -432,7 +441,15 @@ class Test:
         def compose(*arguments: str) -> bytes:
             files = ("-f", str(kit / "docker-compose.yml"), "-f", str(ROOT / "deploy" / "compose" / "guest.yml"))
             env = {"CAPS_PUBLISH": f"127.0.0.1:{federation.ports[GUEST]}", "CAPS_OUTSIDE": f"{PROJECT}_outside"}
-            command = ("docker-compose", "-p", GUEST, "--project-directory", str(kit), *files, *arguments)
+            command = (
+                *compose_command(federation.environment["PATH"]),
+                "-p",
+                GUEST,
+                "--project-directory",
+                str(kit),
+                *files,
+                *arguments,
+            )
             return federation.call(*command, env=env).stdout
 
         who = ("--role", "holder", "--name", GUEST, "--host", "localhost", "--host", "127.0.0.1")

@@ -2,7 +2,8 @@
 
 The services are real processes with mutual TLS, and the tables are real CSV files; only the patients are invented.
 Everything goes through the public REST interface, as it would for people. The argument is where to put files;
-`--scheme` says how values are shared, and so how many servers there are; `--keep` leaves the services running.
+`--scheme` says how values are shared, and so how many servers there are; `--keep` leaves the services running, as a
+federation of `caps federation`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from caps.audit.verification import verify
 from caps.basics.schemes import REP3, SCHEMES, Scheme
 from caps.client import Client
 from caps.data.quality import workload_error
+from caps.errors import CapsError
+from caps.federation.local import ENVIRONMENT, LocalFederation
+from caps.federation.parties import COORDINATOR, manifest_parties
 from caps.study import Manifest
 from caps.wire.coordinator import RunProgress
 from caps.wire.holder import ContributionView
 from caps.wire.releases import Quality
 from deploy import example
-from deploy.federation import COORDINATOR, Federation
 
+CAPS = Path(sys.executable).with_name("caps")
 WARNING = "All parties run on one host, so non-collusion is NOT met. The patients are invented."
 
 
@@ -47,8 +51,10 @@ class Demo:
     def run(self, *, keep: bool) -> None:
         """Run everything, from keys to the summary."""
         started = time.perf_counter()
-        for name in ("federation", "tables"):
-            shutil.rmtree(self.output / name, ignore_errors=True)
+        place = self.output / "federation"
+        if place.exists():  # from the last time; perhaps it still runs
+            LocalFederation.read(place).clean()
+        shutil.rmtree(self.output / "tables", ignore_errors=True)
         (self.output / "tables").mkdir(parents=True)
         self.console.print(Panel(f"[bold]CaPS[/bold]: {example.DIVISION}.\n[yellow]{WARNING}[/yellow]", expand=False))
         files = example.write_tables(self.output / "tables")
@@ -56,22 +62,25 @@ class Demo:
         with self.telling(
             "keys", f"{self.scheme.parties + 1 + len(holders)} parties make their keys and get certificates"
         ):
-            federation = Federation(self.output / "federation", holders, scheme=self.scheme)
-        with federation:
+            federation = LocalFederation.create(place, holders, scheme=self.scheme, now=utc_now())
+        try:
             servers = ", ".join(self.scheme.server_names)
             with self.telling("start", f"{servers}, the coordinator and three holders start as processes"):
-                federation.start()
-                federation.wait_ready()
+                federation.start(now=utc_now)
             manifest = self.agree(federation)
             self.contribute(federation, manifest, files)
             run = self.compute(federation, manifest)
             self.publish(federation, run)
             self.summarise(federation, manifest, run, files, time.perf_counter() - started)
-            if keep:
-                self.console.print("\nThe services stay up until you press Ctrl-C.")
-                wait_for_interrupt()
+        except BaseException:
+            federation.stop()
+            raise
+        federation.write_environment(STUDY=manifest.study_id, RELEASE=run)
+        if not keep:
+            federation.stop()
+        self.explore(place, keep=keep)
 
-    def agree(self, federation: Federation) -> Manifest:
+    def agree(self, federation: LocalFederation) -> Manifest:
         """The operator proposes the study; servers check it against their policies, owners sign it at their holders."""
         manifest = Manifest.from_json(
             {
@@ -81,7 +90,7 @@ class Demo:
                 "join": example.JOIN,
                 "algorithm": {"name": "aim"},
                 "privacy": {"epsilon": "1", "delta": "1e-9", "population": "invented-patients"},
-                **federation.parties(example.HOLDERS),
+                **manifest_parties(federation.places, self.scheme, example.HOLDERS),
             }
         )
         signers = f"{len(manifest.servers)} servers and {len(manifest.holders)} owners"
@@ -95,7 +104,7 @@ class Demo:
                     owner.approve(manifest.study_id)
         return manifest
 
-    def contribute(self, federation: Federation, manifest: Manifest, files: dict[str, Path]) -> None:
+    def contribute(self, federation: LocalFederation, manifest: Manifest, files: dict[str, Path]) -> None:
         """Each owner looks at what would leave its site, then uploads; its holder shares with the servers."""
         table = Table("owner", "table", "rows", "leaves the site", "receipts", box=None, pad_edge=False)
         with self.telling("contribute", "owners upload their tables; each holder shares with the servers"):
@@ -110,7 +119,7 @@ class Demo:
                 table.add_row(name, path.name, f"{report.rows:,}", sent, f"{signed} of {len(manifest.servers)}")
         self.console.print(table)
 
-    def compute(self, federation: Federation, manifest: Manifest) -> str:
+    def compute(self, federation: LocalFederation, manifest: Manifest) -> str:
         """Start the run and show it live."""
         self.console.print("• the servers compute on shares")
         started = time.perf_counter()
@@ -137,7 +146,7 @@ class Demo:
         self.seconds["compute"] = time.perf_counter() - started
         return run
 
-    def publish(self, federation: Federation, run: str) -> None:
+    def publish(self, federation: LocalFederation, run: str) -> None:
         """The analyst downloads everything and checks the certificate offline."""
         with self.telling("verify", "the analyst downloads the release and verifies its certificate offline"):
             with self.client(federation, COORDINATOR, "analyst") as analyst:
@@ -151,7 +160,7 @@ class Demo:
                 transcript=self.output / "transcript.ndjson",
                 measurements=self.output / "measurements.json",
                 data=self.output / "synthetic.csv",
-                now=datetime.now(UTC),
+                now=utc_now(),
             )
             failed = [check.name for check in checks if not check.passed]
             if failed:
@@ -160,7 +169,7 @@ class Demo:
             self.certificate = certificate
 
     def summarise(
-        self, federation: Federation, manifest: Manifest, run: str, files: dict[str, Path], seconds: float
+        self, federation: LocalFederation, manifest: Manifest, run: str, files: dict[str, Path], seconds: float
     ) -> None:
         """Print where the data is, its privacy cost, its quality, and how to explore it."""
         real = example.joined(files, manifest.schema_)
@@ -170,7 +179,6 @@ class Demo:
             release = analyst.release(run)
             estimated = analyst.report(run).quality
         statement = self.certificate.attestations[0].document.statement
-        place = federation.places[COORDINATOR]
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column(style="bold")
         table.add_row("synthetic data", f"{self.output / 'synthetic.csv'}, {release.rows:,} rows, no real person in it")
@@ -189,13 +197,18 @@ class Demo:
         self.console.print()
         self.console.print(Panel(table, title="one synthetic dataset, and nobody revealed a row", expand=False))
         self.console.print(f"[dim]{statement['paragraph']}[/dim]")
-        self.console.print(
-            "\nExplore it with [bold]make demo KEEP=1[/bold], then:" if not self.keep else "\nExplore it:"
-        )
-        token = place.home / "analyst.token"
-        curl = f'curl --cacert {federation.authority} -H "Authorization: Bearer $(cat {token})"'
-        for path, accept in (("data", "text/csv"), ("data", "application/x-ndjson"), ("report", "text/markdown")):
-            line = f"{curl} -H 'Accept: {accept}' {place.url}/v1/releases/{run}/{path}"
+
+    def explore(self, place: Path, *, keep: bool) -> None:
+        """Say how to go on with the same federation."""
+        lines = [
+            *([] if keep else [f"{CAPS} federation start {place}"]),
+            f". {place / ENVIRONMENT}    # exports CAPS_CONFIG, STUDY and RELEASE",
+            "caps release list --site analyst",
+            "caps table ledger --site insurer",
+            f"caps federation {'stop' if keep else 'clean'} {place}",
+        ]
+        self.console.print("\nThe services stay up. Explore them:" if keep else "\nExplore it:")
+        for line in lines:
             self.console.print(f"  {line}", soft_wrap=True, highlight=False)
 
     @contextmanager
@@ -207,12 +220,10 @@ class Demo:
         self.seconds[name] = time.perf_counter() - started
         self.console.print(f"• {what} [dim]({self.seconds[name]:.1f} s)[/dim]")
 
-    def client(self, federation: Federation, name: str, scope: str) -> Client:
+    def client(self, federation: LocalFederation, name: str, scope: str) -> Client:
         """A client for a person at a party."""
         place = federation.places[name]
         return Client(place.url, token=federation.token(name, scope), authority=federation.authority)
-
-    keep = False
 
 
 def wait_for_receipts(owner: Client, study: str) -> ContributionView:
@@ -243,13 +254,9 @@ def fit(estimated: Quality) -> str:
     )
 
 
-def wait_for_interrupt() -> None:
-    """Wait for Ctrl-C."""
-    try:
-        while True:
-            time.sleep(1)
-    except KeyboardInterrupt:
-        return
+def utc_now() -> datetime:
+    """The time."""
+    return datetime.now(UTC)
 
 
 def main(arguments: list[str]) -> int:
@@ -260,8 +267,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--keep", action="store_true", help="leave the services up at the end")
     options = parser.parse_args(arguments)
     demo = Demo(options.output, Console(), SCHEMES[options.scheme])
-    demo.keep = options.keep
-    demo.run(keep=options.keep)
+    try:
+        demo.run(keep=options.keep)
+    except CapsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     return 0
 
 

@@ -10,68 +10,49 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from caps.basics.schemes import REP3, Scheme
-from caps.service.tokens import Scope, Tokens
+from caps.federation.local import NotStarted, wait_ready
+from caps.federation.parties import (
+    COORDINATOR,
+    HOST,
+    MODULES,
+    POLICY,
+    POPULATIONS,
+    equip,
+    make_authority,
+    manifest_parties,
+    mesh_of,
+    places_in,
+    policy_text,
+)
 from caps.study import Manifest
 from caps.trust import home as party
 from caps.trust.tls import client_context
-from deploy.ports import free_ports
 from deploy.vitals import Vitals, vitals
+
+__all__ = [
+    "COORDINATOR",
+    "HOST",
+    "POLICY",
+    "POPULATIONS",
+    "ROOT",
+    "SERVERS",
+    "Federation",
+    "NotStarted",
+    "approve_everywhere",
+]
 
 ROOT = Path(__file__).parents[1]
 SERVERS = REP3.server_names
 """The servers of a federation for which no other scheme is chosen."""
-COORDINATOR = "coordinator"
-HOST = "127.0.0.1"
-POLICY = """\
-approval: automatic
-largest_epsilon: 10
-largest_delta: 1.0e-5
-least_holders: 1
-certified_only: true
-"""
-POPULATIONS = {"invented-patients": 20.0}
-"""The populations of studies, with epsilon over all studies: invented persons have nothing to lose."""
-_MODULES = {"mpc-server": "services.mpc_server", "coordinator": "services.coordinator", "holder": "services.holder"}
-_PEOPLE = {
-    "mpc-server": (Scope.OPERATOR, Scope.AUDITOR),
-    "coordinator": (Scope.OPERATOR, Scope.ANALYST, Scope.AUDITOR),
-    "holder": (Scope.OWNER, Scope.OPERATOR),
-}
-
-
-class NotStarted(Exception):
-    """A service ended, or was not ready in time; the message contains its output."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A party: its role and name, its home, and its ports for REST and for MPC peers."""
-
-    role: str
-    name: str
-    home: Path
-    port: int
-    mesh_port: int | None
-
-    @property
-    def url(self) -> str:
-        """The URL of its REST interface."""
-        return f"https://{HOST}:{self.port}"
-
-    @property
-    def mesh(self) -> str | None:
-        """The address where its MPC peers connect."""
-        return None if self.mesh_port is None else f"{HOST}:{self.mesh_port}"
+_TOKEN_DAYS = 7
 
 
 class Federation:
@@ -93,18 +74,8 @@ class Federation:
         self.servers = scheme.server_names
         self.environment = dict(environment or {})
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        ports = iter(free_ports(2 * len(self.servers) + 1 + len(holders)))
-        roles = [
-            *(("mpc-server", name) for name in self.servers),
-            ("coordinator", COORDINATOR),
-            *(("holder", name) for name in holders),
-        ]
-        self.places = {
-            name: Place(role, name, directory / name, next(ports), next(ports) if role == "mpc-server" else None)
-            for role, name in roles
-        }
-        budgets = ", ".join(f"{name}: {epsilon}" for name, epsilon in populations.items())
-        self._provision(f"{policy}populations: {{{budgets}}}\n")
+        self.places = places_in(directory, scheme, holders)
+        self._provision(policy_text(policy, populations))
 
     @property
     def authority(self) -> Path:
@@ -112,41 +83,24 @@ class Federation:
         return self.directory / "authority" / party.AUTHORITY
 
     def _provision(self, policy: str) -> None:
-        now = datetime.now(UTC)
-        authority = party.create_authority(self.directory / "authority", "CaPS on one host", now=now)
+        now, authority = datetime.now(UTC), self.directory / "authority"
+        make_authority(authority, now=now)
         for place in self.places.values():
-            hosts = ["localhost", HOST]
-            party.request_party(place.home, place.role, place.name, hosts)
-            asked = party.read_request(place.home / party.REQUEST)
-            issued = party.approve_request(authority, asked, place.role, place.name, hosts, now=now)
-            certificate = self.directory / "authority" / f"{place.name}.pem"
-            party.write_certificate(certificate, issued)
-            party.install(place.home, certificate, self.authority, now=now)
-            tokens = Tokens(place.home / party.TOKENS)
-            for scope in _PEOPLE[place.role]:
-                token = tokens.create(f"{scope} of {place.name}", [scope], expires=now + timedelta(days=7))
-                path = place.home / f"{scope}.token"
-                path.touch(0o600)
-                path.write_text(token + "\n")
-            if place.role == "mpc-server":
-                (place.home / party.POLICY).write_text(policy)
+            equip(
+                place.home,
+                place.role,
+                place.name,
+                ["localhost", HOST],
+                authority=authority,
+                tokens=place.home,
+                token_days=_TOKEN_DAYS,
+                policy=policy,
+                now=now,
+            )
 
     def parties(self, holders: Sequence[Mapping[str, Any]], scheme: Scheme | None = None) -> dict[str, Any]:
         """A manifest's `scheme`, `servers`, `coordinator` and `holders`; the argument says what each holder brings."""
-
-        def keys(name: str) -> dict[str, Any]:
-            place = self.places[name]
-            url = None if place.role == "holder" else place.url
-            card = party.card(place.home, url=url, mesh=place.mesh).to_json()
-            return {key: value for key, value in card.items() if key != "role" and value is not None}
-
-        chosen = scheme or self.scheme
-        return {
-            "scheme": chosen.name,
-            "servers": [keys(name) for name in chosen.server_names],
-            "coordinator": keys(COORDINATOR),
-            "holders": [{**keys(str(holder["name"])), **holder} for holder in holders],
-        }
+        return manifest_parties(self.places, scheme or self.scheme, holders)
 
     def token(self, name: str, scope: str) -> str:
         """The token of a person at a party."""
@@ -173,15 +127,13 @@ class Federation:
         for name in names or [name for name in self.places if not self.running(name)]:
             place = self.places[name]
             settings = {
-                "CAPS_HOME": str(place.home),
-                "CAPS_LISTEN": f"{HOST}:{place.port}",
-                "CAPS_MESH": " ".join(str(self.places[server].mesh) for server in self.servers),
+                **place.settings(mesh_of(self.places)),
                 **self.environment,
                 **(environment or {}),
             }
-            with (place.home / "log").open("ab") as log:
+            with self._log(name).open("ab") as log:
                 self._processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", *under, _MODULES[place.role]],
+                    [sys.executable, "-m", *under, MODULES[place.role]],
                     cwd=ROOT,
                     env={**os.environ, **settings},
                     stdin=subprocess.DEVNULL,
@@ -194,20 +146,8 @@ class Federation:
 
         The first start after a change of the engine compiles it, at every server.
         """
-        deadline = time.monotonic() + timeout
-        for name in names or self.places:
-            with self.client(name, None, timeout=5) as client:
-                while True:
-                    if not self.running(name):
-                        raise NotStarted(f"{name} ended:\n{self.log(name)[-2000:]}")
-                    try:
-                        if client.get("/readyz").status_code == 200:
-                            break
-                    except httpx.TransportError:
-                        pass
-                    if time.monotonic() > deadline:
-                        raise NotStarted(f"{name} is not ready after {timeout:g} s:\n{self.log(name)[-2000:]}")
-                    time.sleep(0.05)
+        chosen = [self.places[name] for name in names or self.places]
+        wait_ready(chosen, self.authority, runs=self.running, log=self._log, seconds=timeout)
 
     def running(self, name: str) -> bool:
         """Whether a service's process lives."""
@@ -223,8 +163,11 @@ class Federation:
 
     def log(self, name: str) -> str:
         """All that a service wrote."""
-        path = self.places[name].home / "log"
+        path = self._log(name)
         return path.read_text() if path.exists() else ""
+
+    def _log(self, name: str) -> Path:
+        return self.places[name].home / "log"
 
     def send(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a service."""

@@ -1,6 +1,7 @@
-"""`.venv-peers`: the virtual environment the peers run in, made from `requirements.txt` when first needed.
+"""The virtual environments that peers run in, each made from its list of requirements when first needed.
 
-SPU 0.9.5 wants NumPy 1 and a Python no newer than 3.11, so it cannot share CaPS's environment.
+SPU 0.9.5 wants NumPy 1 and a Python no newer than 3.11, so it cannot share CaPS's environment; `opendp` and
+`smartnoise-synth` want `mbi` 1, and versions of opendp that differ.
 """
 
 import hashlib
@@ -11,8 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = ROOT / ".venv-peers"
-REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+REQUIREMENTS = {
+    "peers": "requirements.txt",
+    "opendp": "opendp.requirements.txt",
+    "smartnoise": "smartnoise.requirements.txt",
+}
+"""By environment: `.venv-NAME` beside `.venv`."""
 WANTED = (3, 11)
 PROBE = "import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))"
 INSTALL_SECONDS = 900
@@ -23,18 +28,23 @@ class PeersUnavailable(Exception):
 
 
 def peers_python() -> str:
-    """The interpreter of `.venv-peers`, which is made, or made anew when `requirements.txt` has changed.
+    """The interpreter of `.venv-peers`, for spu and mpyc. Raises PeersUnavailable."""
+    return python_of("peers")
+
+
+def python_of(name: str) -> str:
+    """The interpreter of `.venv-NAME`, which is made, or made anew when its requirements have changed.
 
     Raises PeersUnavailable.
     """
-    python = ENVIRONMENT / "bin" / "python"
-    stamp = ENVIRONMENT / "requirements.sha256"
-    digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+    environment, requirements = ROOT / f".venv-{name}", Path(__file__).with_name(REQUIREMENTS[name])
+    python, stamp = environment / "bin" / "python", environment / "requirements.sha256"
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
     if python.exists() and stamp.exists() and stamp.read_text() == digest:
         return str(python)
-    _run("make .venv-peers", [find_python(), "-m", "venv", "--clear", str(ENVIRONMENT)])
+    _run(f"make .venv-{name}", [find_python(), "-m", "venv", "--clear", str(environment)])
     install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    _run("install the peers", [*install, "--requirement", str(REQUIREMENTS)])
+    _run("install the peers", [*install, "--requirement", str(requirements)])
     stamp.write_text(digest)
     return str(python)
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from bench.peers.certificates import Credentials, make_credentials
 from bench.peers.tasks import Task
-from deploy.ports import free_ports
+from caps.federation.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTIES = 3

@@ -1,12 +1,16 @@
-"""A server's ledger, checked without its help: its chain, and that it contains every head that the server signed."""
+"""A server's ledger, checked without its help: its chain, the heads that the server signed, what populations cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from caps.basics import canonical
+from caps.dp.privacy import PopulationBudget, Reservation, folded_epsilon, together
+from caps.errors import DomainError
+from caps.study.policy import Policy
 from caps.trust import signing
 from caps.wire import LedgerHead, Signed
 
@@ -56,3 +60,63 @@ def compared(
                 holds, verdict = None, f"not signed by {name}: it proves nothing"
             verdicts.append(HeadVerdict(keeper, said.number, said.at, said.run, holds, verdict))
     return verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class PopulationSpending:
+    """What the runs in a ledger have set aside of a population's budget.
+
+    used: epsilon of all together at `delta`; None if nothing can be promised any more. limit, left: by the server's
+    policy; None without one, or if it does not know the population. left is for one more study of the same kind.
+    """
+
+    population: str
+    runs: int
+    delta: float
+    used: float | None
+    limit: float | None
+    left: float | None
+
+
+def spending(records: Iterable[Mapping[str, Any]], policy: Policy | None = None) -> list[PopulationSpending]:
+    """By population, what was reserved and not given back. Raises DomainError if a record is not of a ledger.
+
+    Without a policy, epsilon is at the sum of the studies' deltas; with one, at its `population_delta`.
+    """
+    taken: dict[str, dict[str, tuple[Reservation, Fraction]]] = {}
+    for record in records:
+        if record.get("kind") == "reserve":
+            try:
+                reservation = Reservation.from_json({name: record[name] for name in Reservation.MEMBERS})
+                delta = Fraction(record["privacy"]["delta"])
+                taken.setdefault(str(record["population"]), {})[str(record["run"])] = reservation, delta
+            except (KeyError, TypeError, ValueError):
+                raise DomainError(f"record {record.get('number')}: not a reservation") from None
+        elif record.get("kind") == "release":
+            taken.get(str(record.get("population")), {}).pop(str(record.get("run")), None)
+    names = {*taken, *(() if policy is None else policy.populations)}
+    return [_spent(name, list(taken.get(name, {}).values()), policy) for name in sorted(names)]
+
+
+def _spent(population: str, runs: Sequence[tuple[Reservation, Fraction]], policy: Policy | None) -> PopulationSpending:
+    reservations = [reservation for reservation, _ in runs]
+    budget = None if policy is None else policy.population_budget(population)
+    delta = sum((delta for _, delta in runs), Fraction(0)) if budget is None else budget.delta
+    used = _epsilon(together(reservations), delta) if reservations else 0.0
+    left = None if budget is None else _left(budget, reservations)
+    return PopulationSpending(
+        population, len(runs), float(delta), used, None if budget is None else float(budget.epsilon), left
+    )
+
+
+def _left(budget: PopulationBudget, taken: Sequence[Reservation]) -> float:
+    kind = together(taken).neighbouring
+    rho = budget.left(taken, kind)
+    return 0.0 if rho == 0 else _epsilon(Reservation(rho, kind), budget.delta) or 0.0
+
+
+def _epsilon(reservation: Reservation, delta: Fraction) -> float | None:
+    try:
+        return float(folded_epsilon(reservation.rho, reservation.allowance, delta))
+    except DomainError:  # delta does not cover the distances
+        return None

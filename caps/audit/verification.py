@@ -3,8 +3,8 @@
 The certificate says who agreed to what and who signed which files. With the transcript, all charges are computed again,
 which detects servers that agreed among themselves on less than the manifest demands.
 
-It cannot tell whether the parties in the manifest are who the reader believes, because their keys are in the manifest
-itself. Compare the pins with those the organisations publish.
+It cannot tell by itself whether the parties in the manifest are who the reader believes, because their keys are in the
+manifest. With the organisations' cards, and certificates of their authority, it compares them (`caps.audit.parties`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from caps.audit.parties import differences, parties
 from caps.audit.replay import Replay
 from caps.basics import canonical
 from caps.basics.files import digest_of
@@ -64,11 +65,14 @@ def verify(
     *,
     transcript: Path | None = None,
     measurements: Path | None = None,
-    data: Path | None = None,
+    data: Path | Sequence[Path] | None = None,
+    cards: Path | None = None,
+    authority: Path | None = None,
     now: datetime,
 ) -> list[Check]:
     """Every check, in order, whether or not earlier ones passed. The paths are of released files, where available.
 
+    data: the rows, in one format or several. cards, authority: as `caps.audit.parties.parties` takes them.
     Pre-conditions: `now` has a timezone.
     """
     checks: list[tuple[str, Callable[[Certificate], str]]] = [
@@ -96,11 +100,34 @@ def verify(
         found.append(Check("measurements", None, "the measurements were not given"))
     else:
         found.append(_checked("measurements", partial(_measurements, certificate, measurements, replay)))
-    if data is None:
+    rows = [data] if isinstance(data, Path) else list(data or ())
+    found += [_checked("data", partial(_rows, files, path)) for path in rows]
+    if not rows:
         found.append(Check("data", None, "the synthetic rows were not given"))
-    else:
-        found.append(_checked("data", partial(_rows, files, data)))
-    return found
+    return found + _compared(certificate, cards, authority)
+
+
+def _compared(certificate: Certificate, cards: Path | None, authority: Path | None) -> list[Check]:
+    """Whether the manifest's keys are those of the organisations, as far as cards and certificates were given."""
+    given = [name for name, path in (("cards", cards), ("authority", authority)) if path is not None]
+    try:
+        found = parties(certificate.manifest, cards=cards, authority=authority) if given else []
+    except DomainError as error:
+        return [Check(name, False, str(error)) for name in given]
+    verdicts = {"cards": ("card", "the keys on their cards"), "authority": ("certified", "keys that it certified")}
+    checks = []
+    for name in given:
+        sorted_out = differences(found, verdicts[name][0])
+        if sorted_out["differs"]:
+            where = "on the card" if name == "cards" else "that the authority certified"
+            checks.append(Check(name, False, f"{', '.join(sorted_out['differs'])}: not the keys {where}"))
+            continue
+        same, unknown = ", ".join(sorted_out["same"]), ", ".join(sorted_out["unknown"])
+        what = "card" if name == "cards" else "certificate"
+        lacking = f"no {what} of {unknown} was given" if unknown else ""
+        held = f"{same} have {verdicts[name][1]}" if same else ""
+        checks.append(Check(name, None if unknown else True, "; ".join(filter(None, (held, lacking)))))
+    return checks
 
 
 def _checked(name: str, check: Callable[[], str]) -> Check:

@@ -12,10 +12,15 @@ import json
 import re
 from collections.abc import Mapping
 from math import isfinite
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from caps.basics.later import Later
 from caps.errors import DomainError
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Later("numpy")
 
 MAX_INTEGER = 2**53 - 1
 """A double represents every integer up to this one exactly."""

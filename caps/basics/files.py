@@ -6,6 +6,7 @@ blocks. To be sure, encrypt the disk and destroy its key.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import stat
@@ -49,6 +50,17 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def held_alone(path: Path) -> int | None:
+    """Locks a file until the descriptor is closed, or the process ends; None if another has locked it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def digest_of(path: Path) -> str:

@@ -1,30 +1,21 @@
 """The service that a command talks to and the token it uses: from options, environment, or a named site in the config.
 
-    # ~/.config/caps/config.toml
-    [sites.coordinator]
-    url = "https://coordinator.example:8443"
-    token_file = "coordinator.token"      # relative to this file
-    authority = "authority.pem"
-
 Without `--url` and `--site`, a command uses the site named after the service it needs: coordinator, holder or server.
 """
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from caps.errors import DomainError
-
 if TYPE_CHECKING:
     from caps.client import Client
 
-CONFIG = Path("~/.config/caps/config.toml")
-_MEMBERS = frozenset({"url", "token_file", "authority"})
+_USUAL = ("holder", "server", "coordinator")
+"""Names of sites that commands use if none is named."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +46,8 @@ class Given:
 
     def connection(self, default_site: str) -> Connection:
         """The connection to use. Options override the site's settings; a site's token is only sent to that site."""
+        from caps.client.sites import CONFIG
+
         site = self._site(default_site)
         url = self.url or site.get("url")
         if url is None:
@@ -66,34 +59,27 @@ class Given:
         authority = self.authority or site.get("authority")
         return Connection(url, token, authority)
 
+    def addressed(self, asked: str) -> tuple[Given, str]:
+        """The service and the id in `https://host:port/ID` or `SITE/ID`; an id alone changes nothing."""
+        where, slash, identity = asked.rpartition("/")
+        if not slash:
+            return self, asked
+        if where.startswith("https://"):
+            return replace(self, url=where, site=None), identity
+        return replace(self, url=None, site=where), identity
+
     def _site(self, default: str) -> dict[str, Any]:
-        if self.url is not None and self.site is None:
-            return {}
+        from caps.client.sites import CONFIG, read_sites
+
         path = (self.config or CONFIG).expanduser()
         sites = read_sites(path)
+        if self.url is not None and self.site is None:
+            found = {name: site for name, site in sites.items() if site.get("url") == self.url}
+            usual = [name for name in (default, *_USUAL) if name in found] or list(found)[:1]
+            if len(found) > 1 and usual[0] not in _USUAL and self.token is None and self.token_file is None:
+                raise typer.BadParameter(f"{path} has several sites at this address: {', '.join(found)}; use --site")
+            return found[usual[0]] if usual else {}
         name = self.site or default
         if name not in sites and self.site is not None:
             raise typer.BadParameter(f"{path} has no site {name}")
         return sites.get(name, {})
-
-
-def read_sites(path: Path) -> dict[str, dict[str, Any]]:
-    """The sites in a configuration, with absolute paths; empty if there is no file."""
-    if not path.exists():
-        return {}
-    try:
-        value = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise DomainError(f"{path}: {error}") from None
-    sites = value.get("sites", {})
-    if not isinstance(sites, dict) or not all(isinstance(site, dict) for site in sites.values()):
-        raise DomainError(f"{path}: sites must be tables like [sites.coordinator]")
-    for name, site in sites.items():
-        unknown = sorted(site.keys() - _MEMBERS)
-        if unknown or not all(isinstance(member, str) for member in site.values()):
-            what = f"unknown: {', '.join(unknown)}" if unknown else "each must be text"
-            raise DomainError(f"{path}: sites.{name}: only url, token_file and authority are allowed; {what}")
-        for member in ("token_file", "authority"):
-            if member in site:
-                site[member] = path.parent / Path(site[member]).expanduser()
-    return sites

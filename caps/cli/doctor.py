@@ -27,9 +27,12 @@ def add_to(app: typer.Typer) -> None:
         state: Annotated[
             Path | None, typer.Option("--state", envvar="CAPS_STATE", help="CAPS_STATE, if not HOME/state.")
         ] = None,
+        database: Annotated[
+            str | None, typer.Option("--database", envvar="CAPS_DATABASE", help="CAPS_DATABASE, if it is not SQLite.")
+        ] = None,
         timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for an answer.")] = 5.0,
     ) -> None:
-        """Check names, chains, pins, clocks, ports, latency, bandwidth and versions; say how to fix what fails.
+        """Check keys, expiry, database, disk, names, pins, clocks, ports and versions; say how to fix what fails.
 
         Exit code 0 if nothing failed, 5 if a party is not the one in the study, 4 if one cannot be reached, else 1.
         """
@@ -42,7 +45,7 @@ def add_to(app: typer.Typer) -> None:
             others, scheme = of_manifest(manifest), manifest.scheme
         if cards is not None:
             others += of_cards(read_bundle(cards))
-        found = list(Doctor(home, state, timeout=timeout).examine(others, scheme=scheme))
+        found = list(Doctor(home, state, database, timeout=timeout).examine(others, scheme=scheme))
         counts = {str(status): sum(one.status is status for one in found) for status in Status}
         rows = [one.to_json() for one in found]
         views: list[Any] = [listing(rows, ("subject", "check", "status", "detail"))]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from caps.errors import CapsError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class Exit(IntEnum):
@@ -68,6 +69,8 @@ class Stop(Exception):
 
 def failure_of(error: CapsError | OSError | ValidationError) -> Failure:
     """Returns how a command ends after this error."""
+    from pydantic import ValidationError
+
     from caps.client import AnswerRefused, ProblemError, Unreachable
     from caps.trust.signing import SignatureRefused
 

@@ -9,13 +9,21 @@ import typer
 from caps.cli.exits import Exit, Stop
 from caps.cli.kit import command, group, matching
 from caps.cli.output import Output, as_document, facts, listing
-from caps.cli.study import StudyId, tell_warnings
+from caps.cli.study import StudyId, read_manifest, tell_warnings
 
 if TYPE_CHECKING:
     from caps.client import Client
     from caps.wire.holder import ContributionView
 
-TableFile = Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet.", exists=True, dir_okay=False)]
+FORMATS = "CSV, gzip of it, Excel (.xlsx) or Parquet"
+TableFile = Annotated[Path, typer.Argument(metavar="FILE", help=f"{FORMATS}.", exists=True, dir_okay=False)]
+Encoding = Annotated[
+    str | None,
+    typer.Option(
+        "--encoding", help="Of a CSV without a byte order mark that is not UTF-8: windows-1252, iso-8859-1, ..."
+    ),
+]
+IgnoreExtra = Annotated[bool, typer.Option("--ignore-extra", help="The file may have columns that the study has not.")]
 POLL = 0.5
 
 
@@ -23,12 +31,45 @@ def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     table = group(app, "table", "Owner: your table at your own holder.")
 
+    @command(table, "check")
+    def check(
+        out: Output,
+        file: TableFile,
+        study: Annotated[
+            Path, typer.Option("--study", help="The study's manifest, YAML or JSON.", exists=True, dir_okay=False)
+        ],
+        holder: Annotated[str | None, typer.Option("--holder", help="Whose table it is, by the study's name.")] = None,
+        encoding: Encoding = None,
+        ignore_extra: IgnoreExtra = False,
+        show_lines: Annotated[
+            int, typer.Option("--show-lines", min=0, max=1000, help="List so many of the rows that do not fit.")
+        ] = 0,
+    ) -> None:
+        """Check a table against a study, here, before anybody signs or sends it. Exit code 1 if it does not fit."""
+        from caps.cli.fitting import fit
+
+        document, views = fit(
+            file, read_manifest(study), holder, encoding=encoding, ignore_extra=ignore_extra, show_lines=show_lines
+        )
+        out.show(document, *views)
+        if not document["fits"]:
+            raise Stop(Exit.REFUSED)
+
     @command(table, "put", site="holder")
-    def put(out: Output, client: "Client", study: StudyId, file: TableFile) -> None:
+    def put(
+        out: Output,
+        client: "Client",
+        study: StudyId,
+        file: TableFile,
+        encoding: Encoding = None,
+        ignore_extra: IgnoreExtra = False,
+    ) -> None:
         """Load a table into your holder, which checks it against the schema. Nothing leaves your site."""
         identity = matching(study, client.studies, "study")
         with out.transfer(f"loading {file.name}") as progress:
-            report = client.put_table(identity, file, progress=progress)
+            report = client.put_table(
+                identity, file, encoding=_spelled(encoding), ignore_extra=ignore_extra, progress=progress
+            )
         out.tell(report)
 
     @command(table, "report", site="holder")
@@ -60,10 +101,17 @@ def add_to(app: typer.Typer) -> None:
         )
 
     @command(app, "preview", site="holder")
-    def preview(out: Output, client: "Client", study: StudyId) -> None:
+    def preview(
+        out: Output,
+        client: "Client",
+        study: StudyId,
+        full: Annotated[bool, typer.Option("--full", help="Show every part of the table, too.")] = False,
+    ) -> None:
         """Owner: show exactly what would leave your site, to whom, and how many bytes. Nothing is sent."""
+        from caps.cli.previews import preview_views
+
         found = client.preview(matching(study, client.studies, "study"))
-        out.tell(found)
+        out.show(as_document(found), *preview_views(found, full=full))
         tell_warnings(out, found.key_warnings)
 
     @command(app, "contribute", site="holder")
@@ -73,14 +121,18 @@ def add_to(app: typer.Typer) -> None:
         study: StudyId,
         file: Annotated[
             Path | None,
-            typer.Argument(help="CSV or Parquet; by default the table already loaded.", exists=True, dir_okay=False),
+            typer.Argument(help=f"{FORMATS}; by default the table already loaded.", exists=True, dir_okay=False),
         ] = None,
+        encoding: Encoding = None,
+        ignore_extra: IgnoreExtra = False,
         wait: Annotated[bool, typer.Option(help="Wait until all servers have confirmed.")] = True,
     ) -> None:
         """Owner: contribute your table to a study as shares. Done when every server has given a receipt."""
         identity = matching(study, client.studies, "study")
         with out.transfer("sending to the holder") as progress:
-            found = client.contribute(identity, file, progress=progress)
+            found = client.contribute(
+                identity, file, encoding=_spelled(encoding), ignore_extra=ignore_extra, progress=progress
+            )
         loss = getattr(client.study(identity), "loss", None)
         for warning in loss.warnings if loss is not None else ():
             out.note(f"WARNING: {warning}")
@@ -93,6 +145,13 @@ def add_to(app: typer.Typer) -> None:
         """Owner: take your contribution back from all servers. Possible until the study is sealed for its run."""
         identity = matching(study, client.studies, "study")
         _tell(out, _settled(out, client, identity, client.withdraw(identity), "withdrawing"))
+
+
+def _spelled(encoding: str | None) -> str | None:
+    """The name that a Content-Type gives to an encoding. Raises DomainError if it is not read."""
+    from caps.data.schema import files
+
+    return None if encoding is None else files.ENCODINGS[files.encoding_named(encoding)]
 
 
 def _settled(out: Output, client: "Client", study: str, found: "ContributionView", moving: str) -> "ContributionView":

@@ -2,13 +2,18 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from caps.basics.later import Later
 from caps.cli.kit import command, group
 from caps.cli.output import Output, facts
-from caps.trust import home as party
+
+if TYPE_CHECKING:
+    from caps.trust import home as party
+else:
+    party = Later("caps.trust.home")
 
 Home = Annotated[Path, typer.Argument(help="The party's home, CAPS_HOME.", file_okay=False)]
 AuthorityDir = Annotated[Path, typer.Argument(help="The authority's directory.", file_okay=False)]
@@ -33,10 +38,10 @@ def add_to(app: typer.Typer) -> None:
         out: Output,
         directory: AuthorityDir,
         name: Annotated[str, typer.Option("--name", help="The authority's name.")],
-        days: Annotated[int, typer.Option("--days", min=1, help="Days until it expires.")] = party.AUTHORITY_DAYS,
+        days: Annotated[int | None, typer.Option("--days", min=1, help="Days until it expires, else 3650.")] = None,
     ) -> None:
         """Create an authority. Its key stays in DIRECTORY; authority.pem goes to all parties."""
-        authority = party.create_authority(directory, name, now=_now(), days=days)
+        authority = party.create_authority(directory, name, now=_now(), days=days or party.AUTHORITY_DAYS)
         found = {"authority": str(directory / party.AUTHORITY), **party.names_of(authority.certificate).to_json()}
         out.show(found, facts({key: found[key] for key in ("authority", "subject", "pin")}))
 
@@ -56,7 +61,7 @@ def add_to(app: typer.Typer) -> None:
         role: Role,
         name: Name,
         host: Hosts,
-        days: Annotated[int, typer.Option("--days", min=1, help="Days until it expires.")] = party.PARTY_DAYS,
+        days: Annotated[int | None, typer.Option("--days", min=1, help="Days until it expires, else 365.")] = None,
         to: Annotated[Path | None, typer.Option("--out", help="Where to write; by default beside the request.")] = None,
     ) -> None:
         """At the authority: certify a request for exactly the role, name and hosts you state. Compare the pin first."""
@@ -65,7 +70,7 @@ def add_to(app: typer.Typer) -> None:
         if not out.as_json:
             out.screen.print(facts(names.to_json(), title="The request asks for"))
         issuer = party.read_authority(authority)
-        issued = party.approve_request(issuer, asked, role, name, host, now=_now(), days=days)
+        issued = party.approve_request(issuer, asked, role, name, host, now=_now(), days=days or party.PARTY_DAYS)
         path = to or request.with_name(f"{role}-{name}.pem")
         party.write_certificate(path, issued)
         until = issued.not_valid_after_utc.isoformat()
@@ -116,7 +121,9 @@ def add_to(app: typer.Typer) -> None:
         ] = False,
     ) -> None:
         """Pack the party's kit: certificate, authority, card, a server's policy, and instructions."""
-        files = party.package(home, to, now=_now(), with_keys=with_keys)
+        from caps.study.policy import policy_yaml
+
+        files = party.package(home, to, now=_now(), policy=policy_yaml(), with_keys=with_keys)
         out.show({"kit": str(to), "files": files, "private": with_keys}, facts({"kit": to, "files": files}))
         if with_keys:
             out.note("This kit contains private keys. Keep it secret, and erase it after you have moved it.")

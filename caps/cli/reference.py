@@ -18,9 +18,15 @@ _HEAD = """\
 
 Generated from the commands by `python -m caps.cli.reference docs/cli.md`; a test fails when it is out of date.
 
-Every command writes text for people or, with `--json`, one JSON document to stdout and nothing else. Errors go to
-stderr: the problem's title, detail and hint, or with `--json` a JSON document with the member `exit`. Progress is only
-shown on terminals, on stderr.
+Every command writes a view for people, which fits 80 columns, or with `--json` one JSON document to stdout and nothing
+else: that of the route it calls, member by member. Errors go to stderr: the problem's title, detail and hint, or with
+`--json` a JSON document with the member `exit`. Colour and bars are for terminals, and `NO_COLOR` turns colour off.
+Wherever an id is asked for, its beginning is enough; if it fits several, they are listed.
+
+`caps run watch` writes a line for each round, also into a pipe: the part of the budget that is spent, the time since
+the run began, a guess of the time left, and what was measured.
+
+![caps run watch in a terminal](pictures/watch.svg)
 
 ## Exit codes
 
@@ -47,13 +53,16 @@ authority = "authority.pem"
 
 The same from Python, using the same routes ([services.md](services.md)):
 
+<!-- skip: this coordinator does not exist; README has commands that run -->
 ```python
 from pathlib import Path
 from caps.client import Client
 
-with Client("https://coordinator.example:8443", token=token, authority="authority.pem") as client:
-    client.download(release, Path("synthetic.csv"))
+with Client.from_site("coordinator") as client:
+    client.download(release, Path("synthetic.parquet"))
 ```
+
+[analyst.md](analyst.md) has more of it.
 
 ## Commands
 """
@@ -62,7 +71,7 @@ with Client("https://coordinator.example:8443", token=token, authority="authorit
 def render() -> str:
     """The whole page."""
     root: Any = typer.main.get_command(app)
-    commands = list(_walk(root, ("caps",)))
+    commands = list(walk(root, ("caps",)))
     connection = {
         option.name: option
         for _, command in commands
@@ -78,10 +87,11 @@ def render() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command below a group, with its path."""
     for name, one in getattr(command, "commands", {}).items():
         if hasattr(one, "commands"):
-            yield from _walk(one, (*path, name))
+            yield from walk(one, (*path, name))
         else:
             yield (*path, name), one
 

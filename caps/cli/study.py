@@ -1,15 +1,16 @@
 """`caps study`: write, check and plan a study in files; propose it, approve it, follow it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from caps.cli.connection import Given
 from caps.cli.exits import Exit, Stop
 from caps.cli.kit import command, group, matching
-from caps.cli.output import Output, as_document, listing, views
+from caps.cli.output import Output, as_document, facts, listing, short, views
 
 if TYPE_CHECKING:
     from caps.client import Client
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
     from caps.wire.coordinator import ParticipationView
 
 File = Annotated[Path, typer.Argument(help="The study's manifest, YAML or JSON.", exists=True, dir_okay=False)]
+SIMULATED_PERSONS = 10_000
+Addressed = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY", help="The study's id, or its beginning; SITE/STUDY or URL/STUDY at another service."
+    ),
+]
 StudyId = Annotated[str, typer.Argument(metavar="STUDY", help="The study's id, or its beginning.")]
 
 
@@ -86,13 +94,38 @@ def _add_files(study: typer.Typer) -> None:
             raise Stop(Exit.REFUSED)
 
     @command(study, "plan")
-    def plan(out: Output, file: File) -> None:
-        """Show what a study will do and cost before anybody agrees: steps, noise, accuracy, traffic, time."""
+    def plan(
+        out: Output,
+        file: File,
+        persons: Annotated[
+            int | None, typer.Option("--persons", min=1, help="Show errors relative to so many persons.")
+        ] = None,
+        simulate: Annotated[
+            bool,
+            typer.Option(
+                "--simulate",
+                help="Also run the algorithm, in the clear, on so many invented persons; 10,000 unless --persons.",
+            ),
+        ] = False,
+        full: Annotated[bool, typer.Option("--full", help="Show every figure: noise, traffic, who sees what.")] = False,
+    ) -> None:
+        """Show what a study will do and cost before anybody agrees: guarantee, errors, time, memory, traffic."""
+        from caps.cli.plans import plan_views
         from caps.study.planning import declared_costs, plan_study
 
         manifest = read_manifest(file)
-        document = plan_study(manifest, declared_costs(manifest)).to_json()
-        out.show(document, *views(document))
+        planned = plan_study(manifest, declared_costs(manifest))
+        document = planned.to_json()
+        errors = None if persons is None else planned.relative_errors(persons)
+        if errors is not None:
+            document["relative_errors"] = {"persons": persons, "marginals": [asdict(one) for one in errors]}
+        simulation = None
+        if simulate:
+            from caps.study.simulation import simulate as simulated
+
+            simulation = simulated(manifest, persons or manifest.privacy.rows or SIMULATED_PERSONS)
+            document["simulation"] = asdict(simulation)
+        out.show(document, *plan_views(planned, errors, simulation, full=full))
 
 
 def read_schema(path: Path) -> Any:
@@ -121,20 +154,29 @@ def _add_services(study: typer.Typer) -> None:
     def approve(
         out: Output,
         client: "Client",
-        study: StudyId,
+        given: Given,
+        study: Addressed,
         coordinator: Annotated[
-            str | None, typer.Option("--coordinator", help="Fetch the study from this coordinator first.")
+            str | None,
+            typer.Option("--coordinator", help="Let the holder fetch the study from this coordinator first."),
         ] = None,
-        server: Annotated[
-            bool, typer.Option("--server", help="The service is an MPC server, and you are its operator.")
+        server: Annotated[bool, typer.Option("--server", help="You are the operator of an MPC server.")] = False,
+        yes: Annotated[
+            bool, typer.Option("--yes", "-y", help="Do not ask: for scripts, after somebody has read it.")
         ] = False,
     ) -> None:
-        """Owner: let your holder sign a study. With --server, operator: let your MPC server take part."""
-        if coordinator is not None and not server:
-            client.fetch(coordinator, study)
-        found = client.approve(matching(study, client.studies, "study"))
-        out.tell(found)
-        tell_warnings(out, getattr(found, "key_warnings", []))
+        """Owner: read what a study asks of you, then let your holder sign it. Operators of MPC servers: likewise.
+
+        STUDY is an id, or its beginning, at your own holder; SITE/STUDY or https://host:port/STUDY is one at another
+        service. At a coordinator's address, your holder fetches the study from there.
+        """
+        from caps.cli.approving import Approving
+
+        with Approving(out, client, given, study, coordinator=coordinator, server=server) as found:
+            if not yes:
+                found.ask()
+            out.show(as_document(found.approve()), f"The study is approved here: {found.study}")
+            tell_warnings(out, found.warnings)
 
     @command(study, "fetch", site="holder")
     def fetch(
@@ -152,7 +194,13 @@ def _add_services(study: typer.Typer) -> None:
     def listed(out: Output, client: "Client") -> None:
         """List a service's studies with their states."""
         items = [as_document(one) for one in client.studies()]
-        out.show({"studies": items}, listing(items, ("study", "title", "state")))
+        rows = [{**one, "study": short(one["study"]), "waits_for": one.get("missing")} for one in items]
+        columns = ["study", "title", "state", "waits_for"]
+        if not any(one["waits_for"] for one in rows):
+            columns.remove("waits_for")
+        if not any(one.get("title") for one in rows):  # at an MPC server
+            columns.remove("title")
+        out.show({"studies": items}, listing(rows, columns) if rows else "There is no study here yet.")
 
     @command(study, "status", site="coordinator")
     def status(out: Output, client: "Client", study: StudyId) -> None:
@@ -162,7 +210,7 @@ def _add_services(study: typer.Typer) -> None:
         participation = _participation(client, identity)
         if participation is not None:
             document["participation"] = as_document(participation)
-        out.show(document, *views(document))
+        out.show(document, *_progress(document))
 
     @command(study, "refresh", site="coordinator")
     def refresh(out: Output, client: "Client", study: StudyId) -> None:
@@ -173,15 +221,37 @@ def _add_services(study: typer.Typer) -> None:
     def show(
         out: Output,
         client: "Client",
-        study: StudyId,
+        study: Addressed,
         to: Annotated[Path | None, typer.Option("--out", "-o", help="Write the canonical JSON here.")] = None,
     ) -> None:
-        """Show a study's manifest, after checking that its digest is the study's id."""
+        """Show a study's manifest, after checking that its digest is the study's id. Every service has it."""
         manifest = client.manifest(matching(study, client.studies, "study"))
         if to is not None:
             to.write_bytes(manifest.canonical_bytes())
         document = manifest.to_json()
         out.show(document, *views(document))
+
+
+def _progress(document: Mapping[str, Any]) -> Iterator[Any]:
+    """Who has done what, and what is missing."""
+    essentials = {name: document[name] for name in ("study", "title", "state") if document.get(name)}
+    yield facts(essentials | ({"waits_for": document["missing"]} if document.get("missing") else {}))
+    if servers := document.get("servers"):
+        rows = [{**one, "why": one["objections"] or one["reason"]} for one in servers]
+        yield ""
+        yield listing(rows, ("server", "state", "why"))
+    parts = {one["holder"]: one for one in document.get("participation", {}).get("holders", ())}
+    if holders := document.get("holders"):
+        rows = [{**one, "held_by": parts.get(one["holder"], {}).get("held_by")} for one in holders]
+        yield ""
+        yield listing(rows, ("holder", "approved", *(("held_by",) if parts else ())))
+    for name, why in document.get("participation", {}).get("unreached", {}).items():
+        yield f"{name} could not be asked: {why}"
+    if document.get("runs"):
+        yield ""
+        yield facts({"runs": [short(one) for one in document["runs"]]})
+    if not servers:
+        yield from views({name: value for name, value in document.items() if name not in essentials})
 
 
 def tell_warnings(out: Output, warnings: Sequence[str]) -> None:

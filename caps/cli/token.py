@@ -8,7 +8,6 @@ import typer
 
 from caps.cli.kit import command, group
 from caps.cli.output import Output, listing
-from caps.trust.home import TOKENS
 
 Home = Annotated[Path, typer.Argument(help="The service's home, CAPS_HOME.", exists=True, file_okay=False)]
 
@@ -29,6 +28,7 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Make a token. It is only shown once; the service stores only its digest."""
         from caps.service.tokens import Scope, Tokens
+        from caps.trust.home import TOKENS
 
         unknown = [one for one in scope if one not in set(Scope)]
         if unknown:
@@ -42,6 +42,7 @@ def add_to(app: typer.Typer) -> None:
     def listed(out: Output, home: Home) -> None:
         """List the tokens: ids, names, scopes, expiry."""
         from caps.service.tokens import Tokens
+        from caps.trust.home import TOKENS
 
         items = [{"id": identity, **record} for identity, record in Tokens(home / TOKENS).listed().items()]
         out.show({"tokens": items}, listing(items, ("id", "name", "scopes", "expires")))
@@ -50,6 +51,7 @@ def add_to(app: typer.Typer) -> None:
     def revoke(out: Output, home: Home, identity: Annotated[str, typer.Argument(help="The token's id.")]) -> None:
         """Revoke a token; a running service refuses it at once."""
         from caps.service.tokens import Tokens
+        from caps.trust.home import TOKENS
 
         Tokens(home / TOKENS).revoke(identity)
         out.show({"revoked": identity}, f"{identity} is revoked.")

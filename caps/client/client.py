@@ -1,25 +1,29 @@
 """The client for people's programs: thin, typed, on the public REST interfaces only (docs/services.md).
 
-    with Client("https://coordinator.example:8443", token=..., authority="authority.pem") as client:
-        client.download(release, Path("synthetic.csv"))
+    with Client.from_site("coordinator") as client:
+        client.download(release, Path("synthetic.parquet"))
+        client.estimate(release, where={"smoker": "yes"}, group_by="diagnosis")
 
 One client talks to one service: a coordinator, a holder or an MPC server, each of which has some of the routes. Its
 errors are those of `caps.client.calls`.
 
 Requests that may be repeated are repeated when a connection fails, with growing pauses, and any request when the
-service is too busy, after the time it states. The environment is ignored: no proxy, no netrc.
+service is too busy, after the time it states. The environment is ignored: no proxy, no netrc; only `from_site` reads
+where the configuration is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hmac
+import os
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -31,9 +35,8 @@ from caps.basics import canonical
 from caps.basics.document import first_mistake
 from caps.basics.files import digest_of
 from caps.basics.retry import Backoff, Retries
-from caps.client import calls
+from caps.client import calls, estimates, frames, sites
 from caps.client.calls import AnswerRefused, ClientError, NotTrusted, ProblemError, Unreachable
-from caps.data.schema.parquet import PARQUET_MAGIC
 from caps.errors import DomainError
 from caps.study import Manifest
 from caps.trust.tls import client_context
@@ -71,6 +74,9 @@ Study = coordinator.StudyView | holder.StudyView | server.StudyState
 _STUDY: TypeAdapter[Study] = TypeAdapter(Study)
 _STUDIES: TypeAdapter[list[Study]] = TypeAdapter(list[Study])
 _APPROVED: TypeAdapter[holder.StudyView | Signed[Approval]] = TypeAdapter(holder.StudyView | Signed[Approval])
+_BUDGET: TypeAdapter[holder.StudyBudget | server.PopulationState] = TypeAdapter(
+    holder.StudyBudget | server.PopulationState
+)
 T = TypeVar("T")
 Progress = Callable[[int, int | None], None]
 """Called with the bytes transferred so far, and the total if it is known."""
@@ -78,6 +84,7 @@ Progress = Callable[[int, int | None], None]
 CHUNK = 1 << 18
 MAX_DOCUMENT = 1 << 28
 """The most bytes of a release's document: measurements may have as many numbers as the study has cells."""
+RELEASE_DIGITS = 32
 ATTEMPTS = 5
 BACKOFF = Backoff(first=0.25, longest=4.0, attempts=ATTEMPTS)
 POLL = 1.0
@@ -163,6 +170,7 @@ class Client:
             headers["Authorization"] = f"Bearer {token.strip()}"
         self.url = url.rstrip("/")
         self._sleep = sleep
+        self._releases: dict[str, estimates.Release] = {}
         self._http = httpx.Client(
             base_url=self.url,
             headers=headers,
@@ -171,6 +179,23 @@ class Client:
             trust_env=False,
             verify=True if authority is None else _context(Path(authority)),
         )
+
+    @classmethod
+    def from_site(cls, site: str = "coordinator", *, config: Path | str | None = None) -> Self:
+        """A client for a site of the configuration, with its token and authority (`caps.client.sites`).
+
+        config: the file; if not given, that in CAPS_CONFIG, or else ~/.config/caps/config.toml. Raises DomainError.
+        """
+        path = Path(config or os.environ.get("CAPS_CONFIG") or sites.CONFIG).expanduser()
+        known = sites.read_sites(path)
+        if site not in known:
+            names = f"it has {', '.join(known)}" if known else "it has no sites, or does not exist"
+            raise DomainError(f"{path} has no site {site}; {names}")
+        found = known[site]
+        if "url" not in found:
+            raise DomainError(f"{path}: sites.{site}: url is missing")
+        token = Path(found["token_file"]).read_text().strip() if "token_file" in found else None
+        return cls(found["url"], token=token, authority=found.get("authority"))
 
     def __enter__(self) -> Self:
         return self
@@ -201,6 +226,10 @@ class Client:
     def study(self, study: str) -> Study:
         """A study's state here."""
         return self._ask(_STUDY, "GET", _path("studies", study))
+
+    def budget(self, study: str) -> holder.StudyBudget | server.PopulationState:
+        """What a study costs its population: at a holder, with what all servers say; at an MPC server, there."""
+        return self._ask(_BUDGET, "GET", _path("studies", study, "budget"))
 
     def approve(self, study: str) -> holder.StudyView | Signed[Approval]:
         """At a holder, its owner's signature; at an MPC server, its operator's consent."""
@@ -338,20 +367,72 @@ class Client:
         release: str,
         target: Path,
         *,
-        format: str = "csv",  # noqa: A002  the word of every reader and writer of tables
+        format: str | None = None,  # noqa: A002  the word of every reader and writer of tables
         sample: str | None = None,
         progress: Progress | None = None,
     ) -> Download:
         """Fetch a release's rows into a file, or those of one of its samples.
 
+        The format is that of the file's suffix; a `format` that contradicts the suffix is refused.
         A partial file `<target>.part` of an earlier attempt is continued. The file appears under its name only when its
         bytes have the digest that the service states. In `csv`, texts that a spreadsheet might take for formulas are
         escaped; `raw.csv` has the values as the owners write them.
         """
-        if format not in media.TABLES:
-            raise DomainError(f"the format must be one of {', '.join(media.TABLES)}")
+        format = format_of(target, format)  # noqa: A001
         parts = ("releases", release, *(() if sample is None else ("samples", sample)), "data")
         return _Fetch(self, f"{_path(*parts)}?format={format}", media.TABLES[format], target, progress).run()
+
+    def frame(self, release: str | None = None, *, sample: str | None = None, library: str | None = None) -> Any:
+        """A release's rows, or those of a sample, as a data frame of polars or pandas, whichever is installed.
+
+        release: its id or the beginning of it; not needed if the coordinator has one release only.
+        library: `polars` or `pandas`, if both are there. Raises DomainError if none is. The frame has typed columns;
+        missing values are null. What rows are good for, and what not, is in docs/analyst.md.
+        """
+        chosen = frames.chosen(library)
+        with TemporaryDirectory(prefix="caps-") as folder:
+            target = Path(folder) / f"rows.{chosen.format}"
+            self.download(self._one_release(release), target, sample=sample)
+            return chosen.read(target)
+
+    def estimate(
+        self,
+        release: str | None = None,
+        where: estimates.Where | None = None,
+        group_by: Sequence[str] | str = (),
+        *,
+        level: float = 0.95,
+    ) -> list[estimates.Estimate]:
+        """How many persons meet these conditions, by groups, each with a confidence interval for the noise and model.
+
+        release: as in `frame`. where: by column, a value, a list of values, or a range (from, to) between edges of
+        bins. The release's measurements and rows are fetched once for a client. Raises DomainError if the question has
+        a mistake.
+        """
+        release = self._one_release(release)
+        if release not in self._releases:
+            self._releases[release] = self._studied(release)
+        return self._releases[release].estimate(where, group_by, level=level)
+
+    def _one_release(self, asked: str | None) -> str:
+        """The release with this id or beginning of an id, or the only one there is. Raises DomainError."""
+        if asked is not None and len(asked) == RELEASE_DIGITS:
+            return asked
+        found = [one.release for one in self.releases() if one.release.startswith(asked or "")]
+        if len(found) != 1:
+            begin = "" if asked is None else f" whose id begins with {asked}"
+            raise DomainError(f"there are {len(found) or 'no'} releases{begin}; `releases()` lists them")
+        return found[0]
+
+    def _studied(self, release: str) -> estimates.Release:
+        manifest, view = self.certificate(release).manifest, self.release(release)
+        measurements = self.measurements(release) if view.measurements else None
+        with TemporaryDirectory(prefix="caps-") as folder:
+            target = Path(folder) / "rows.ndjson"
+            self.download(release, target)
+            with target.open("rb") as lines:
+                rows = estimates.read_rows(manifest, lines)
+        return estimates.Release(manifest, measurements, rows, persons=self.report(release).estimated_total)
 
     # A holder.
 
@@ -360,9 +441,21 @@ class Client:
         body = Invitation(coordinator=coordinator, study=study).to_json()
         return self._ask(holder.StudyView, "POST", "/v1/studies", body=body, repeat=True)
 
-    def put_table(self, study: str, table: Path, *, progress: Progress | None = None) -> TableReport:
-        """Stream a CSV or Parquet file to the holder, which validates it and keeps it at its site."""
-        return self._upload(TableReport, "PUT", _path("studies", study, "table"), table, progress)
+    def put_table(
+        self,
+        study: str,
+        table: Path,
+        *,
+        encoding: str | None = None,
+        ignore_extra: bool = False,
+        progress: Progress | None = None,
+    ) -> TableReport:
+        """Stream a file (CSV, gzip of it, Excel, Parquet) to the holder, which validates it and keeps it at its site.
+
+        encoding: of a CSV, if it is not UTF-8 and has no byte order mark. ignore_extra: it may have other columns.
+        """
+        path = _path("studies", study, "table")
+        return self._upload(TableReport, "PUT", path, table, encoding, ignore_extra, progress)
 
     def table_report(self, study: str) -> TableReport:
         """What the holder counted when it checked the table: counts, never values."""
@@ -377,13 +470,19 @@ class Client:
         return self._ask(Preview, "GET", _path("studies", study, "preview"))
 
     def contribute(
-        self, study: str, table: Path | None = None, *, progress: Progress | None = None
+        self,
+        study: str,
+        table: Path | None = None,
+        *,
+        encoding: str | None = None,
+        ignore_extra: bool = False,
+        progress: Progress | None = None,
     ) -> ContributionView:
         """Contribute the holder's table, or this file, to the study. Done when every server has given a receipt."""
         path = _path("studies", study, "contribution")
         if table is None:
             return self._ask(ContributionView, "PUT", path)
-        return self._upload(ContributionView, "POST", path, table, progress)
+        return self._upload(ContributionView, "POST", path, table, encoding, ignore_extra, progress)
 
     def contribution(self, study: str) -> ContributionView:
         """The state of the contribution, with receipts."""
@@ -437,9 +536,20 @@ class Client:
         content, headers = (None, None) if body is None else (canonical.dump(body), media.JSON_BODY)
         return _read(model, self._send(method, path, lambda: content, headers, repeat=repeat).content)
 
-    def _upload(self, model: type[T], method: str, path: str, table: Path, progress: Progress | None) -> T:
-        with table.open("rb") as file:
-            kind = media.PARQUET if file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC else media.CSV
+    def _upload(
+        self,
+        model: type[T],
+        method: str,
+        path: str,
+        table: Path,
+        encoding: str | None,
+        ignore_extra: bool,
+        progress: Progress | None,
+    ) -> T:
+        kind = media.table_type(table)
+        if encoding is not None and kind in (media.CSV, media.GZIP):
+            kind = f"{kind}; charset={encoding}"
+        path = f"{path}?ignore_extra=true" if ignore_extra else path
         size = table.stat().st_size
         headers = {"Content-Type": kind, "Content-Length": str(size)}
 
@@ -565,6 +675,25 @@ class _Fetch:
     def _forget(self) -> None:
         self._part.unlink(missing_ok=True)
         self._tag.unlink(missing_ok=True)
+
+
+def format_of(target: Path, asked: str | None = None) -> str:
+    """The format of a file of rows, by its suffix, or csv if the suffix says nothing. Raises DomainError.
+
+    asked: the format that was named, which must not contradict the suffix.
+    """
+    if asked is not None and asked not in media.TABLES:
+        raise DomainError(f"the format must be one of {', '.join(media.TABLES)}, not {asked}")
+    name = target.name.lower()
+    fitting = [one for one in media.TABLES if name.endswith(f".{one}")]
+    if asked is None:
+        if not fitting and target.suffix:
+            known = ", ".join(f".{one}" for one in media.TABLES)
+            raise DomainError(f"{target.name}: there is no format with this suffix; choose {known}, or name a format")
+        return max(fitting, key=len, default="csv")
+    if fitting and asked not in fitting and not (asked == "raw.csv" and "csv" in fitting):
+        raise DomainError(f"{target.name}: the suffix is that of {max(fitting, key=len)}, but {asked} is asked for")
+    return asked
 
 
 def _path(*parts: str) -> str:

@@ -22,18 +22,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from caps.basics import canonical
 from caps.basics.document import ColumnName
+from caps.basics.later import Later
 from caps.data.linkage import ID_BYTES
 from caps.data.schema.columns import check_text
 from caps.errors import DomainError
+
+if TYPE_CHECKING:
+    import polars as pl
+else:
+    pl = Later("polars")
 
 Ids: TypeAlias = npt.NDArray[np.uint8]
 """Shape (n, 16)."""

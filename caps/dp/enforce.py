@@ -3,7 +3,7 @@
 An `Enforcer` is a value without I/O. It follows from what all parties signed and from the requests admitted so far, so
 a server rebuilds it after a crash by admitting its record again. It does not count the budget: the `Filter` does.
 
-Where a loop has a choice that it does not announce (AIM's annealing), all schedules that may follow are kept, and the
+Where a loop has a choice that it does not announce (AIM's next round), all schedules that may follow are kept, and the
 mechanism of the next request shows which one it is. On each of them the charges add up to at most the budget.
 """
 
@@ -71,6 +71,10 @@ class _Rules:
 
     def cells(self, clique: Clique) -> int:
         return self.layout.domain.cells(clique)
+
+    def initial_at(self, number: int) -> Clique:
+        """The clique of the initial measurement of this number, from 0; those that are measured again come in order."""
+        return self.initial[number % len(self.initial)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +144,8 @@ class Enforcer:
 
     @property
     def left(self) -> int:
-        """How many releases remain in the current step: these are known, whatever the loop decides."""
-        return max((branch.step.count - branch.done for branch in self._branches), default=0)
+        """How many releases are known, whatever the loop decides: those that remain of the step, on every branch."""
+        return min((branch.step.count - branch.done for branch in self._branches), default=0)
 
     def upcoming(self, ahead: int = 1) -> list[Upcoming]:
         """Every step that may be among the next `ahead`, soonest first."""
@@ -215,8 +219,9 @@ class Enforcer:
 
     def _check_measurement(self, request: Measurement, role: Role) -> None:
         number, rules = self._asked[role], self._rules
+        allowed: tuple[Clique, ...]
         if role is Role.INITIAL:
-            allowed, draws = rules.initial[number : number + 1], None
+            allowed, draws = (rules.initial_at(number),), None
         else:
             allowed, draws = (self._offered[0] if self._offered else ()), rules.draws
         if request.clique not in allowed:
@@ -234,7 +239,7 @@ class Enforcer:
         if step.role is Role.SELECT:
             return Upcoming(name, step.mechanism, len(rules.candidates), rules.weight)
         if step.role is Role.INITIAL:
-            draws = rules.cells(rules.initial[number])
+            draws = rules.cells(rules.initial_at(number))
         elif rules.draws is not None:
             draws = rules.draws
         else:

@@ -29,7 +29,7 @@ from pydantic import (
 
 from caps.basics import canonical
 from caps.data.domain import Layout
-from caps.dp.bounds import MOST_BIAS, MOST_COUNTED, MOST_ESTIMATED, NOISE_BITS, SCORE_BITS, UNIT_BITS, largest_score
+from caps.dp.bounds import MOST_BIAS, MOST_COUNTED, MOST_ESTIMATED, SCORE_BITS, UNIT_BITS, largest_score
 from caps.dp.noise.plans import (
     DummyPlan,
     GaussianPlan,
@@ -43,6 +43,7 @@ from caps.dp.noise.plans import (
     geometric_plan,
     gumbel_exists,
     gumbel_plan,
+    laplace_exists,
     laplace_plan,
 )
 from caps.dp.privacy.filter import Entry
@@ -164,10 +165,9 @@ def selection_plan(
 ) -> GumbelPlan | GeometricPlan:
     """The noise of scores whose largest absolute weight is `weight`."""
     scale = _scale(mechanism, weight, neighbouring)
-    plan = gumbel_plan(scale, mechanism.kappa) if isinstance(mechanism, NoisyMax) else geometric_plan(scale)
-    if plan.width > NOISE_BITS:
-        raise DomainError(f"noise of scale {float(scale):.3g} could make a score overflow")
-    return plan
+    if isinstance(mechanism, NoisyMax):
+        return gumbel_plan(scale, mechanism.epsilon_star, mechanism.kappa)
+    return geometric_plan(scale)
 
 
 def measurement_plan(mechanism: Gaussian | Laplace) -> GaussianPlan | LaplacePlan:
@@ -187,9 +187,9 @@ def drawable(mechanism: AnyMechanism, weight: int, neighbouring: Neighbouring) -
         case Gaussian():
             return gaussian_exists(mechanism.sigma_squared)
         case Laplace():
-            return geometric_exists(mechanism.scale)
+            return laplace_exists(mechanism.scale)
         case NoisyMax():
-            return gumbel_exists(_scale(mechanism, weight, neighbouring), mechanism.kappa)
+            return gumbel_exists(_scale(mechanism, weight, neighbouring), mechanism.epsilon_star, mechanism.kappa)
         case PermuteAndFlip():
             return geometric_exists(_scale(mechanism, weight, neighbouring))
 

@@ -37,6 +37,7 @@ from caps.service.identity import CALLER, CERTIFICATE, NOBODY, Allow, Caller, ma
 from caps.service.metrics import Metrics, Reading
 from caps.service.metrics import router as metrics_router
 from caps.service.problems import Problem, of_error
+from caps.service.room import DiskRoom, is_full
 from caps.service.tokens import Tokens
 from caps.trust.denials import Denials
 from caps.wire import media
@@ -125,11 +126,12 @@ def create_app(
     clock: Clock = utc_now,
     limits: Limits = (),
     ready: Callable[[], list[str]] = list,
+    room: DiskRoom | None = None,
     metrics: Metrics | None = None,
     lifespan: Any = None,
 ) -> FastAPI:
     """A service's application. `ready` lists the reasons why it is not ready; `limits` sets body limits of paths;
-    machines with a key among the `denials` are refused, whatever they ask for.
+    machines with a key among the `denials` are refused, whatever they ask for; without `room` it is not ready either.
     """
     app = FastAPI(
         title=f"CaPS {service}",
@@ -142,6 +144,10 @@ def create_app(
         redirect_slashes=False,
     )
     health = APIRouter(tags=["health"])
+
+    def missing() -> list[str]:
+        return [*ready(), *(room.reasons() if room is not None else [])]
+
     public = [Depends(Allow(public=True))]
 
     @health.get("/healthz", dependencies=public)
@@ -152,13 +158,13 @@ def create_app(
     @health.get("/readyz", dependencies=public, responses={503: {"model": Health, "description": "Not yet"}})
     async def readyz(response: Response) -> Health:
         """Whether the service is ready to work and, if it is not, why."""
-        reasons = ready()
+        reasons = missing()
         response.status_code = 503 if reasons else 200
         status = "waiting" if reasons else "ready"
         return Health(status=status, service=service, name=name, version=__version__, reasons=reasons)
 
     figures = metrics or Metrics(service, name)
-    figures.read(lambda: [Reading("caps_ready", not ready())])
+    figures.read(lambda: [Reading("caps_ready", not missing())])
     for router in (health, metrics_router(figures), *routers):
         app.include_router(router)
     table = [_served(context) for context in iter_route_contexts(app.routes) if context.path != OPENAPI_PATH]
@@ -186,6 +192,7 @@ def create_app(
         limits=limits,
         metrics=figures,
         denials=denials,
+        room=room,
     )
     return app
 
@@ -247,7 +254,7 @@ def _described(document: dict[str, Any], table: _Table) -> dict[str, Any]:
             ]
             responses = operation["responses"]
             responses.pop("422", None)
-            for status in ("4XX", "503"):
+            for status in ("4XX", "503", "507"):
                 responses.setdefault(status, {"$ref": "#/components/responses/Problem"})
     return document
 
@@ -343,8 +350,10 @@ class _Frame:
         limits: Limits,
         metrics: Metrics,
         denials: Denials | None,
+        room: DiskRoom | None,
     ) -> None:
         self._app = app
+        self._disk = room
         self._denials = denials
         self._metrics = metrics
         self._service = service
@@ -417,6 +426,11 @@ class _Frame:
                 await ending(Problem(Kind.BUSY, detail, headers={"Retry-After": "1"}))
                 return
             log.error(_line(request_id=request_id, error=type(error).__name__, where=logs.frames(error)))
+            if is_full(error):
+                if self._disk is not None:
+                    self._disk.failed()
+                await ending(Problem(Kind.NO_SPACE, "a write failed because a disk or a quota is full"))
+                return
             self._metrics.count("caps_unexpected_errors", work="request", error=type(error).__name__)
             await ending(
                 Problem(Kind.INTERNAL, "an unexpected error; details are withheld because they may quote data")

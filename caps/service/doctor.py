@@ -27,10 +27,14 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from sqlalchemy.exc import DBAPIError
 
 from caps import __version__
 from caps.basics.schemes import SCHEMES
 from caps.errors import CapsError
+from caps.service.database import connect, reading, sqlite_url
+from caps.service.migrations import revisions
+from caps.service.room import LEAST_ROOM
 from caps.study import Manifest, Policy
 from caps.trust import home as party
 from caps.trust import pki, signing
@@ -50,6 +54,7 @@ _MEASURED = 1.0
 _MOST_FETCHES = 30
 """Each leaves a line in the other party's log."""
 _HEALTH = 1 << 20
+_WHOLE = "PRAGMA quick_check(1)"
 _RENEW = (
     "renew it: `caps pki request HOME ...` (keys stay), `caps pki approve` at the authority, `caps pki install`; "
     "a running service picks it up by itself"
@@ -138,10 +143,13 @@ def _now() -> datetime:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Examines one home, and the other parties from there. `state` is CAPS_STATE, HOME/state by default."""
+    """Examines one home, and the other parties from there. `state` is CAPS_STATE, HOME/state by default; `database` is
+    CAPS_DATABASE, SQLite in the state by default.
+    """
 
     home: Path
     state: Path | None = None
+    database: str | None = None
     clock: Clock = _now
     timeout: float = TIMEOUT
     versions: dict[str, str] = field(default_factory=dict, init=False)
@@ -168,7 +176,7 @@ class Doctor:
             return None
 
     def examine_home(self) -> Iterator[Finding]:
-        """Checks files, permissions, keys, certificate, authority and disk space."""
+        """Checks files, permissions, keys, certificate, authority, database and disk space."""
         if not self.home.is_dir():
             yield _bad("home", "files", f"{self.home} is not a directory", "point CAPS_HOME at the party's home")
             return
@@ -180,6 +188,7 @@ class Doctor:
             yield from self._server_files()
         if me is not None:
             yield self._denied(me[0])
+            yield self._database(me[0])
         yield self._room()
 
     def _permissions(self) -> Iterator[Finding]:
@@ -296,9 +305,7 @@ class Doctor:
             Policy.read(self.home / party.POLICY)
             yield _good("home", "policy", "policy.yaml is valid")
         except CapsError as error:
-            yield _bad(
-                "home", "policy", str(error), "fix policy.yaml; `caps.trust.home.POLICY_TEMPLATE` shows every member"
-            )
+            yield _bad("home", "policy", str(error), "fix policy.yaml; `caps policy new` writes one with every member")
         path = self.home / party.STORAGE_KEY
         if path.exists() and path.stat().st_size == 32:
             yield _good("home", "storage key", "present; back it up separately from the shares")
@@ -309,12 +316,49 @@ class Doctor:
             fix = "if this server has ever held shares, restore the key before starting it"
             yield Finding("home", "storage key", Status.WARNING, detail, fix)
 
+    def _database(self, role: str) -> Finding:
+        """The database is only read: it must answer, be whole, and have the revision that this software needs."""
+        package = f"services.{role.replace('-', '_')}.migrations"
+        file = None if self.database else self._state / "state.db"
+        if file is not None and not file.exists():
+            return _good("home", "database", f"none at {file} yet; the first start makes it")
+        try:
+            engine = connect(self.database or sqlite_url(self._state / "state.db"))
+        except CapsError as error:
+            return _bad("home", "database", str(error), "correct CAPS_DATABASE")
+        try:
+            with reading(engine) as connection:
+                if engine.dialect.name == "sqlite" and connection.exec_driver_sql(_WHOLE).scalar() != "ok":
+                    fix = "stop the service, keep the file, and restore a backup: docs/operations.md"
+                    return _bad("home", "database", "the file is damaged", fix)
+                found, needed = revisions(connection, package)
+        except ModuleNotFoundError:
+            return Finding("home", "database", Status.SKIPPED, "answers; its service is not installed here")
+        except CapsError as error:
+            return _bad("home", "database", str(error), "use the version of CaPS that belongs to this database")
+        except DBAPIError as error:
+            fix = "check that it runs and CAPS_DATABASE is right; for a file, that its owner runs this command"
+            return Finding("home", "database", Status.FAILED, f"cannot be read: {error.orig}", fix, Blame.REACH)
+        finally:
+            engine.dispose()
+        if found not in (None, needed):
+            detail = f"is at revision {found}, and this software needs {needed}"
+            return _bad("home", "database", detail, f"stop the service, back up, then `python -m {package}`")
+        return _good("home", "database", f"answers; {'empty' if found is None else f'revision {found}'}")
+
+    @property
+    def _state(self) -> Path:
+        return self.state or self.home / "state"
+
     def _room(self) -> Finding:
-        state = self.state or self.home / "state"
+        state = self._state
         place = next(path for path in (state, *state.parents) if path.exists())
         found = os.statvfs(place)
         free, whole = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
         detail = f"{free / 1e9:.1f} of {whole / 1e9:.1f} GB free at {place}"
+        if free < LEAST_ROOM or (found.f_files and not found.f_favail):
+            what = detail if free < LEAST_ROOM else f"no file can be added at {place}: all inodes are taken"
+            return _bad("home", "disk", f"full: {what}", "free some space: requests that write are answered with 507")
         if free < LITTLE_ROOM:
             return Finding(
                 "home", "disk", Status.WARNING, detail, "free some space, or move CAPS_STATE to a larger disk"

@@ -62,6 +62,12 @@ def prepare(engine: Engine, package: str) -> None:
             )
 
 
+def revisions(connection: Connection, package: str) -> tuple[str | None, str]:
+    """The database's revision, None if it is empty, and the one that this software needs. Raises DatabaseRefused."""
+    scripts = _scripts(package)
+    return _found(connection, scripts), _head(scripts)
+
+
 def upgrade(engine: Engine, package: str) -> tuple[str | None, str, Path | None]:
     """Migrate a database in one transaction. Returns its previous revision, its new one, and the path of the copy."""
     scripts = _scripts(package)

@@ -25,7 +25,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from caps.errors import CapsError
+from caps.errors import CapsError, DomainError
 from caps.service import logs
 from caps.service.connections import Bounds, Connection, Doors, Entrance, listening, raise_descriptors
 from caps.service.identity import CERTIFICATE, machine_of
@@ -45,6 +45,9 @@ STOP_TIMEOUT = 10
 WATCH_EVERY = 60.0
 """Seconds between checks of the certificate's files. Handshakes check them too; this is for the log."""
 WARN_EVERY = 86400.0
+TURN = 0.001
+"""Seconds after which a thread that computes makes way for another. There may be 40 of them, and the event loop, which
+answers /healthz, waits for its turn among them: at Python's 5 ms that can be 200 ms."""
 
 log = logging.getLogger("caps.trust.tls")
 
@@ -149,13 +152,21 @@ class Server(uvicorn.Server):
         context = self.config.ssl
         assert context is not None
         self.supervisor.take_over(asyncio.get_running_loop())
-        listeners = listening(self.config.host, self.config.port) if sockets is None else sockets
+        listeners = self._bound() if sockets is None else sockets
         await super().startup(sockets=[])
         for listener in listeners:
             listener.listen(self.config.backlog)
             entrance = Entrance(listener, self._protocol, context, self._doors, self.supervisor)
             self.servers.append(cast(asyncio.Server, entrance))
             logs.say(log, "listening", address=str(listener.getsockname()[0]), port=listener.getsockname()[1])
+
+    def _bound(self) -> list[socket.socket]:
+        host, port = self.config.host, self.config.port
+        try:
+            return listening(host, port)
+        except OSError as error:
+            words = (error.strerror or "it cannot be used").lower()
+            raise DomainError(f"cannot listen at {host}:{port}: {words}; CAPS_LISTEN chooses another address") from None
 
     def _protocol(self) -> CertificateProtocol:
         made = CertificateProtocol(self.config, self.server_state, self.lifespan.state)
@@ -198,6 +209,7 @@ def serve(app: FastAPI, credentials: Credentials, *, host: str, port: int) -> No
     assert isinstance(server.config.ssl, RenewedContext)
     watch = CertificateWatch(server.config.ssl)
     server.supervisor.thread("certificate watch", watch.run)
+    sys.setswitchinterval(TURN)
     signal.signal(signal.SIGHUP, lambda *_: watch.look_now())
     server.run()
 
@@ -207,8 +219,12 @@ def begin(service: str, work: Callable[[], None]) -> int:
     os.umask(0o077)
     try:
         work()
-    except (CapsError, OSError) as error:
+    except CapsError as error:
         sys.stderr.write(f"caps {service}: {error}\n")
+        return 2
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"caps {service}: {where}{error.strerror or error}\n")
         return 2
     return 0
 
@@ -236,9 +252,11 @@ class CertificateWatch:
             left -= WATCH_EVERY
 
     def warned(self, now: datetime) -> bool:
-        """Logs a warning if the certificate expires soon, and returns whether it did."""
+        """Logs that the certificate has expired or expires soon, and returns whether it did."""
         end = self._context.not_after
         if end - now >= RENEW_WITHIN:
             return False
-        logs.say(log, "certificate expires soon", level=logging.WARNING, until=end.isoformat())
+        expired = end <= now
+        event = "certificate expired" if expired else "certificate expires soon"
+        logs.say(log, event, level=logging.ERROR if expired else logging.WARNING, until=end.isoformat())
         return True

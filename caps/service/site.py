@@ -19,22 +19,34 @@ from pathlib import Path
 
 import httpx
 
+from caps.basics.files import held_alone, private_directory
 from caps.errors import DomainError
 from caps.service.app import Clock, instant, utc_now
+from caps.service.environment import Variable
 from caps.service.identity import Caller, Machine, machine
 from caps.service.logs import level_of, trace
 from caps.service.metrics import Metrics, Reading, sizes_of
 from caps.service.problems import Problem
+from caps.service.room import DiskRoom
 from caps.service.supervision import Supervisor
 from caps.service.tokens import Tokens
 from caps.study import Coordinator, Holder, Server
 from caps.trust import pki, signing
 from caps.trust.cards import Party
 from caps.trust.denials import Denials
-from caps.trust.home import POLICY, SIGNING_KEY, TOKENS
+from caps.trust.home import AUTHORITY, CERTIFICATE, POLICY, PRIVATE_KEY, SIGNING_KEY, TOKENS
 from caps.trust.timely import TimelyTransport
 from caps.trust.tls import Credentials, client_context
 from caps.wire.problems import Kind
+
+HOME = Variable("CAPS_HOME", "the directory with this party's keys, certificates, tokens and policy.yaml")
+STATE = Variable("CAPS_STATE", "the directory of all that the service writes", "`state` in CAPS_HOME")
+LISTEN = Variable("CAPS_LISTEN", "host:port of the REST interface", "127.0.0.1:8443")
+DATABASE = Variable("CAPS_DATABASE", "URL of the database, SQLite or PostgreSQL", "SQLite: `state.db` in CAPS_STATE")
+LOG_LEVEL = Variable("CAPS_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", "INFO")
+VARIABLES = (HOME, STATE, LISTEN, DATABASE, LOG_LEVEL)
+_ALONE = "lock"
+"""The file in CAPS_STATE that a service locks: two processes would erase each other's files and spend budgets twice."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +62,32 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """Reads CAPS_HOME and the optional CAPS_STATE, CAPS_LISTEN (host:port), CAPS_DATABASE (URL), CAPS_LOG_LEVEL."""
-        if "CAPS_HOME" not in environment:
+        """Reads `VARIABLES`."""
+        given = HOME.given(environment)
+        if given is None:
             raise DomainError("CAPS_HOME is not set; set it to the directory with this party's keys")
-        home = Path(environment["CAPS_HOME"]).absolute()
-        data = Path(environment.get("CAPS_STATE", home / "state")).absolute()
-        host, colon, port = environment.get("CAPS_LISTEN", "127.0.0.1:8443").rpartition(":")
+        home = Path(given).absolute()
+        data = Path(STATE.given(environment) or home / "state").absolute()
+        host, colon, port = (LISTEN.given(environment) or LISTEN.default).rpartition(":")
         if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise DomainError("CAPS_LISTEN must be host:port")
         host = host.removeprefix("[").removesuffix("]")
-        database = environment.get("CAPS_DATABASE", f"sqlite:///{data / 'state.db'}")
-        return cls(home, data, host, int(port), database, level_of(environment.get("CAPS_LOG_LEVEL", "INFO")))
+        database = DATABASE.given(environment) or f"sqlite:///{data / 'state.db'}"
+        level = level_of(LOG_LEVEL.given(environment) or LOG_LEVEL.default)
+        return cls(home, data, host, int(port), database, level)
+
+    def take(self) -> Settings:
+        """Keep other processes from this state until this one ends; for a process that is about to serve.
+
+        Raises DomainError, with what to do, if the home is not a party's, or another process has the state.
+        """
+        _check_home(self.home)
+        private_directory(self.data)
+        if held_alone(self.data / _ALONE) is None:
+            raise DomainError(
+                f"another process is using {self.data}; stop it first, or give this one a CAPS_STATE of its own"
+            )
+        return self
 
 
 class Site:
@@ -71,6 +98,7 @@ class Site:
         self.settings = settings
         self.clock = clock
         home = settings.home
+        _check_home(home)
         self.credentials = Credentials.of(home)
         roles = pki.role_uris(pki.read_certificate(self.credentials.certificate))
         if len(roles) != 1 or not roles[0].startswith(f"caps:{role}/"):
@@ -80,6 +108,7 @@ class Site:
         self.signing_key = signing.read_signing_key(home / SIGNING_KEY)
         self.tokens = Tokens(home / TOKENS)
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.room = DiskRoom(settings.data)
         self.metrics = Metrics(role, self.name)
         self.supervisor = Supervisor(self.metrics)
         self.denials = Denials(policy or home / POLICY, alone=role != "mpc-server")
@@ -164,6 +193,18 @@ class Site:
             Reading("caps_certificate_expiry_seconds", (end - self.now()).total_seconds(), (name,))
             for name, end in self.expiries().items()
         ]
+
+
+def _check_home(home: Path) -> None:
+    """Raises DomainError, with what to do, unless a party's keys and certificates are there."""
+    if not home.is_dir():
+        raise DomainError(f"CAPS_HOME, {home}, is not a directory; set it to the directory with this party's keys")
+    missing = [name for name in (CERTIFICATE, PRIVATE_KEY, AUTHORITY, SIGNING_KEY) if not (home / name).exists()]
+    if missing:
+        raise DomainError(
+            f"{home} lacks {', '.join(missing)}: make keys with `caps pki request`, and put certificates there with "
+            "`caps pki install`"
+        )
 
 
 def speaks_for(caller: Caller, party: Server | Coordinator | Holder) -> bool:

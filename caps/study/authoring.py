@@ -256,9 +256,9 @@ def _field_remarks(errors: Sequence[ErrorDetails], value: dict[str, Any], marks:
         if error["type"] == "missing":
             place = (*place, error["loc"][-1])
         if place == ("workload",):
-            if isinstance(value["workload"], list) and value["workload"]:
-                continue  # this is about the literal all-pairs; the queries have their own remarks
-            message, hint = "must be all-pairs or a list of queries, each with `attributes`", ""
+            if isinstance(value["workload"], list | dict) and value["workload"]:
+                continue  # this is about another form; the queries, or the label, have their own remarks
+            message, hint = "must be all-pairs, {label: COLUMN}, or a list of queries, each with `attributes`", ""
         else:
             message, hint = _explained(error, place)
         found.setdefault(_spelled(place), marks.remark(place, message, hint))
@@ -550,7 +550,8 @@ def template(
         "#   mode: union  # or inner: only persons for whom every column is there",
         "# alignment: {slots: 100000, column: slot}",
         "",
-        "# What should be accurate: all-pairs, or queries like {attributes: [age, smoker], weight: 2}.",
+        "# What should be accurate: all-pairs; {label: smoker}, if that is what will be predicted; or queries like",
+        "# {attributes: [age, smoker], weight: 2}.",
         "workload: all-pairs",
         "",
         "# aim (the usual choice), mwem, mst or gaussian.",

@@ -1,21 +1,30 @@
 """Bounds, before a run begins, on its releases, its noise values, and the noise's distance from the ideal.
 
-The manifest fixes the schedule. Where the loop has a choice (AIM's annealing), rounds become fewer and dearer, so the
-path without annealing has the most releases, and the counts here bound every path.
+The manifest fixes the schedule. Where the loop has a choice (AIM's), rounds become fewer and dearer, so the path on
+which it never chooses has the most rounds. Columns that AIM may measure again are counted besides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import ceil, isqrt
 
 from caps.data.domain import Clique
 from caps.dp.noise.tables import LIMIT
 from caps.dp.oracle import drawable, measurement_plan, selection_plan
-from caps.dp.privacy import ETA_MAX, AimSchedule, AnyMechanism, Gaussian, Laplace, Neighbouring, NoisyMax, Role
-from caps.dp.privacy.schedule import LEAST_RISE
+from caps.dp.privacy import ETA_MAX, AimSchedule, AnyMechanism, Gaussian, Laplace, Neighbouring, Role
 from caps.dp.programs import Program, Task
+
+_LOOKED_AT = 3
+"""How many annealings are looked at one by one. Rounds are so few after more that any distance within 2^-80 will do."""
+MOST_HIDDEN = 100_000
+"""The widest noise of a count, in persons. Wider noise can be drawn, but would cost persons a budget for nothing.
+
+AIM's first rounds are the widest there are: where they show only noise it anneals, and rounds of a sixteenth of rho
+have, with ten columns, three times less.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +33,7 @@ class Spend:
 
     draws: the most noise values of all these releases together. cells: those of the largest marginal measured, or of
     all candidates together. candidates: the most in a selection; 0 for measurements. last: whether this is the round
-    that takes what is left.
+    that takes what is left. annealed: the mechanisms that take this one's place each time AIM anneals, the first few.
     """
 
     role: Role
@@ -34,6 +43,7 @@ class Spend:
     cells: int
     candidates: int = 0
     last: bool = False
+    annealed: tuple[AnyMechanism, ...] = ()
 
     def rho(self, neighbouring: Neighbouring) -> Fraction:
         """The charge of all releases together."""
@@ -48,13 +58,13 @@ class Forecast:
     neighbouring: Neighbouring
     weight: int
     """The largest weight of a candidate; 0 if nothing is selected."""
-    dearest: int = 0
-    """How many rounds of AIM may be as dear as annealing can make them."""
+    again: Spend | None = None
+    """What AIM may spend on columns in place of rounds, with the widest noise that it may then have."""
 
     @property
     def draws(self) -> int:
         """The most noise values of the whole run."""
-        return sum(spend.draws for spend in self.spends)
+        return sum(spend.draws for spend in self.spends) + (self.again.draws if self.again else 0)
 
     @property
     def rounds(self) -> int:
@@ -67,20 +77,20 @@ class Forecast:
         Each draw is within 2^-80. If that bound is too coarse, the tables are built and their own distances used.
         """
         simple = self.draws * LIMIT
-        return simple if simple <= ETA_MAX else sum((self._strays(spend) for spend in self.spends), Fraction(0))
+        if simple <= ETA_MAX:
+            return simple
+        again = self.again.draws * LIMIT if self.again else Fraction(0)
+        return sum((self._strays(spend) for spend in self.spends), again)
 
     def _strays(self, spend: Spend) -> Fraction:
-        if spend.last or spend.role is Role.INITIAL or not self.dearest:
+        if not spend.annealed:
             return spend.draws * (LIMIT if spend.last else self._distance(spend.mechanism))
-        # A round annealed i times costs as much as 4^i rounds; so n_i of them, at distance d_i, add up to no more than
-        # all rounds at the largest d_i / 4^i. One round is added because the last may cost as much as two. Rounds as
-        # dear as annealing can make them are counted apart: each costs at least as much as 5/4 of the first rounds.
-        once = _annealed(spend.mechanism)
-        worst = max(self._distance(spend.mechanism), self._distance(once) / 4, LIMIT / 16)
-        rounds = spend.releases + 1
-        dearest = min(Fraction(self.dearest), rounds / LEAST_RISE)
-        strays = rounds * worst + dearest * max(LIMIT - LEAST_RISE * worst, Fraction(0))
-        return Fraction(spend.draws, spend.releases) * strays
+        # A round annealed i times costs as much as r^i rounds; so n_i of them, at distance d_i, add up to no more than
+        # all rounds at the largest d_i / r^i. One round is added because the last may cost as much as two.
+        levels, rate = (spend.mechanism, *spend.annealed), Fraction(AimSchedule.DEARER)
+        worst = max(self._distance(mechanism) / rate**level for level, mechanism in enumerate(levels))
+        worst = max(worst, LIMIT / rate ** len(levels))  # of all further ones
+        return Fraction(spend.draws, spend.releases) * (spend.releases + 1) * worst
 
     def _distance(self, mechanism: AnyMechanism) -> Fraction:
         if isinstance(mechanism, Gaussian | Laplace):
@@ -88,16 +98,31 @@ class Forecast:
         return selection_plan(mechanism, self.weight, self.neighbouring).distance
 
 
-def can_be_drawn(program: Program, task: Task, weights: Collection[int]) -> bool:
-    """Whether servers can draw noise for every step that this program may request, on every path. Builds no table.
+def obstacle(program: Program, task: Task, weights: Collection[int]) -> str | None:
+    """Why the noise of a step that this program may request, on any path, is too wide; None if none is.
 
-    weights: of the program's candidates.
+    weights: of the program's candidates. Builds no table.
     """
-    return all(
-        drawable(mechanism, weight, task.neighbouring)
-        for mechanism in program.schedule(task).extremes()
-        for weight in {min(weights, default=1), max(weights, default=1)}  # the largest offered in a selection decides
-    )
+    mechanisms = program.schedule(task).extremes()
+    hidden = max(_hidden(mechanism, task.neighbouring) for mechanism in mechanisms)
+    if hidden > MOST_HIDDEN:
+        return (
+            f"is as wide as {hidden:,} persons; a count with noise of more than {MOST_HIDDEN:,} is not worth a budget"
+        )
+    offered = {min(weights, default=1), max(weights, default=1)}  # the largest offered in a selection decides
+    if all(drawable(mechanism, weight, task.neighbouring) for mechanism in mechanisms for weight in offered):
+        return None
+    return "is wider or narrower than servers can draw"
+
+
+def _hidden(mechanism: AnyMechanism, neighbouring: Neighbouring) -> int:
+    """How many persons would change a count by as much as the noise of a measurement; 0 for a selection."""
+    match mechanism:
+        case Gaussian():
+            return isqrt(ceil(mechanism.sigma_squared / neighbouring.l2_squared) - 1) + 1  # rounded up
+        case Laplace():
+            return ceil(mechanism.scale / neighbouring.l1)
+    return 0
 
 
 def forecast(program: Program, task: Task, candidates: Mapping[Clique, int]) -> Forecast:
@@ -121,14 +146,19 @@ def forecast(program: Program, task: Task, candidates: Mapping[Clique, int]) -> 
                 draws = releases * (max(sizes) if pooled is None else pooled)
                 spends.append(Spend(role, mechanism, releases, draws, max(sizes), last=last))
     weight = max(candidates.values(), default=0)
-    return Forecast(
-        tuple(spends), task.neighbouring, weight, schedule.least_rounds if isinstance(schedule, AimSchedule) else 0
-    )
-
-
-def _annealed(mechanism: AnyMechanism) -> AnyMechanism:
-    """The mechanism after AIM has halved sigma and doubled epsilon once."""
-    if isinstance(mechanism, Gaussian):
-        return Gaussian(mechanism.sigma_squared / 4)
-    assert isinstance(mechanism, NoisyMax)
-    return NoisyMax(2 * mechanism.epsilon_star, 2 * mechanism.kappa)
+    if not isinstance(schedule, AimSchedule):
+        return Forecast(tuple(spends), task.neighbouring, weight)
+    levels = [schedule.annealed()]
+    while len(levels) < _LOOKED_AT:
+        levels.append(levels[-1].annealed())
+    by_role: dict[Role, tuple[AnyMechanism, ...]] = {
+        Role.SELECT: tuple(level.select for level in levels),
+        Role.MEASURE: tuple(level.measure for level in levels),
+    }
+    spends = [
+        spend if spend.last or spend.role is Role.INITIAL else replace(spend, annealed=by_role[spend.role])
+        for spend in spends
+    ]
+    widest = schedule.widest_again
+    again = None if widest is None else replace(spends[0], mechanism=widest)
+    return Forecast(tuple(spends), task.neighbouring, weight, again)

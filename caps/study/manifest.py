@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_CEILING, Decimal, InvalidOperation, localcontext
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -62,9 +62,9 @@ from caps.dp.privacy import (
     server_premise,
 )
 from caps.dp.privacy.rational import grid_down
-from caps.dp.programs import Program, Task, all_pairs, names, program
+from caps.dp.programs import Program, Task, all_pairs, names, pairs_for, program
 from caps.errors import DomainError
-from caps.study.forecast import Forecast, can_be_drawn, forecast
+from caps.study.forecast import Forecast, forecast, obstacle
 from caps.trust.cards import Party
 from caps.trust.pki import role_uri
 
@@ -202,6 +202,12 @@ class Query(Document):
     weight: int = 1
 
 
+class Target(Document):
+    """All pairs; those with one column, the label that analysts will predict, count as much as all others together."""
+
+    label: Name
+
+
 class AlgorithmChoice(Document):
     """One of `caps.dp.programs` and its parameters; parameters that are left out have their defaults.
 
@@ -292,7 +298,7 @@ class Manifest(Document):
     holders: Annotated[tuple[Holder, ...], Field(min_length=1, max_length=1000)]
     alignment: Alignment | None = None
     join: Join | None = None
-    workload: tuple[Query, ...] | Literal["all-pairs"] = "all-pairs"
+    workload: tuple[Query, ...] | Target | Literal["all-pairs"] = "all-pairs"
     algorithm: AlgorithmChoice
     privacy: Privacy
     scheme: SchemeName = SCHEME
@@ -383,6 +389,8 @@ class Manifest(Document):
         domain = self._outline
         if self.workload == "all-pairs" or domain is None:
             return []
+        if isinstance(self.workload, Target):
+            return [f"workload.label: {what}" for what in _name_problems(domain, (self.workload.label,))]
         try:
             refuse_many_parts([query.attributes for query in self.workload])
         except DomainError as error:
@@ -397,7 +405,7 @@ class Manifest(Document):
             clique = tuple(sorted(query.attributes))
             if seen.setdefault(clique, i) != i:
                 found.append(f"workload[{i}]: asks for the same attributes as workload[{seen[clique]}]")
-        return found if self.workload else ["workload: must have at least one query, or be all-pairs"]
+        return found if self.workload else ["workload: must have at least one query, name a label, or be all-pairs"]
 
     def _algorithm_problems(self) -> list[str]:
         try:
@@ -462,19 +470,20 @@ class Manifest(Document):
 
     def _check_noise(self) -> None:
         """Refuse a budget so small that servers could not draw the noise of some step, perhaps the last one."""
-        if can_be_drawn(self.program, self.task, self._weights):
+        found = obstacle(self.program, self.task, self._weights)
+        if found is None:
             return
         rounds, columns = self.forecast.rounds, len(self.domain.names)
         plan = f"{self.algorithm.name} over {columns} columns" + (f" with {rounds} rounds" if rounds else "")
         least = self._least_epsilon()
-        enough = "" if least is None else f"About {float(least):.2g} is the least for that; "
+        enough = "" if least is None else f"{least:f} is enough for that; "
         raise DomainError(
             f"{self.privacy.epsilon} is too small for {plan}: a single step would get so little of it that its noise "
-            f"is wider than servers can draw. {enough}fewer rounds, queries or columns need less"
+            f"{found}. {enough}fewer rounds, queries or columns need less"
         )
 
-    def _least_epsilon(self) -> Fraction | None:
-        """Roughly the least epsilon above this one whose noise can be drawn; None if none is found.
+    def _least_epsilon(self) -> Decimal | None:
+        """The least epsilon above this one that meets no obstacle, rounded up to two digits; None if none is found.
 
         No epsilon is too large: long before noise gets too narrow, delta no longer covers what it must.
         """
@@ -484,9 +493,9 @@ class Manifest(Document):
         def fits(epsilon: Fraction) -> bool:
             try:
                 if self.privacy.accounting == "pure":
-                    return can_be_drawn(self.program, replace(task, pure_epsilon=left * epsilon), self._weights)
+                    return obstacle(self.program, replace(task, pure_epsilon=left * epsilon), self._weights) is None
                 rho = calibrate(epsilon, self.privacy.exact_delta, self.allowance)
-                return can_be_drawn(self.program, replace(task, rho=left * rho), self._weights)
+                return obstacle(self.program, replace(task, rho=left * rho), self._weights) is None
             except DomainError:
                 return False
 
@@ -494,10 +503,11 @@ class Manifest(Document):
         if far is None:
             return None
         near = far / 2
-        for _ in range(6):
+        for _ in range(8):
             middle = (near + far) / 2
             near, far = (near, middle) if fits(middle) else (middle, far)
-        return far
+        with localcontext(prec=2, rounding=ROUND_CEILING):
+            return Decimal(far.numerator) / far.denominator
 
     def _server_problems(self) -> list[str]:
         scheme = self.sharing
@@ -621,6 +631,8 @@ class Manifest(Document):
         """The workload, every clique in the order of the domain."""
         if self.workload == "all-pairs":
             return all_pairs(self.domain)
+        if isinstance(self.workload, Target):
+            return pairs_for(self.workload.label, self.domain)
         cliques = tuple(query.attributes for query in self.workload)
         return Workload(cliques, tuple(query.weight for query in self.workload)).over(self.domain)
 
@@ -825,6 +837,11 @@ class Manifest(Document):
 
     def canonical_bytes(self) -> bytes:
         """The one spelling of this manifest."""
+        return self._spelling
+
+    @cached_property
+    def _spelling(self) -> bytes:
+        """Kept, because every holder asks a service for it, and of a thousand holders it takes a tenth of a second."""
         return canonical.dump(self.to_json())
 
     @classmethod

@@ -14,9 +14,10 @@ from itertools import zip_longest
 from math import exp, pi, sqrt
 
 from caps.basics.schemes import Scheme
-from caps.data.domain import Clique
+from caps.data.domain import Clique, Codes
 from caps.dp.privacy import ETA_MAX, AnyMechanism, Charged, Gaussian, GaussianOverlaps, Laplace, LaplaceOverlaps, Role
 from caps.dp.privacy.statement import shown
+from caps.errors import DomainError
 from caps.study.forecast import Spend
 from caps.study.manifest import Manifest
 from caps.study.memory import Memory, memory_of, size_shown
@@ -27,6 +28,7 @@ COMPUTE_ROLE = "compute"
 """The role of what servers see of a join in COMPUTE ANSWERS."""
 ROUND_SECONDS, SECOND_BYTES = 0.01, 12.5e6
 """A network between organisations, for the forecast of time: 10 ms a round, 100 Mbit/s."""
+NORMAL_95 = 1.959963984540054
 OFFER_BYTES = 2048
 """Rough size of an `Offer` as JSON: the signed contribution and the openings."""
 
@@ -57,7 +59,8 @@ class SpendCost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Upper bounds that the engine declares for a manifest. `spends` are those of `Manifest.forecast`, in order.
+    """Upper bounds that the engine declares for a manifest. `spends` are those of `Manifest.forecast`, in order,
+    and at last what may come in place of rounds.
 
     checks: what servers prove to each other before anything is opened, in schemes that do not trust them.
     """
@@ -106,6 +109,32 @@ class PlannedMarginal:
 
 
 @dataclass(frozen=True, slots=True)
+class RelativeError:
+    """The error of a marginal that is measured once, if there are so many persons.
+
+    half_width: what the count of a cell is off by at most, in 95 of 100 cases, in persons. of_average_cell: the same as
+    a part of the persons that a cell has on average. misplaced: the part of all persons who are in the wrong cell.
+    """
+
+    attributes: Clique
+    cells: int
+    measured: str
+    half_width: float
+    of_average_cell: float
+    misplaced: float
+
+
+@dataclass(frozen=True, eq=False)
+class Performed:
+    """What a coordinator's algorithm made of an oracle's answers: synthetic rows, and what was measured for them."""
+
+    rows: Codes
+    measured: frozenset[Clique]
+    rounds: int
+    model_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedUpload:
     """What a holder sends to each server, in bytes. A server without the vector gets seeds only."""
 
@@ -149,6 +178,27 @@ class StudyPlan:
         value["words"] = self.words()
         return value
 
+    @property
+    def waiting_seconds(self) -> float | None:
+        """How long servers wait for each other's messages in all; None if the engine does not declare its costs."""
+        return None if self.costs is None else network_seconds(self.costs.total)
+
+    def relative_errors(self, persons: int) -> list[RelativeError]:
+        """The error of each marginal if there are so many persons. Raises DomainError if there are none."""
+        if persons < 1:
+            raise DomainError(f"a table must have at least one person, not {persons}")
+        return [
+            RelativeError(
+                one.attributes,
+                one.cells,
+                one.measured,
+                NORMAL_95 * one.deviation,
+                NORMAL_95 * one.deviation * one.cells / persons,
+                min(1.0, one.error / (2 * persons)),
+            )
+            for one in self.marginals
+        ]
+
     def words(self) -> list[str]:
         """The plan in sentences."""
         views = f"Who sees what: {'; '.join(self.views)}."
@@ -173,7 +223,10 @@ class StudyPlan:
                 f"{scale} = {spend.scale:.4g} each."
             )
         if self.rounds and self.algorithm == "aim":
-            yield f"At most {self.rounds} rounds are planned; annealing makes them fewer and their noise smaller."
+            yield (
+                f"At most {self.rounds} rounds are planned. After one that shows only noise the next ones are dearer, "
+                "so there are fewer of them, with less noise; or the rest is spent on the columns."
+            )
 
     def _errors(self) -> Iterator[str]:
         for measured, when in (
@@ -221,7 +274,7 @@ class StudyPlan:
             yield (
                 f"Where a round between servers takes {1000 * ROUND_SECONDS:g} ms and each sends "
                 f"{size_shown(round(SECOND_BYTES))} a second, they wait for messages for about "
-                f"{_duration(network_seconds(total))} in all; computing comes on top."
+                f"{duration_shown(network_seconds(total))} in all; computing comes on top."
             )
         if self.costs is not None and any(upload.form == "records" for upload in self.uploads):
             yield "This assumes that all joined tables have the same persons; with fewer in common it is a little more."
@@ -284,7 +337,8 @@ def network_seconds(cost: StepCost, *, latency: float = ROUND_SECONDS, rate: flo
     return cost.rounds * latency + max(cost.sent, default=0) / rate
 
 
-def _duration(seconds: float) -> str:
+def duration_shown(seconds: float) -> str:
+    """A time in readable units."""
     return f"{seconds:.2g} s" if seconds < 100 else f"{seconds / 60:,.0f} minutes"
 
 

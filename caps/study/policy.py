@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
@@ -21,43 +23,61 @@ from caps.study.manifest import Manifest
 from caps.study.memory import memory_of, size_shown
 from caps.trust.denials import Denial
 
+_WHEN_READ = "# Read when the service starts; only `denied` is followed while it runs. See docs/reference.md."
+_COMMENTS_AT = 36
 Positive = Annotated[float, Field(gt=0, lt=1000)]
 
 
 class Policy(Document):
-    """The limits, with the defaults of a careful operator.
+    """The limits, with the defaults of a careful operator. What each member means is its description."""
 
-    approval: whether a study within the limits is approved automatically or waits for the operator. certified_only:
-    refuse samplers whose distribution is not proven. populations: the populations that studies may be about, each with
-    the largest epsilon over all its studies at `population_delta`. default_population_epsilon: the same for
-    populations not listed; None refuses them, because a new name for the same persons would get a fresh budget.
-    largest_memory: bytes that a study may need at its peak, besides the program's own. schemes: those in which this
-    server computes. coordinators: those that may propose studies; any if empty.
-    most_studies: of one coordinator, whose shares are not erased yet. most_runs: of one study, whether or not they were
-    given up. most_contributions: of one holder to one study, withdrawn ones included. denied: keys that are not
-    accepted; unlike the rest, this list is read again while the server runs (`caps.trust.denials`).
-    """
-
-    approval: Literal["automatic", "manual"] = "manual"
-    largest_epsilon: Positive = 1.0
-    largest_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-6
-    populations: dict[Name, Positive] = Field(default_factory=dict)
-    population_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-6
-    default_population_epsilon: Positive | None = None
-    certified_only: bool = True
-    least_holders: Annotated[int, Field(ge=1)] = 2
-    largest_domain: Annotated[int, Field(ge=1)] = 1 << 22
-    largest_slots: Annotated[int, Field(ge=1)] = 2_000_000
-    largest_memory: Annotated[int, Field(ge=1)] = 8_000_000_000
-    least_capacity: Annotated[int, Field(ge=1)] = 100
-    joins: tuple[Literal["shuffle", "oprf"], ...] = ("shuffle", "oprf")
-    schemes: Annotated[tuple[SchemeName, ...], Field(min_length=1)] = get_args(SchemeName)
-    algorithms: tuple[str, ...] = ("aim", "mwem", "mst", "gaussian")
-    coordinators: tuple[Name, ...] = ()
-    most_studies: Annotated[int, Field(ge=1)] = 100
-    most_runs: Annotated[int, Field(ge=1)] = 10
-    most_contributions: Annotated[int, Field(ge=1)] = 100
-    denied: tuple[Denial, ...] = ()
+    approval: Literal["automatic", "manual"] = Field(
+        default="manual",
+        description="whether a study within the limits is approved by itself, or waits for the operator",
+    )
+    largest_epsilon: Positive = Field(default=1.0, description="of one study")
+    largest_delta: Annotated[float, Field(gt=0, lt=1)] = Field(default=1e-6, description="of one study")
+    populations: dict[Name, Positive] = Field(
+        default_factory=dict,
+        description="whom studies may be about, each with the largest epsilon over all its studies",
+    )
+    population_delta: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=1e-6, description="the delta at which populations have their epsilon"
+    )
+    default_population_epsilon: Positive | None = Field(
+        default=None, description="of populations not listed; null refuses them: a new name would get a fresh budget"
+    )
+    certified_only: bool = Field(default=True, description="refuse samplers whose distribution is not proven")
+    least_holders: Annotated[int, Field(ge=1)] = Field(default=2, description="of a study")
+    largest_domain: Annotated[int, Field(ge=1)] = Field(default=1 << 22, description="cells that are counted")
+    largest_slots: Annotated[int, Field(ge=1)] = Field(default=2_000_000, description="rows of a joint table")
+    largest_memory: Annotated[int, Field(ge=1)] = Field(
+        default=8_000_000_000, description="bytes that a study may need at its peak, besides the program's own"
+    )
+    least_capacity: Annotated[int, Field(ge=1)] = Field(default=100, description="rows of a table joined by a key")
+    joins: tuple[Literal["shuffle", "oprf"], ...] = Field(
+        default=("shuffle", "oprf"), description="how tables may be joined; oprf tells S1 more: docs/joining.md"
+    )
+    schemes: Annotated[tuple[SchemeName, ...], Field(min_length=1)] = Field(
+        default=get_args(SchemeName), description="in which to compute; rep3 trusts servers: docs/threat-model.md"
+    )
+    algorithms: tuple[str, ...] = Field(
+        default=("aim", "mwem", "mst", "gaussian"),
+        description="that studies may use; those of other packages must be named",
+    )
+    coordinators: tuple[Name, ...] = Field(default=(), description="that may propose studies; any if empty")
+    most_studies: Annotated[int, Field(ge=1)] = Field(
+        default=100, description="of one coordinator, whose shares are not erased yet"
+    )
+    most_runs: Annotated[int, Field(ge=1)] = Field(
+        default=10, description="of one study, whether or not they were given up"
+    )
+    most_contributions: Annotated[int, Field(ge=1)] = Field(
+        default=100, description="of one holder to one study, withdrawn ones included"
+    )
+    denied: tuple[Denial, ...] = Field(
+        default=(), description="keys that are not accepted: `caps pki revoke`; followed while the service runs"
+    )
 
     @model_validator(mode="after")
     def _spendable(self) -> Self:
@@ -152,8 +172,24 @@ class Policy(Document):
         try:
             return cls.model_validate({} if value is None else value)
         except ValidationError as error:
-            found = [f"{'.'.join(map(str, one['loc']))}: {_plain(one['msg'])}" for one in error.errors()]
-            raise DomainError(f"{path}: {'; '.join(found)}") from None
+            raise DomainError(f"{path}: {'; '.join(_mistakes(error))}") from None
+
+
+def policy_yaml(changes: Mapping[str, object] | None = None) -> str:
+    """A policy.yaml with every member, its meaning, and these values instead of the defaults. Raises DomainError."""
+    try:
+        policy = Policy.model_validate(changes or {})
+    except ValidationError as error:
+        raise DomainError("; ".join(_mistakes(error))) from None
+    lines = ["# The studies in which this MPC server takes part. No study can change these rules.", _WHEN_READ]
+    for name, value in policy.model_dump(mode="json").items():
+        written = yaml.safe_dump(value, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
+        lines.append(f"{f'{name}: {written}':<{_COMMENTS_AT}} # {Policy.model_fields[name].description}")
+    return "\n".join(lines) + "\n"
+
+
+def _mistakes(error: ValidationError) -> list[str]:
+    return [f"{'.'.join(map(str, one['loc']))}: {_plain(one['msg'])}" for one in error.errors()]
 
 
 def _plain(message: str) -> str:

@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Annotated, Any
 
 import yaml
-from pydantic import StringConstraints, ValidationError, field_validator
+from pydantic import Field, StringConstraints, ValidationError, field_validator
 
 from caps.basics.document import Document, Hex32, Title, first_mistake
 from caps.basics.files import replace_private
@@ -37,9 +37,11 @@ log = logging.getLogger("caps.trust.denials")
 class Denial(Document):
     """A key that is not accepted: its pin (`caps pki show`), since when, and why, for the operator's own record."""
 
-    pin: Hex32
-    since: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")] | None = None
-    reason: Title | None = None
+    pin: Hex32 = Field(description="SHA-256 of the key, 64 hexadecimal digits: `caps pki show`")
+    since: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")] | None = Field(
+        default=None, description="when it was denied"
+    )
+    reason: Title | None = Field(default=None, description="why, for the operator's own record")
 
     @field_validator("since", mode="before")
     @classmethod

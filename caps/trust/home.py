@@ -48,27 +48,6 @@ _INSTALLED = Path(__file__).parents[1] / "kits"
 _KITS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "deploy" / "party"
 """deploy/party, which a wheel contains as caps/kits."""
 
-POLICY_TEMPLATE = """\
-# The studies in which this MPC server takes part. No study can change these rules. Read at start, but for `denied`.
-approval: manual                  # or automatic: approve every study within the limits below
-largest_epsilon: 1.0              # of one study
-largest_delta: 1.0e-6
-populations: {}                   # who studies may be about, with epsilon over all studies: {county-patients: 3.0}
-population_delta: 1.0e-6
-default_population_epsilon: null  # a number gives every unregistered name a fresh budget
-certified_only: true              # refuse samplers whose distribution is not proven
-least_holders: 2
-least_capacity: 100               # rows of a table joined by a key
-joins: [shuffle, oprf]            # oprf tells S1 more: docs/joining.md
-schemes: [rep3, rep3-active, rep4]  # rep3 trusts servers to follow the protocol: docs/threat-model.md
-largest_domain: 4194304           # cells that are counted
-largest_slots: 2000000            # rows of a joint table
-largest_memory: 8000000000        # bytes that a study may need at its peak, without the program's own
-algorithms: [aim, mwem, mst, gaussian]
-coordinators: []                  # names; any if empty
-denied: []                        # keys that are not accepted: `caps pki revoke`; followed while the server runs
-"""
-
 _README = """\
 # {role} {name}
 
@@ -236,8 +215,9 @@ def card(home: Path, *, url: str | None = None, mesh: str | None = None) -> Card
     return Card.of_site(home, url=url, mesh=mesh)
 
 
-def kit(home: Path, *, with_keys: bool = False) -> dict[str, bytes]:
-    """The files of a party's kit by name: its home and, for servers and holders, how to run it with docker compose.
+def kit(home: Path, *, policy: str, with_keys: bool = False) -> dict[str, bytes]:
+    """The files of a party's kit by name: its home, and how to run it with docker compose. `policy` is for a server
+    whose home has none.
 
     Private files are only included on request. Raises DomainError unless the home is installed and has a card.
     """
@@ -245,28 +225,28 @@ def kit(home: Path, *, with_keys: bool = False) -> dict[str, bytes]:
         raise DomainError(f"{home / CARD}: there is no card yet; write it with `caps pki card`")
     role, name = party_of(home)
     files = {file: _existing(home / file).read_bytes() for file in (CERTIFICATE, AUTHORITY, CARD)}
-    policy = ""
+    described = ""
     if role == "mpc-server":
         own = home / POLICY
-        files[POLICY] = own.read_bytes() if own.exists() else POLICY_TEMPLATE.encode()
-        policy = "| policy.yaml | the studies in which this server takes part |\n"
+        files[POLICY] = own.read_bytes() if own.exists() else policy.encode()
+        described = "| policy.yaml | the studies in which this server takes part |\n"
     if with_keys:
         files |= {file: _existing(home / file).read_bytes() for file in (PRIVATE_KEY, SIGNING_KEY)}
         files |= {file: (home / file).read_bytes() for file in (TOKENS, STORAGE_KEY) if (home / file).exists()}
     keys = _WITH_KEYS if with_keys else _WITHOUT_KEYS
-    files["README.md"] = _README.format(role=role, name=name, policy=policy, keys=keys).encode()
+    files["README.md"] = _README.format(role=role, name=name, policy=described, keys=keys).encode()
     return {f"home/{name}": content for name, content in files.items()} | _template(role)
 
 
 def _template(role: str) -> dict[str, bytes]:
-    """The files that run the party with docker compose; none for a coordinator, which the federation runs together."""
-    folder = _KITS / {"mpc-server": "server", "holder": "holder"}.get(role, "")
+    """The files that run the party with docker compose."""
+    folder = _KITS / {"mpc-server": "server"}.get(role, role)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
-def package(home: Path, out: Path, *, now: datetime, with_keys: bool = False) -> list[str]:
+def package(home: Path, out: Path, *, now: datetime, policy: str, with_keys: bool = False) -> list[str]:
     """Write a party's kit: a compressed tar if `out` has its suffix, else a directory. Returns its file names."""
-    files = kit(home, with_keys=with_keys)
+    files = kit(home, policy=policy, with_keys=with_keys)
     _refuse_existing(out)
     if not out.name.endswith((".tar.gz", ".tgz")):
         (out / "home").mkdir(parents=True, mode=0o700)

@@ -12,6 +12,7 @@ from caps.basics.schemes import Scheme
 from caps.data.joinkey import KeyReport
 from caps.data.schema import ColumnReport
 from caps.wire.documents import Approval, Contribution, Receipt, Signed
+from caps.wire.server import PopulationState
 
 _NUMBERS = {2: "two", 3: "three", 4: "four"}
 PUBLIC = (
@@ -111,6 +112,21 @@ class StudyLoss(BaseModel):
     before: Loss | None
     after: Loss
     warnings: list[str]
+
+
+class ServerBudget(BaseModel):
+    """What a study's population has left on one server; or why the server does not say."""
+
+    server: str
+    state: PopulationState | None
+    problem: str | None
+
+
+class StudyBudget(BaseModel):
+    """What a study costs its population: by this holder's own ledger, and by the ledgers of the servers."""
+
+    loss: StudyLoss
+    servers: list[ServerBudget]
 
 
 class LedgerEntry(BaseModel):

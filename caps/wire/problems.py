@@ -39,7 +39,7 @@ class Kind(Enum):
     UNSUPPORTED = Type(415, "Unsupported media type")
     RANGE_NOT_SATISFIABLE = Type(416, "The range is outside the document")
     INVALID = Type(422, "Invalid request")
-    TABLE_REFUSED = Type(422, "The table does not match the schema", hint="correct the table and send it again")
+    TABLE_REFUSED = Type(422, "The table does not fit the study", hint="`caps table check` says more, at your own desk")
     SIGNATURE_REFUSED = Type(403, "Invalid signature")
     POLICY_REFUSED = Type(403, "This server's policy refuses the study")
     NOT_DUE = Type(409, "The study's schedule does not allow this step now")
@@ -52,6 +52,12 @@ class Kind(Enum):
     BUSY = Type(503, "Too busy at the moment", retryable=True, hint="send the request again after a while")
     TOO_MANY = Type(429, "Too many requests", retryable=True, hint="ask again after the time in Retry-After")
     PEER_FAILED = Type(503, "Another party failed or cannot be reached", retryable=True)
+    NO_SPACE = Type(
+        507,
+        "No space left on the service's disk",
+        retryable=True,
+        hint="its operator must free some space: give them the request id; nothing of this request was kept",
+    )
     INTERNAL = Type(500, "Internal error", hint="give the request id to the operator, who can find it in the log")
 
     @property

@@ -23,6 +23,21 @@ class LedgerRecord(BaseModel):
     hash: str
 
 
+class PopulationState(BaseModel):
+    """What all studies of a population may cost its persons on one server, and what is set aside of it already.
+
+    epsilon, delta: the limit of this server's policy; epsilon is None if it refuses the population. used: epsilon of
+    what is set aside, at that delta. left: the largest epsilon, at that delta, of one more study like this one.
+    """
+
+    server: str
+    population: str
+    epsilon: float | None
+    delta: float
+    used: float | None
+    left: float
+
+
 class StudyState(Document):
     """The state of a study on one server. An approval is permanent; shares are kept until the state is `erased`."""
 

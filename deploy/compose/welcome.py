@@ -20,9 +20,10 @@ _TEXT = """\
       south-hospital   https://localhost:{south}
       insurer          https://localhost:{insurer}
 
-    Fetch the authority's certificate and everybody's tokens, then call the coordinator:
+    Fetch the authority's certificate and everybody's tokens, then call the coordinator (docker-compose, if that is
+    what you have):
 
-      mkdir -p people && docker-compose run --rm -T people | tar -x -C people
+      mkdir -p people && docker compose run --rm -T people | tar -x -C people
       curl --cacert people/authority.pem -H "Authorization: Bearer $(cat people/coordinator/operator.token)" \\
           https://localhost:{coordinator}/v1/studies
 

@@ -13,7 +13,7 @@ from services.coordinator.settings import Quotas
 
 def main() -> None:
     """Serve until told to stop."""
-    settings = Settings.from_environment()
+    settings = Settings.from_environment().take()
     site = Site(settings, role=ROLE)
     logs.set_up(ROLE, site.name, level=settings.log_level)
     coordinator = Coordinator.of(site, quotas=Quotas.from_environment())

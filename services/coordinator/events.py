@@ -45,7 +45,9 @@ async def stream(
         told = monotonic()
         while not stopping():
             written.clear()
-            found = await run_in_threadpool(store.events, run, after=after)
+            found = store.events_known(run, after=after)
+            if found is None:
+                found = await run_in_threadpool(store.events, run, after=after)
             for event in found:
                 after, told = event.number, monotonic()
                 yield encoded(event)

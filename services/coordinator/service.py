@@ -84,6 +84,7 @@ class Coordinator:
             clock=self.site.clock,
             limits=limits(self.studies),
             ready=self.site.expired,
+            room=self.site.room,
             metrics=self.site.metrics,
             lifespan=lifespan,
         )

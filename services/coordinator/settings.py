@@ -6,32 +6,27 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from caps.errors import DomainError
+from caps.service.environment import Variable
+
+MOST_SAMPLES = Variable("CAPS_MOST_SAMPLES", "samples kept of one release", "100")
+MOST_STREAMS = Variable("CAPS_MOST_STREAMS", "event streams open at once", "400")
+MOST_TOKEN_STREAMS = Variable("CAPS_MOST_TOKEN_STREAMS", "event streams open at once with one token", "20")
+VARIABLES = (MOST_SAMPLES, MOST_STREAMS, MOST_TOKEN_STREAMS)
 
 
 @dataclass(frozen=True)
 class Quotas:
     """samples: kept of one release. streams, token_streams: event streams open at once, in total and with one token."""
 
-    samples: int = 100
-    streams: int = 400
-    token_streams: int = 20
+    samples: int = int(MOST_SAMPLES.default)
+    streams: int = int(MOST_STREAMS.default)
+    token_streams: int = int(MOST_TOKEN_STREAMS.default)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Quotas:
-        """CAPS_MOST_SAMPLES, CAPS_MOST_STREAMS and CAPS_MOST_TOKEN_STREAMS."""
-        return cls(**{field: _count(name, environment) for field, name in _VARIABLES.items() if name in environment})
-
-
-_VARIABLES = {
-    "samples": "CAPS_MOST_SAMPLES",
-    "streams": "CAPS_MOST_STREAMS",
-    "token_streams": "CAPS_MOST_TOKEN_STREAMS",
-}
-
-
-def _count(name: str, environment: Mapping[str, str]) -> int:
-    given = environment[name]
-    if not given.isascii() or not given.isdigit() or len(given) > 9:
-        raise DomainError(f"{name} must be a whole number")
-    return int(given)
+        """Reads `VARIABLES`."""
+        return cls(
+            samples=MOST_SAMPLES.whole(environment, cls.samples, digits=9),
+            streams=MOST_STREAMS.whole(environment, cls.streams, digits=9),
+            token_streams=MOST_TOKEN_STREAMS.whole(environment, cls.token_streams, digits=9),
+        )

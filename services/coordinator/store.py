@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection, Engine, RowMapping, Select, delete, func, insert, select, update
@@ -89,6 +90,14 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Told:
+    """The events of a run so far, and the store's mark when they were read."""
+
+    mark: object
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
 class FileEntry:
     """A file of a release."""
 
@@ -125,6 +134,12 @@ class Store:
         self._engine = engine
         self._clock = clock
         self._manifests: Recent[str, Manifest] = Recent(MOST_KEPT)
+        self._releases: Recent[str, Release] = Recent(MOST_KEPT)
+        """Their certificates take long to read where many holders took part; a release does not change."""
+        self._told: Recent[str, Told] = Recent(MOST_KEPT)
+        self._reading = Lock()
+        self._mark = object()
+        """Another one after every write."""
         self.written = Notifier()
 
     def now(self) -> str:
@@ -135,6 +150,7 @@ class Store:
     def _write(self) -> Iterator[Connection]:
         with self._engine.begin() as connection:
             yield connection
+        self._mark = object()
         self.written.notify()
 
     def _all(self, statement: Any) -> Sequence[RowMapping]:
@@ -335,10 +351,23 @@ class Store:
         connection.execute(insert(tables.events).values(row))
 
     def events(self, run: str, *, after: int = 0) -> list[Event]:
-        """The events of a run after event number `after`."""
-        place = (tables.events.c.run == run) & (tables.events.c.number > after)
-        rows = self._all(select(tables.events).where(place).order_by(tables.events.c.number))
-        return [Event(row["number"], row["kind"], json.loads(row["body"]), row["at"]) for row in rows]
+        """The events of a run after event number `after`. What hundreds of listeners ask for at once is read once."""
+        with self._reading:
+            told = self._told.find(run)
+            if told is None or told.mark is not self._mark:
+                mark, known = self._mark, () if told is None else told.events
+                place = (tables.events.c.run == run) & (tables.events.c.number > (known[-1].number if known else 0))
+                rows = self._all(select(tables.events).where(place).order_by(tables.events.c.number))
+                more = [Event(row["number"], row["kind"], json.loads(row["body"]), row["at"]) for row in rows]
+                told = self._told.keep(run, Told(mark, (*known, *more)))
+        return [event for event in told.events if event.number > after]
+
+    def events_known(self, run: str, *, after: int = 0) -> list[Event] | None:
+        """The same from memory, for an event loop; None if anything was written since they were read."""
+        told = self._told.find(run)
+        if told is None or told.mark is not self._mark:
+            return None
+        return [event for event in told.events if event.number > after]
 
     def add_release(self, run: str, certificate: Certificate, files: Mapping[str, FileEntry]) -> None:
         """Publish: record the release and the end of its run, in one transaction."""
@@ -354,13 +383,19 @@ class Store:
 
     def release(self, release: str) -> Release | None:
         """A release, if it is published."""
+        if known := self._releases.find(release):
+            return known
         row = self._one(select(tables.releases).where(tables.releases.c.release == release))
-        return None if row is None else _release(row)
+        return None if row is None else self._release(row)
 
     def releases(self) -> list[Release]:
         """All releases, the oldest first."""
         order = (tables.releases.c.created_at, tables.releases.c.release)
-        return [_release(row) for row in self._all(select(tables.releases).order_by(*order))]
+        return [self._release(row) for row in self._all(select(tables.releases).order_by(*order))]
+
+    def _release(self, row: RowMapping) -> Release:
+        known = self._releases.find(row["release"])
+        return known or self._releases.keep(row["release"], _release(row))
 
     def add_sample(self, sample: Sample) -> None:
         """Record a sample whose files are complete."""

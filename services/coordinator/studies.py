@@ -15,6 +15,7 @@ from caps.study import Holder, Manifest, Server
 from caps.wire import Approval, ContributionState, Signed
 from caps.wire.coordinator import Judged
 from caps.wire.problems import Kind
+from services.coordinator.algorithms import algorithm
 from services.coordinator.servers import Misbehaved, Reply, ServerError, ServerRefused, Servers, Unavailable, signed
 from services.coordinator.states import Answered, StudyState, study_state
 from services.coordinator.store import Run, Store
@@ -64,6 +65,7 @@ class Studies:
             )
         if objections := self._site.denials.objections(manifest.parties):
             raise Problem(Kind.POLICY_REFUSED, objections[0], study=manifest.study_id, objections=objections)
+        algorithm(manifest.algorithm.name, manifest.algorithm.parameters)  # its loop must be here, not only its program
         new = self._store.add_study(manifest)
         self.refresh(manifest.study_id)
         return manifest, new

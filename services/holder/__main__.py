@@ -14,7 +14,7 @@ from services.holder.settings import Options
 
 def main() -> None:
     """Serve until told to stop."""
-    settings = Settings.from_environment()
+    settings = Settings.from_environment().take()
     site = Site(settings, role="holder")
     logs.set_up("holder", site.name, level=settings.log_level)
     app = holder_app(HolderService(site, Options.from_environment()))

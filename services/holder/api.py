@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from email.message import Message
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -21,6 +20,8 @@ from caps.service.app import Limit, create_app
 from caps.service.identity import Allow
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
+from caps.study import Manifest
+from caps.wire import media
 from caps.wire.holder import (
     ContributionView,
     Delivery,
@@ -29,24 +30,27 @@ from caps.wire.holder import (
     HolderLedger,
     Invitation,
     Preview,
+    StudyBudget,
     StudyView,
     TableReport,
 )
-from caps.wire.media import CSV, PARQUET
 from caps.wire.problems import Kind
 from services.holder.service import HolderService, Progress
 from services.holder.store import ContributionRecord, MatchingRecord, StudyRecord
+from services.holder.table import Sent
 
 DESCRIPTION = "The data owner's service: checks its table, shares it and sends the shares. It only connects outwards."
 OWNER = [Depends(Allow(scopes=[Scope.OWNER]))]
-OPERATOR = [Depends(Allow(scopes=[Scope.OPERATOR]))]
 BOTH = [Depends(Allow(scopes=[Scope.OWNER, Scope.OPERATOR]))]
 _BUFFER = 1 << 20
 T = TypeVar("T")
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (CSV, PARQUET)},
+        "content": {
+            kind: {"schema": {"type": "string", "format": "binary"}}
+            for kind in (media.CSV, media.GZIP, media.PARQUET, media.XLSX)
+        },
     }
 }
 
@@ -70,6 +74,7 @@ def holder_app(service: HolderService) -> FastAPI:
         denials=service.site.denials,
         clock=service.site.clock,
         ready=service.site.expired,
+        room=service.site.room,
         metrics=service.site.metrics,
         limits=[Limit("/v1/studies/[^/]*/(?:table|contribution)", upload, streamed=True)],
         lifespan=lifespan,
@@ -145,16 +150,16 @@ def router(service: HolderService) -> APIRouter:
             response.headers["location"] = f"/v1/studies/{record.study}/contribution"
         return view(record)
 
-    async def receive(study: str, request: Request, then: Callable[[str, Path, str, str], T]) -> T:
-        media_type = media_type_of(request)
+    async def receive(study: str, request: Request, ignore_extra: bool, then: Callable[[str, Path, Sent, str], T]) -> T:
+        sent = sent_as(request, ignore_extra=ignore_extra)
         path = await to_thread.run_sync(service.upload_path, study)
         try:
             digest = await save(request, path)
-            return await to_thread.run_sync(then, study, path, media_type, digest)
+            return await to_thread.run_sync(then, study, path, sent, digest)
         finally:
             erase(path)
 
-    @routes.post("", status_code=201, dependencies=OPERATOR, responses={200: {"model": StudyView}})
+    @routes.post("", status_code=201, dependencies=BOTH, responses={200: {"model": StudyView}})
     def know(invitation: Invitation, response: Response) -> StudyView:
         """Fetch a study's manifest from its coordinator."""
         record, new = service.know(invitation.coordinator, invitation.study)
@@ -172,15 +177,26 @@ def router(service: HolderService) -> APIRouter:
         """One study."""
         return study_view(service.store.study(study))
 
+    @routes.get("/{study}/manifest", dependencies=BOTH, response_class=Response, responses={200: {"model": Manifest}})
+    def manifest(study: Hex32) -> Response:
+        """The study's manifest in canonical form: its digest is the study's id."""
+        return Response(service.store.study(study).manifest.canonical_bytes(), media_type=media.JSON)
+
+    @routes.get("/{study}/budget", dependencies=BOTH)
+    def budget(study: Hex32) -> StudyBudget:
+        """What the study costs its population, by this holder's ledger and by those of the servers, which are asked."""
+        return service.budget(study)
+
     @routes.post("/{study}/approval", dependencies=OWNER)
     def approve(study: Hex32) -> StudyView:
         """Sign the study; the signature is sent to the coordinator."""
         return study_view(service.approve(study))
 
     @routes.put("/{study}/table", dependencies=OWNER, openapi_extra=_BODY)
-    async def load(study: Hex32, request: Request) -> TableReport:
-        """Send the table, as CSV or Parquet. It is checked against the schema, and kept if it is valid."""
-        return await receive(study, request, service.load)
+    async def load(study: Hex32, request: Request, ignore_extra: bool = False) -> TableReport:
+        """Send the table: CSV, in the encoding that its charset says, gzip of it, Excel or Parquet. It is checked
+        against the schema, and kept if it is valid. ignore_extra: it may have columns that the study does not have."""
+        return await receive(study, request, ignore_extra, service.load)
 
     @routes.get("/{study}/table", dependencies=OWNER)
     def table(study: Hex32) -> TableReport:
@@ -205,9 +221,11 @@ def router(service: HolderService) -> APIRouter:
     @routes.post(
         "/{study}/contribution", dependencies=OWNER, responses={202: {"model": ContributionView}}, openapi_extra=_BODY
     )
-    async def load_and_contribute(study: Hex32, request: Request, response: Response) -> ContributionView:
+    async def load_and_contribute(
+        study: Hex32, request: Request, response: Response, ignore_extra: bool = False
+    ) -> ContributionView:
         """The same, with the table as the request's body."""
-        return reply(await receive(study, request, service.load_and_contribute), response)
+        return reply(await receive(study, request, ignore_extra, service.load_and_contribute), response)
 
     @routes.get("/{study}/contribution", dependencies=BOTH)
     def contribution(study: Hex32) -> ContributionView:
@@ -228,17 +246,11 @@ def router(service: HolderService) -> APIRouter:
     return every
 
 
-def media_type_of(request: Request) -> str:
-    """CSV or Parquet, as the request's Content-Type says. Raises a problem (415) for anything else."""
-    message = Message()
-    message["content-type"] = request.headers.get("content-type", "")
-    found = message.get_content_type()
-    charset = str(message.get_param("charset", "utf-8")).lower()
-    if found not in (CSV, PARQUET) or charset not in ("utf-8", "us-ascii"):
-        raise Problem(Kind.UNSUPPORTED, f"send the table as {CSV}, in UTF-8, or as {PARQUET}")
+def sent_as(request: Request, *, ignore_extra: bool) -> Sent:
+    """How the table is sent, as the request's Content-Type says. Raises a problem (415) for what is not read."""
     if request.headers.get("content-encoding", "identity") != "identity":
-        raise Problem(Kind.UNSUPPORTED, "send the table without a Content-Encoding")
-    return found
+        raise Problem(Kind.UNSUPPORTED, "send the table without a Content-Encoding; a gzip file is application/gzip")
+    return Sent.of(request.headers.get("content-type", ""), ignore_extra=ignore_extra)
 
 
 async def save(request: Request, path: Path) -> str:

@@ -34,12 +34,12 @@ from caps.errors import PeerViolation
 from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Holder, Manifest, Server
+from caps.study.table import Rows
 from caps.wire import media
 from caps.wire.problems import Kind
 from services.holder.peers import LONG_TIMEOUT, PeerProblem, ask
 from services.holder.retry_queue import RetryQueue
 from services.holder.sharing import Entropy
-from services.holder.table import Rows
 
 BATCH = 4096
 """Elements in one request."""

@@ -18,13 +18,17 @@ from caps.errors import DomainError
 from caps.service.identity import machine_of
 from caps.service.problems import Problem
 from caps.service.site import Site
-from caps.study import Coordinator, Manifest
+from caps.study import Coordinator, Manifest, Server
 from caps.study.manifest import SCHEME
 from caps.wire import media
+from caps.wire.holder import ServerBudget
 from caps.wire.problems import Kind
+from caps.wire.server import PopulationState
 
 LONG_TIMEOUT = 120.0
 """Time-out, in seconds, for servers that must work before they answer, such as hashing a whole vector."""
+SHORT_TIMEOUT = 5.0
+"""Time-out, in seconds, where a person waits and can do without the answer."""
 _MAX_MANIFEST = 8 << 20
 
 M = TypeVar("M", bound=BaseModel)
@@ -134,6 +138,16 @@ def _require_known(scheme: object) -> None:
             f"the study's scheme is {named} this holder does not know; it knows {', '.join(SCHEMES)}: "
             "upgrade the holder before it takes part",
         )
+
+
+def ask_budget(site: Site, server: Server, study: str) -> ServerBudget:
+    """What the study's population has left on a server. The owner is waiting, so nobody is asked twice."""
+    try:
+        with site.calls(server, timeout=SHORT_TIMEOUT) as client:
+            found = read(PopulationState, ask(client, server.name, "GET", f"/v1/studies/{study}/budget"), server.name)
+    except PeerProblem as problem:
+        return ServerBudget(server=server.name, state=None, problem=str(problem.document["detail"]))
+    return ServerBudget(server=server.name, state=found, problem=None)
 
 
 def send_approval(site: Site, coordinator: Coordinator, study: str, approval: BaseModel) -> None:

@@ -11,8 +11,6 @@ A file counts from the moment a record names it. Files that no record names are 
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 import threading
 from collections import Counter
@@ -28,8 +26,9 @@ from caps.service.metrics import Reading
 from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Coordinator, Holder, Manifest, Server
+from caps.study.table import Rows
 from caps.wire import Approval, Signed
-from caps.wire.holder import Goal, HolderLedger, Preview, State, StudyLoss, TableReport
+from caps.wire.holder import Goal, HolderLedger, Preview, State, StudyBudget, StudyLoss, TableReport
 from caps.wire.problems import Kind
 from services.holder import matching, peers
 from services.holder.ledger import ledger_of, study_loss
@@ -41,7 +40,7 @@ from services.holder.settings import Options
 from services.holder.sharing import Parcel, prepare
 from services.holder.state import GONE, Event, after
 from services.holder.store import ContributionRecord, MatchingRecord, Store, StudyRecord, TableRecord
-from services.holder.table import Rows, read_table
+from services.holder.table import Sent, read_table
 from services.holder.uploader import Uploader
 
 _PATIENCE = 10.0
@@ -64,7 +63,6 @@ class HolderService:
         self._entropy = entropy
         private_directory(site.settings.data)
         self._root = private_directory(site.settings.data / "studies")
-        self._alone = _lock(site.settings.data / "lock")
         self.store = Store(site.settings.database)
         self._retries = RetryQueue(self.options.backoff, put_off=self._count_retry, supervisor=site.supervisor)
         site.metrics.read(self._figures)
@@ -86,7 +84,6 @@ class HolderService:
         """Stop at the current point; `start` resumes from there."""
         self._retries.stop()
         self.store.close()
-        os.close(self._alone)
 
     def _count_retry(self, key: Hashable) -> None:
         _, party = cast(tuple[str, str], key)
@@ -172,19 +169,19 @@ class HolderService:
             after(record.state, Event.LOAD)
         return private_directory(self._root / study) / f"upload-{secrets.token_hex(8)}"
 
-    def load(self, study: str, upload: Path, media_type: str, digest: str) -> TableReport:
+    def load(self, study: str, upload: Path, sent: Sent, digest: str) -> TableReport:
         """Check an uploaded file and keep it as the study's table. A refused file is erased."""
         with self._heavy:
-            return self._load(study, upload, media_type, digest)[0]
+            return self._load(study, upload, sent, digest)[0]
 
-    def load_and_contribute(self, study: str, upload: Path, media_type: str, digest: str) -> Progress:
+    def load_and_contribute(self, study: str, upload: Path, sent: Sent, digest: str) -> Progress:
         """`load` followed by `contribute`, with the table read only once."""
         with self._heavy:
-            _, rows = self._load(study, upload, media_type, digest)
+            _, rows = self._load(study, upload, sent, digest)
             record, found = self._contribute(study, rows)
         return self._pursue(record, found)
 
-    def _load(self, study: str, upload: Path, media_type: str, digest: str) -> tuple[TableReport, Rows | None]:
+    def _load(self, study: str, upload: Path, sent: Sent, digest: str) -> tuple[TableReport, Rows | None]:
         """The report and the rows that were read for it; no rows if the same table is already here."""
         try:
             record, old = self.store.study(study), self.store.table(study)
@@ -195,8 +192,8 @@ class HolderService:
                 what = "has been contributed" if record.state is State.CONTRIBUTED else "is being matched"
                 raise Problem(Kind.CONFLICT, f"another table {what}; withdraw it before loading a new one")
             manifest = record.manifest
-            rows, report = read_table(upload, media_type, manifest, self.me(manifest), self._limits, recognise=True)
-            table = TableRecord(f"table-{secrets.token_hex(8)}", media_type, digest, upload.stat().st_size, report)
+            rows, report = read_table(upload, sent, manifest, self.me(manifest), self._limits, recognise=True)
+            table = TableRecord(f"table-{secrets.token_hex(8)}", sent.kept, digest, upload.stat().st_size, report)
             kept = upload.with_name(table.file)
             upload.rename(kept)
             sync_path(kept.parent)
@@ -243,6 +240,12 @@ class HolderService:
         table = self.store.table(record.study)
         found = None if table is None else table.report.fingerprint
         return study_loss(self.store.given(), record.manifest, found, loaded=table is not None)
+
+    def budget(self, study: str) -> StudyBudget:
+        """What a study costs its population here, and what the servers say is left of it there."""
+        record = self.store.study(study)
+        servers = [peers.ask_budget(self.site, server, study) for server in record.manifest.servers]
+        return StudyBudget(loss=self.loss(record), servers=servers)
 
     def ledger(self) -> HolderLedger:
         """Which tables went to which studies, and what that costs the persons in them."""
@@ -330,7 +333,7 @@ class HolderService:
 
     def _read(self, record: StudyRecord, table: TableRecord) -> Rows:
         path, manifest = self._root / record.study / table.file, record.manifest
-        return read_table(path, table.media_type, manifest, self.me(manifest), self._limits)[0]
+        return read_table(path, Sent.kept_as(table.media_type), manifest, self.me(manifest), self._limits)[0]
 
     def _share(self, record: StudyRecord, table: TableRecord, rows: Rows) -> ContributionRecord:
         holder = self.me(record.manifest)
@@ -394,17 +397,6 @@ class HolderService:
         for path in self._root.glob("*/*"):
             if path not in named:
                 erase(path)
-
-
-def _lock(path: Path) -> int:
-    """Two processes on one directory would erase each other's files."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise Problem(Kind.CONFLICT, f"another holder process is using {path.parent}; stop it first") from None
-    return descriptor
 
 
 def _called(manifest: Manifest) -> list[Server | Coordinator]:

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 
 from caps.basics.retry import Backoff
 from caps.data.schema import Limits
-from caps.errors import DomainError
+from caps.service.environment import Variable
 from services.holder.retry_queue import BACKOFF
+
+MAX_UPLOAD = Variable("CAPS_MAX_UPLOAD", "the most bytes of a table", str(Limits.bytes))
+MAX_EXPANSION = Variable(
+    "CAPS_MAX_EXPANSION", "how many times its size a packed table may unfold to", str(Limits.expansion)
+)
+VARIABLES = (MAX_UPLOAD, MAX_EXPANSION)
 
 
 @dataclass(frozen=True)
@@ -24,15 +30,8 @@ class Options:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
-        """CAPS_MAX_UPLOAD, in bytes; CAPS_MAX_EXPANSION."""
+        """Reads `VARIABLES`."""
         return cls(
-            max_upload=_number(environment, "CAPS_MAX_UPLOAD", cls.max_upload),
-            max_expansion=_number(environment, "CAPS_MAX_EXPANSION", cls.max_expansion),
+            max_upload=MAX_UPLOAD.whole(environment, cls.max_upload, least=1),
+            max_expansion=MAX_EXPANSION.whole(environment, cls.max_expansion, least=1),
         )
-
-
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
-    given = environment.get(name, str(default))
-    if not given.isascii() or not given.isdigit() or int(given) < 1:
-        raise DomainError(f"{name} must be a whole number, at least 1")
-    return int(given)

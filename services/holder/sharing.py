@@ -27,9 +27,9 @@ from caps.shares.ring import SHARED_RINGS, Z8, Words
 from caps.shares.sharing import COMPONENT_LABEL, Algebra
 from caps.study import Holder, Manifest
 from caps.study.manifest import Form
+from caps.study.table import Rows
 from caps.wire import Commitment, Contribution, Offer, Opening, Signed, commitment
 from services.holder.counting import count_marginals
-from services.holder.table import Rows
 
 CHUNK_BYTES = 4 << 20
 _PIECE_BYTES = 4 << 20

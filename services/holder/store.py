@@ -40,7 +40,7 @@ class StudyRecord:
 
 @dataclass(frozen=True)
 class TableRecord:
-    """A loaded table. digest: SHA-256 of the file, to recognise it by."""
+    """A loaded table. media_type: as `Sent.kept` says. digest: SHA-256 of the file, to recognise it by."""
 
     file: str
     media_type: str

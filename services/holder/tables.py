@@ -25,7 +25,7 @@ owner_tables = Table(
     metadata,
     Column("study", ForeignKey(studies.c.study), primary_key=True),
     Column("file", String(64), nullable=False),
-    Column("media_type", String(64), nullable=False),
+    Column("media_type", String(64), nullable=False),  # Sent.kept: the format and, if it was stated, the encoding
     Column("digest", String(64), nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("report", Text, nullable=False),  # TableReport

@@ -20,6 +20,7 @@ def main() -> None:
     keep_freed_memory()
     settings = ServerSettings.from_environment()
     logs.set_up("mpc-server", "", level=settings.base.log_level)
+    settings.base.take()
     server = MpcServer(settings)
     logs.set_up("mpc-server", server.name, level=settings.base.log_level)
     server.serve()

@@ -43,12 +43,13 @@ def costs_of(manifest: Manifest) -> Costs:
         raise DomainError(f"the costs of {manifest.algorithm.noise} noise are not declared; only those of joint noise")
     forecast = manifest.forecast
     selects = any(spend.role is Role.SELECT for spend in forecast.spends)
+    spends = forecast.spends if forecast.again is None else (*forecast.spends, forecast.again)
     return Costs(
         compute=_compute(manifest),
         prepare=_declared(manifest.scheme, "count_bits", {size.elements: manifest.layout.cells})
         if selects
         else StepCost(),
-        spends=tuple(_spend(manifest, spend, forecast.weight) for spend in forecast.spends),
+        spends=tuple(_spend(manifest, spend, forecast.weight) for spend in spends),
         checks=_checks(manifest),
     )
 
@@ -60,7 +61,9 @@ def _checks(manifest: Manifest) -> StepCost:
     draws its noise in an execution of its own and opens one value.
     """
     opened = _JOINED_OPENINGS if manifest.joined else _OPENINGS
-    releases = sum(spend.releases for spend in manifest.forecast.spends)
+    forecast = manifest.forecast
+    releases = sum(spend.releases for spend in forecast.spends)
+    releases += forecast.again.releases if forecast.again else 0
     return VALIDATION[manifest.scheme].times(opened + 2 * releases)
 
 

@@ -108,6 +108,7 @@ class MpcServer:
                 *runs_api.limits(self._runs),
             ),
             ready=self.missing,
+            room=self._site.room,
             metrics=self._site.metrics,
             lifespan=self._lifespan,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +10,15 @@ from pathlib import Path
 
 from caps.basics.schemes import SCHEMES
 from caps.errors import DomainError
+from caps.service.environment import Variable
 from caps.service.site import Settings
 from services.mpc_server.transport.tls import Endpoint, Limits
+
+MESH = Variable("CAPS_MESH", "addresses where the servers meet, host:port each, in the order S1, S2, ...")
+MESH_LISTEN = Variable("CAPS_MESH_LISTEN", "host:port where this server waits for the others", "its own in CAPS_MESH")
+POLICY = Variable("CAPS_POLICY", "the file with this server's rules", "`policy.yaml` in CAPS_HOME")
+STALL = Variable("CAPS_STALL", "seconds after which a silent peer is given up, and the run waits", "60")
+VARIABLES = (MESH, MESH_LISTEN, POLICY, STALL)
 
 
 @dataclass(frozen=True)
@@ -30,26 +38,36 @@ class ServerSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> ServerSettings:
-        """CAPS_MESH, the servers' addresses in the order S1, S2, ...; and CAPS_MESH_LISTEN, CAPS_POLICY, CAPS_STALL.
+        """Reads `VARIABLES` and those of every service.
 
         There are as many addresses as some scheme has servers. Four servers also serve studies of the first three.
         """
         base = Settings.from_environment(environment)
-        mesh = tuple(map(_endpoint, environment.get("CAPS_MESH", "").split()))
+        mesh = tuple(map(_endpoint, (MESH.given(environment) or "").split()))
         sizes = sorted({scheme.parties for scheme in SCHEMES.values()})
         if len(mesh) not in sizes:
             numbers = " or ".join(map(str, sizes))
             raise DomainError(f"CAPS_MESH must list {numbers} addresses, host:port, in the order S1, S2, ...")
-        listen = environment.get("CAPS_MESH_LISTEN")
-        stall = float(environment.get("CAPS_STALL", "60"))
+        listen = MESH_LISTEN.given(environment)
+        stall = _seconds(STALL.given(environment) or STALL.default)
         return cls(
             base,
             mesh,
             _endpoint(listen) if listen else None,
-            Path(environment.get("CAPS_POLICY", base.home / "policy.yaml")),
+            Path(POLICY.given(environment) or base.home / "policy.yaml"),
             Limits(stall=stall, connect=min(30.0, stall), hello=min(30.0, stall)),
             min(15.0, stall),
         )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise DomainError(f"{STALL.name} must be a number of seconds")
+    return seconds
 
 
 def _endpoint(text: str) -> Endpoint:

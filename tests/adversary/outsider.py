@@ -101,6 +101,8 @@ def nobody(stage: Stage, variant: Variant) -> None:
         "/metrics",
         "/v1/releases",
         f"/v1/studies/{'0' * 64}/table",
+        f"/v1/studies/{'0' * 64}/manifest",
+        f"/v1/studies/{'0' * 64}/budget",
         "/v1/nothing",
     )
     tokens = (None, "", "x" * 5000, "caps_" + "0" * 64, "\x7f\x7f", "null")

@@ -257,3 +257,41 @@ AS_PUBLISHED = {
     "adult": _as_adult,
     "compas-caps": _as_compas,
 }
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("name", "column", "positive", "share"),
+    [
+        ("tx10s", "PINCP_DECILE", {"6", "7", "8", "9"}, 0.35),
+        ("digits", "digit", {"5", "6", "7", "8", "9"}, 0.5),
+        ("wdbc", "benign", {"1"}, 0.63),
+        ("compas-caps", "two_year_recid", {"1"}, 0.45),
+    ],
+)
+def test_a_label_is_a_public_recoding_of_a_column(name, column, positive, share):
+    found = datasets.load(name)
+    assert found.label.column == column
+    schema = json.loads(datasets.files(name)[0].read_text())
+    (categories,) = [one["categories"] for one in schema["columns"] if one["name"] == column]
+    assert {categories[code] for code in found.label.positive} == positive
+    codes = found.codes[:, found.domain.position(column)]
+    assert abs(sum(code in found.label.positive for code in codes) / len(codes) - share) < 0.05
+
+
+@needs_shared
+def test_every_table_of_the_folder_is_there_in_each_of_its_codings(monkeypatch):
+    monkeypatch.delenv("CAPS_DATA", raising=False)
+    assert {"adult", "tx10", "tx10s", "wdbc", "digits", "diabetes", "diabetes.caps"} <= set(datasets.present())
+
+
+def test_what_can_be_downloaded_is_there_where_no_folder_is(places):
+    assert datasets.present() == datasets.NAMES
+
+
+def test_a_schema_without_its_table_is_not_there(places, monkeypatch):
+    monkeypatch.setenv("CAPS_DATA", str(places))
+    (places / "one.schema.json").write_text("{}")
+    assert datasets.present() == ()
+    (places / "one.csv").write_text("a\n")
+    assert datasets.present() == ("one",)

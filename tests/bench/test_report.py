@@ -1,9 +1,12 @@
 """The page of benchmarks from invented results: verdicts as they are, and what was not run."""
 
+import json
+
 import pytest
 
-from bench import report, results, utility
-from bench.quality import METRICS
+from bench import federated, report, results, sources
+from bench.quality import ALL, METRICS
+from bench.utility_tasks import family
 
 PARTS = dict.fromkeys(("begin", "compute", "select", "measure", "waiting", "generate", "publish"), 0.1)
 
@@ -43,6 +46,81 @@ def test_nothing_run_says_so_everywhere(page):
         if judge:
             assert verdict(text, title) == ("", "not run")
     assert "met" not in text.replace("metric", "")
+
+
+def test_a_result_of_other_code_is_refused_by_name_and_nothing_is_written(page, tmp_path):
+    results.save("network", {}, arguments=["network"])
+    results.save("runtime", {}, arguments=["runtime"])
+    _change(tmp_path, "network", code="0" * 16)
+    with pytest.raises(
+        SystemExit, match=r"other code.*network \(0000000000000000, commit .*; now [0-9a-f]{16}\)"
+    ) as why:
+        report.write()
+    assert "runtime" not in str(why.value)
+    assert not (tmp_path / "docs").exists()
+
+
+def test_a_result_without_a_digest_is_to_be_measured_again(page, tmp_path):
+    results.save("network", {"80 ms": line(3.0, 2.5)}, arguments=["network"])
+    _change(tmp_path, "network", code=None)
+    text = page()
+    assert "To be measured again" in section(text, "Network")
+    assert "3.00" not in section(text, "Network")
+    assert verdict(text, "Network") == ("", "to be measured again")
+
+
+def _change(tmp_path, subject, **fields):
+    path = tmp_path / "results" / f"{subject}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def suite(table, mechanism, pair, seed, **more):
+    code = sources.digest(sources.UTILITY[family(mechanism)])
+    scores = dict.fromkeys(ALL, 0.5) | {"pair": pair + 0.001 * seed}
+    case = {"table": table, "mechanism": mechanism, "epsilon": "1", "seed": seed, "code": code}
+    return case | (more or {**scores, "rows": 100, "rounds": 3, "cpu_seconds": 1.0})
+
+
+def suite_runs(ours, tables=("wdbc", "tx10s", "tx10")):
+    pairs = {"aim": ours, "original-aim": 0.2, "uniform": 0.3, "columns": 0.15}
+    return [suite(table, name, pair, seed) for table in tables for name, pair in pairs.items() for seed in range(3)]
+
+
+def test_the_halves_of_the_suite_are_reported_apart(page):
+    failed = suite("adult", "mbi-aim", 0, 0, failed="no end within 600 s")
+    body = section(page(utility={"runs": [*suite_runs(0.14), failed]}), "Utility")
+    development, relatives, held = (
+        body.partition(f"### {half} tables")[2].partition("### ")[0]
+        for half in ("Development", "Relatives", "Held out")
+    )
+    assert ["tx10s |" in development, "tx10 |" in relatives, "wdbc |" in held] == [True] * 3
+    assert not {"wdbc |", "tx10 |"} & {part for part in ("wdbc |", "tx10 |") if part in development}
+    assert "failed: no end within 600 s" in held
+    assert f"| wdbc | 1 | aim | 3 | 100 | 0.141 |{' 0.500 |' * (len(ALL) - 1)} 3.0 | 1.0 |" in held
+    assert "-0.060 +- 0.000 better" in held
+    assert "ours / original: 0.701 in the geometric mean" in held
+    assert sources.digest(sources.UTILITY["ours"]) in body
+
+
+@pytest.mark.parametrize(("ours", "mark"), [(0.14, "met"), (0.21, "**missed**")])
+def test_the_goals_of_the_suite(page, ours, mark):
+    text = page(utility={"runs": suite_runs(ours)})
+    for goal in ("held out: pair error", "development: pair error", "relatives: pair error"):
+        assert verdict(text, goal)[1] == mark
+    assert verdict(text, "mean pair error at most 0.95 x")[1] == mark
+    measured, found = verdict(text, "mean pair error at most 1.05 x")
+    assert found == mark
+    assert ("wdbc eps=1 aim 1.40 x" in measured) == (mark != "met")
+
+
+def test_tables_that_were_not_run_leave_their_goal_not_run(page):
+    text = page(utility={"runs": suite_runs(0.14, tables=("wdbc",))})
+    assert verdict(text, "development: pair error") == ("", "not run")
+
+
+def test_runs_of_other_code_are_refused_by_mechanism(page):
+    with pytest.raises(SystemExit, match=r"utility \(aim\)"):
+        page(utility={"runs": [suite("wdbc", "aim", 0.1, 0) | {"code": "0" * 16}, suite("wdbc", "uniform", 0.1, 0)]})
 
 
 def entry(seconds, **parts):
@@ -193,20 +271,20 @@ def test_a_slow_join_that_grows_faster_than_its_rows_misses_both_goals(page):
 
 def run(name, chosen, setting, seed, shift=0.0, epsilon="1"):
     wobble = 0.01 * (seed - 4.5) + shift
-    paper = utility.PAPER.get((name, chosen), {}).get("horizontal", (0.5,) * 5)
+    paper = federated.PAPER.get((name, chosen), {}).get("horizontal", (0.5,) * 5)
     values = {metric: value + wobble for metric, value in zip(METRICS, paper, strict=True)}
-    return {**utility.Case(name, chosen, epsilon, setting, seed)._asdict(), **values}
+    return {**federated.Case(name, chosen, epsilon, setting, seed)._asdict(), **values}
 
 
 def all_runs(shift):
-    kinds = [(name, chosen) for name in utility.NAMES for chosen in utility.ALGORITHMS]
+    kinds = [(name, chosen) for name in federated.NAMES for chosen in federated.ALGORITHMS]
     settings = {"central": 0.0, "horizontal": 0.0, "vertical": shift, "mixed": 0.0}
     return [run(*kind, where, seed, by) for kind in kinds for where, by in settings.items() for seed in range(10)]
 
 
 def test_utility_within_the_spread_and_beyond(page):
     runs = all_runs(shift=0.1) + [run("adult", "aim", "central", seed, epsilon="1") for seed in range(2)]
-    text = page(utility={"runs": [*runs, run("compas-caps", "aim", "central", 0, epsilon="0.1")]})
+    text = page(federated={"runs": [*runs, run("compas-caps", "aim", "central", 0, epsilon="0.1")]})
     assert verdict(text, "CaPS(H) within the spread of CDP: workload") == (
         "mean in 6 of 6 cases, 10 runs or more each",
         "met",
@@ -221,7 +299,7 @@ def test_utility_within_the_spread_and_beyond(page):
     measured, found = verdict(text, "CaPS(V) workload error at or below the paper's")
     assert "COMPAS, AIM 0.119 +- 0.030 (0.015, CDP 0.019)" in measured
     assert found == "**missed**"
-    body = section(text, "Utility")
+    body = section(text, "Federated")
     assert "0.019 +- 0.030 (0.019)" in body  # the paper's beside ours
     assert body.index("### epsilon = 0.1\n") < body.index("### epsilon = 1\n")
     assert "| adult, AIM | CDP | 2 |" in body

@@ -14,7 +14,7 @@ from caps.data.domain import Attribute, Clique, Domain, Layout
 from caps.data.quality import marginals_error
 from caps.dp.clear import ClearOracle
 from caps.dp.oracle import Measurement, Selection
-from caps.dp.privacy import AimSchedule, Entry, Filter, Neighbouring, Role, Schedule
+from caps.dp.privacy import AimSchedule, Choice, Entry, Filter, Neighbouring, Role, Schedule
 from caps.shares.prss import expand
 from caps.shares.ring import Z64, plane_words
 from services.coordinator.algorithms import Algorithm, Outcome, Progress, Stage, Task, all_pairs
@@ -206,7 +206,7 @@ class BruteForce:
 
 @dataclass
 class Stub:
-    """Models that move far (never anneal), not at all (always anneal) or now and then."""
+    """Models that move far (AIM goes on), not at all (it anneals, then settles) or now and then."""
 
     domain: Domain
     move: float = 0.5
@@ -228,30 +228,38 @@ class Stub:
         return tree_bytes(self.domain, cliques)
 
 
+def choices_of(events: Sequence[Progress]) -> list[Choice]:
+    """What AIM chose after each round, from its reports."""
+    found = []
+    for number, event in enumerate(events):
+        if event.stage is Stage.GENERATE and event.clique is not None:
+            settled = number + 1 < len(events) and events[number + 1].stage is Stage.INITIAL
+            found.append(Choice.ANNEAL if event.annealed else Choice.SETTLE if settled else Choice.GO_ON)
+    return found
+
+
 def replay(schedule: Schedule, requests: Sequence[object], events: Sequence[Progress]) -> Schedule:
     """What a server does: let each request pass only if the schedule has it due. Returns the schedule's end."""
     following = iter(requests)
-    annealed = iter([event.annealed for event in events if event.stage is Stage.GENERATE and event.round])
+    made = iter(choices_of(events))
     while (step := schedule.step) is not None:
         for _ in range(step.count):
             request = next(following)
             assert isinstance(request, Selection) == (step.role is Role.SELECT)
             assert request.mechanism == step.mechanism
-        anneals = isinstance(schedule, AimSchedule) and step.role is Role.MEASURE
-        schedule = schedule.after(anneal=anneals and next(annealed))
+        chooses = isinstance(schedule, AimSchedule) and step.role is Role.MEASURE
+        schedule = schedule.after(next(made) if chooses else Choice.GO_ON)
     assert next(following, None) is None
     return schedule
 
 
 def inferred(schedule: Schedule, requests: Sequence[object]) -> Schedule:
-    """The same without being told of annealing: the mechanism asked for next says it."""
+    """The same without being told of choices: what is asked for next says it."""
     remaining = list(requests)
     while (step := schedule.step) is not None:
         assert all(request.mechanism == step.mechanism for request in remaining[: step.count])
         remaining = remaining[step.count :]
-        states = [schedule.after()]
-        if isinstance(schedule, AimSchedule) and step.role is Role.MEASURE and not schedule.last:
-            states.append(schedule.after(anneal=True))
+        states = schedule.following()
         fitting = [s for s in states if not (s.step and remaining) or s.step.mechanism == remaining[0].mechanism]
         assert fitting
         assert len(fitting) == 1 or fitting[0] == fitting[1]

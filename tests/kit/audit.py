@@ -38,7 +38,7 @@ from caps.dp.noise.plans import (
     laplace_plan,
 )
 from caps.dp.oracle import Integers, Measurement, Plan, Request, Selection
-from caps.dp.privacy import Filter, Gaussian, Neighbouring, NoisyMax
+from caps.dp.privacy import Filter, Gaussian, Neighbouring, NoisyMax, Role
 from caps.study.manifest import Manifest
 from docs.examples.lattice_attack import FRAC, ONE
 
@@ -88,7 +88,7 @@ class Pair:
         return root
 
     def _next(self, enforcer: Enforcer, spent: Filter, selected: Clique | None, eager: bool) -> Node | None:
-        """What is asked now. An eager coordinator anneals if it may: after rounds that spoke for the first table."""
+        """What is asked now. An eager coordinator settles or anneals: if a round spoke for the first table."""
         if enforcer.ended:
             assert _spent(spent) > 1 - 1e-9, "what is left of the budget would be slack in the audit"
             return None
@@ -97,7 +97,10 @@ class Pair:
         if due.selects:
             request = self._selection(due)
         else:
-            clique = selected or self.manifest.program.initial(self.manifest.task)[enforcer.position]
+            clique = selected or ()
+            if due.step.startswith(Role.INITIAL):
+                initial = self.manifest.program.initial(self.manifest.task)
+                clique = initial[(int(due.step.removeprefix(Role.INITIAL)) - 1) % len(initial)]
             request = Measurement(due.step, clique, due.mechanism, due.draws)
         admitted = enforcer.admit(request)
         charged = Filter.from_json(spent.to_json())
@@ -292,8 +295,8 @@ def sharper_noise(factor: Fraction, *kinds: type) -> Sampler:
                 plan = gaussian_plan(sigma2 * factor**2)
             case LaplacePlan(scale=scale):
                 plan = laplace_plan(scale * factor)
-            case GumbelPlan(beta=beta, kappa=kappa):
-                plan = gumbel_plan(beta * factor, kappa)
+            case GumbelPlan(beta=beta):
+                plan = gumbel_plan(beta * factor, 512 / beta, 16 / beta)
             case GeometricPlan(scale=scale):
                 plan = geometric_plan(scale * factor)
         return true_noise(bits, label, plan, shape)

@@ -20,7 +20,7 @@ from caps.wire import Contribution, Offer
 from caps.wire.media import CSV
 from deploy.federation import Federation
 from services.holder import sharing
-from services.holder.table import Rows, read_table
+from services.holder.table import Rows, Sent, read_table
 from tests.kit.federation import Driver
 
 NUMBER, BORN = "insurance_no", "born"
@@ -83,7 +83,7 @@ class Owner:
 
     def read(self, manifest: Manifest, folder: Path) -> Rows:
         """The file as the holder reads it."""
-        return read_table(self.write(folder), CSV, manifest, manifest.holder(self.name), Limits())[0]
+        return read_table(self.write(folder), Sent.of(CSV), manifest, manifest.holder(self.name), Limits())[0]
 
 
 def drawn_records(

@@ -102,6 +102,11 @@ class Sample:
             """Wait for a connection to the database in vain."""
             raise NoConnection
 
+        @api.get("/full")
+        def full(caller: ByOperator) -> None:
+            """Write to a disk that has no room."""
+            Path("/dev/full").write_bytes(b"x")
+
         @api.get("/refused")
         def refused(caller: ByOperator) -> None:
             """Fail on purpose."""

@@ -19,6 +19,7 @@ from caps.study import Policy
 from caps.wire.holder import Goal
 from caps.wire.media import CSV
 from services.holder import service, sharing
+from services.holder.table import Sent
 from services.mpc_server.intake.contributions import Contributions
 from services.mpc_server.intake.studies import Studies
 from services.mpc_server.intake.studies_api import limits, router
@@ -101,7 +102,7 @@ def test_pushed_withdrawn_and_pushed_again(world: HolderBench) -> None:
         for _ in range(2):
             path = holder.upload_path(world.study)
             path.write_text(TABLE)
-            holder.load(world.study, path, CSV, "00" * 32)
+            holder.load(world.study, path, Sent.of(CSV), "00" * 32)
             ids.append(holder.contribute(world.study).contribution)
             until(lambda: holder.contribution(world.study).goal is Goal.COMPLETE)
             until(lambda: world.files() == ["table"])
@@ -137,7 +138,7 @@ def test_withdrawn_in_whatever_state_the_upload_is(
         holder.approve(world.study)
         path = holder.upload_path(world.study)
         path.write_text(TABLE)
-        holder.load(world.study, path, CSV, "00" * 32)
+        holder.load(world.study, path, Sent.of(CSV), "00" * 32)
         gates["S2"].left = answered
         holder.contribute(world.study)
         until(lambda: all(holder.contribution(world.study).deliveries[i].accepted for i in (0, 2)))

@@ -29,6 +29,7 @@ from services.holder import matching
 from services.holder.retry_queue import Stopped
 from services.holder.service import HolderService
 from services.holder.settings import Options
+from services.holder.table import Sent
 from services.mpc_server.intake import matching_api, studies_api
 from services.mpc_server.intake.contributions import Contributions
 from services.mpc_server.intake.matching import Matching
@@ -182,7 +183,7 @@ class Parties(HolderBench):
 def load(holder: HolderService, study: str, table: str) -> None:
     path = holder.upload_path(study)
     path.write_text(table)
-    holder.load(study, path, CSV, sha256(table.encode()).hexdigest())
+    holder.load(study, path, Sent.of(CSV), sha256(table.encode()).hexdigest())
 
 
 def begin(holder: HolderService, parties: Parties) -> None:

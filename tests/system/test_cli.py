@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +16,23 @@ import pytest
 from typer.testing import CliRunner
 
 from caps.cli import app
+from caps.wire.holder import StudyBudget
+from caps.wire.server import PopulationState
 from deploy.federation import COORDINATOR, ROOT, SERVERS
+from tests.kit.client_wheel import build_wheel, install, run_in
 from tests.kit.federation import manifest_of
-from tests.kit.processes import CANARIES, SCHEMA, Everybody, Study, encoded, horizontal, nobody_wrote, persons, write
+from tests.kit.processes import (
+    CANARIES,
+    SCHEMA,
+    Everybody,
+    Study,
+    client,
+    encoded,
+    horizontal,
+    nobody_wrote,
+    persons,
+    write,
+)
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -35,6 +51,7 @@ class Terminal:
             ("analyst", COORDINATOR, "analyst"),
             ("north-owner", "north", "owner"),
             ("north-operator", "north", "operator"),
+            ("S1-operator", "S1", "operator"),
             *((name, name, "auditor") for name in SERVERS),
         ):
             place = federation.places[name]
@@ -77,6 +94,32 @@ class Terminal:
         return json.loads(output or errors)
 
 
+def the_notebook_runs(folder: Path) -> None:
+    """As analysts have it: in an environment with `caps-client[polars]` alone."""
+    python = install(build_wheel(folder / "dist"), folder / "environment", "polars")
+    shutil.copy(ROOT / "docs" / "examples" / "analyst.ipynb", folder)
+    run_cells = """
+import json, sys
+names = {"__name__": "__main__"}
+for cell in json.load(open(sys.argv[1]))["cells"]:
+    if cell["cell_type"] == "code":
+        exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+"""
+    done = run_in(python, run_cells, "analyst.ipynb", folder=folder, CAPS_CONFIG=str(folder / "config.toml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    words = done.stdout
+    assert "95 % interval" in words
+    assert "measured" in words or "bounded" in words  # the noise decides which tables are measured
+    assert words.rstrip().endswith("valid")
+
+
+def all_say_what_is_left(budget: StudyBudget | PopulationState) -> bool:
+    assert isinstance(budget, StudyBudget)
+    assert [one.server for one in budget.servers] == list(SERVERS[:3])
+    assert all(one.state is None or one.state.left > 0 for one in budget.servers)
+    return all(one.state is not None for one in budget.servers)
+
+
 def test_the_main_path(federation: Everybody, tmp_path: Path) -> None:
     rows = persons(300, 31)
     manifest = manifest_of(federation, [{"name": "north", "brings": "rows"}], schema=SCHEMA, algorithm="mst")
@@ -91,11 +134,27 @@ def test_the_main_path(federation: Everybody, tmp_path: Path) -> None:
     assert caps("study", "propose", file)["study"] == study.identity
     short, url = study.identity[:12], study.manifest.coordinator.url
     for name, path in study.files.items():
-        assert caps("study", "fetch", study.identity, "--coordinator", url, site=f"{name}-operator")["state"] == "known"
-        assert caps("study", "approve", short, site=f"{name}-owner")["state"] == "approved"
-        assert caps("table", "put", short, path, site=f"{name}-owner")["rows"] > 0
-        assert caps("preview", short, site=f"{name}-owner")["loaded"] is True
-        assert caps("contribute", short, site=f"{name}-owner")["state"] == "complete"
+        owner = f"{name}-owner"
+        assert caps("table", "check", path, "--study", file)["fits"]
+        assert caps("study", "approve", f"{url}/{study.identity}", "--yes", site=owner)["state"] == "approved"
+        assert (
+            caps("study", "fetch", study.identity, "--coordinator", url, site=f"{name}-operator")["state"] == "approved"
+        )
+        assert caps("study", "show", f"{owner}/{short}") == study.manifest.to_json()
+        packed = tmp_path / "packed.csv.gz"
+        packed.write_bytes(gzip.compress(path.read_text().replace(",", ";").encode("utf-16")))
+        assert caps("table", "put", short, packed, site=owner)["rows"] > 0
+        assert caps("preview", short, site=owner)["loaded"] is True
+        first = caps("contribute", short, site=owner)
+        assert first["state"] == "complete"
+        assert caps("withdraw", short, site=owner)["state"] == "withdrawn"
+        second = caps("contribute", short, site=owner)
+        assert (second["state"], second["contribution"] == first["contribution"]) == ("complete", False)
+        assert caps("withdraw", short, site=owner)["state"] == "withdrawn"
+        assert caps("contribute", short, path, site=owner)["state"] == "complete"
+    assert caps("study", "approve", f"S1-operator/{short}", "--server", "--yes")["document"]["study"] == study.identity
+    with client(federation, "north", "owner") as person:
+        until(lambda: all_say_what_is_left(person.budget(study.identity)), 60)  # nobody is waited for long
     until(lambda: not caps("study", "status", short)["missing"], 30)
     ended = caps("run", "start", short, "--watch")
     assert ended["state"] == "released"
@@ -115,6 +174,15 @@ def test_the_main_path(federation: Everybody, tmp_path: Path) -> None:
     assert all(check["passed"] for check in verdict["checks"])
     assert pl.read_csv(data).columns == ["income", "smoker", "illness"]
     assert any(one["run"] == study.run for one in caps("ledger", "show", site="S1")["records"])
+
+    parquet = tmp_path / "data.parquet"
+    caps("release", "get", study.run[:8], "--out", parquet, site="analyst")
+    assert caps("verify", certificate, "--data", data, "--data", parquet)["verified"]
+    assert study.run in [one["run"] for one in caps("run", "list")["runs"]]
+    (counted,) = caps("release", "count", study.run[:8], "--where", "smoker=yes", site="analyst")["estimates"]
+    assert counted["basis"] == "measured"
+    assert abs(counted["count"] - rows["smoker"].to_list().count("yes")) < 3 * (counted["high"] - counted["low"])
+    the_notebook_runs(tmp_path)
 
     data.write_text(data.read_text().replace("asthma", "other", 1))
     assert not terminal.fails(NOT_VERIFIED, "verify", certificate, "--data", data)["verified"]

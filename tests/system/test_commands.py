@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from caps.audit.verification import verify
+from caps.federation.local import LocalFederation
 from caps.wire import Certificate
 
 pytestmark = pytest.mark.e2e
@@ -42,8 +44,24 @@ def environments() -> dict[int, bytes]:
     return found
 
 
-def test_the_demo_makes_a_synthetic_dataset_and_leaves_nothing_running(tmp_path: Path) -> None:
-    done = run("deploy.demo", os.path.relpath(tmp_path, ROOT))
+def left_running(folder: Path) -> list[int]:
+    home = f"CAPS_HOME={folder}/".encode()
+    return [process for process, text in environments().items() if home in text]
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Path]:
+    """Where the demo makes its federation, which does not outlive the test."""
+    yield tmp_path / "federation"
+    if (tmp_path / "federation").exists():
+        LocalFederation.read(tmp_path / "federation").clean()
+
+
+@pytest.mark.parametrize("keep", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_demo_makes_a_synthetic_dataset_and_leaves_running_what_it_is_told_to(
+    tmp_path: Path, federation: Path, keep: bool
+) -> None:
+    done = run("deploy.demo", os.path.relpath(tmp_path, ROOT), *(["--keep"] if keep else []))
     assert done.returncode == 0, done.stdout + done.stderr
     words = " ".join(done.stdout.replace("│", " ").split())
     assert "non-collusion is NOT met" in words
@@ -69,8 +87,27 @@ def test_the_demo_makes_a_synthetic_dataset_and_leaves_nothing_running(tmp_path:
             now=datetime.now(UTC),
         )
     )
-    home = b"CAPS_HOME=" + os.path.relpath(tmp_path, ROOT).encode()
-    assert not [process for process, text in environments().items() if home in text]
+    assert len(left_running(federation)) == (7 if keep else 0)
+    assert f". {os.path.relpath(federation, ROOT)}/env" in done.stdout
+    if keep:
+        listed = in_its_shell(federation, "caps release show $RELEASE --site analyst --json")
+        assert json.loads(listed)["study"] == in_its_shell(federation, "echo $STUDY").strip()
+        in_its_shell(federation, f"caps federation stop {federation}")
+        assert left_running(federation) == []
+
+
+def in_its_shell(federation: Path, line: str) -> str:
+    """What a line writes in a shell that has read the federation's environment."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("CAPS_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    return subprocess.run(
+        ["sh", "-ec", f'. "{federation}/env"; {line}'],
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
 
 
 @pytest.mark.slow

@@ -9,10 +9,12 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from caps.client.calls import Unreachable
 from deploy.federation import COORDINATOR, SERVERS
 from tests.kit.crashing import arm, points
 from tests.kit.crashing_service import POINTS
@@ -110,16 +112,19 @@ def test_a_holder_killed_in_the_middle_of_a_push_goes_on_with_the_same_contribut
     path = study.files["north"]
     study.as_person("north", "owner", lambda it: it.put_table(study.identity, path))
     arm(frail.places["north"].home, "calling", 4)
-    told = study.as_person("north", "owner", lambda it: it.contribute(study.identity))
+    told = None
+    with suppress(Unreachable):  # it may die before it has answered
+        told = study.as_person("north", "owner", lambda it: it.contribute(study.identity)).contribution
     until(lambda: not frail.running("north"), 30)
     frail.start("north")
     frail.wait_ready("north")
-    assert study.contributed("north") == told.contribution
+    contributed = study.contributed("north")
+    assert told in (None, contributed)
     again = study.as_person("north", "owner", lambda it: it.contribute(study.identity))
-    assert again.contribution == told.contribution
+    assert again.contribution == contributed
     for name in SERVERS:
         with client(frail, name, "operator") as operator:
-            assert [one.contribution for one in operator.contributions(study.identity)] == [told.contribution]
+            assert [one.contribution for one in operator.contributions(study.identity)] == [contributed]
 
 
 def test_a_server_that_is_gone_is_named_and_waited_for(frail: Everybody, tmp_path: Path) -> None:

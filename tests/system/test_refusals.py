@@ -15,7 +15,7 @@ import pytest
 
 from caps.basics.canonical import dump
 from caps.trust import signing
-from caps.wire import Approval, Signed
+from caps.wire import Approval, Signed, media
 from caps.wire.problems import Kind
 from deploy.federation import COORDINATOR, SERVERS
 from tests.kit.federation import manifest_of, now, put_chunk
@@ -33,7 +33,7 @@ from tests.kit.processes import (
 
 pytestmark = pytest.mark.e2e
 
-CSV, PARQUET = "text/csv", "application/vnd.apache.parquet"
+CSV, GZIP, PARQUET, XLSX = media.CSV, media.GZIP, media.PARQUET, media.XLSX
 HEADER = "income,smoker,illness\n"
 GOOD = f"{HEADER}{NUMBER},{NAME},none\n12.5,no,asthma\n"
 
@@ -105,30 +105,32 @@ def parquet() -> bytes:
 
 
 REFUSED = Kind.TABLE_REFUSED
-INVALID = Kind.INVALID
 UPLOADS = {
     "a category that is none": (REFUSED, CSV, f"{HEADER}{NUMBER},no,{NAME}\n".encode()),
     "a text for a number": (REFUSED, CSV, f"{HEADER}{NAME},no,none\n".encode()),
     "a number that is missing": (REFUSED, CSV, f"{HEADER},{NAME},none\n".encode()),
-    "a missing column": (INVALID, CSV, f"income,smoker\n{NUMBER},{NAME}\n".encode()),
-    "a column too many": (INVALID, CSV, f"income,smoker,illness,{NAME}\n{NUMBER},no,none,1\n".encode()),
-    "a column twice": (INVALID, CSV, f"income,smoker,smoker\n{NUMBER},{NAME},{NAME}\n".encode()),
-    "nothing": (INVALID, CSV, b""),
-    "a header alone": (INVALID, CSV, HEADER.encode()),
-    "a row cut off": (INVALID, CSV, f"{HEADER}{NUMBER},{NAME},none\n{NUMBER},no".encode()),
-    "a quote that does not end": (INVALID, CSV, f'{HEADER}{NUMBER},"{NAME},none\n'.encode()),
-    "not UTF-8": (INVALID, CSV, f"{HEADER}{NUMBER},{NAME}".encode() + b"\xff\xfe,none\n"),
+    "a missing column": (REFUSED, CSV, f"income,smoker\n{NUMBER},{NAME}\n".encode()),
+    "a column too many": (REFUSED, CSV, f"income,smoker,illness,{NAME}\n{NUMBER},no,none,1\n".encode()),
+    "a column twice": (REFUSED, CSV, f"income,smoker,smoker\n{NUMBER},{NAME},{NAME}\n".encode()),
+    "nothing": (REFUSED, CSV, b""),
+    "a header alone": (REFUSED, CSV, HEADER.encode()),
+    "a row cut off": (REFUSED, CSV, f"{HEADER}{NUMBER},{NAME},none\n{NUMBER},no".encode()),
+    "a quote that does not end": (REFUSED, CSV, f'{HEADER}{NUMBER},"{NAME},none\n'.encode()),
+    "not UTF-8": (REFUSED, CSV, f"{HEADER}{NUMBER},{NAME}".encode() + b"\xff\xfe,none\n"),
     "a NUL": (REFUSED, CSV, f"{HEADER}{NUMBER},{NAME},none\0\n".encode()),
-    "UTF-16": (INVALID, CSV, GOOD.encode("utf-16")),
-    "one gigantic field": (INVALID, CSV, HEADER.encode() + NAME.encode() * (1 << 14) + b",no,none\n"),
+    "UTF-16 without its mark": (REFUSED, CSV, GOOD.encode("utf-16-le")),
+    "one gigantic field": (REFUSED, CSV, HEADER.encode() + NAME.encode() * (1 << 14) + b",no,none\n"),
     "a gigantic table": (Kind.TOO_LARGE, CSV, HEADER.encode() + b"1,no,none\n" * (LARGEST_UPLOAD // 9)),
-    "a bomb of Parquet": (INVALID, PARQUET, bomb),
-    "Parquet cut off": (INVALID, PARQUET, lambda: parquet()[:-20]),
-    "Parquet's ends alone": (INVALID, PARQUET, b"PAR1" + NAME.encode() + b"PAR1"),
-    "Parquet called CSV": (INVALID, CSV, parquet),
-    "CSV called Parquet": (INVALID, PARQUET, GOOD.encode()),
+    "a bomb of Parquet": (REFUSED, PARQUET, bomb),
+    "a bomb of gzip": (REFUSED, GZIP, lambda: gzip.compress(HEADER.encode() + b"1,no,none\n" * 10**6)),
+    "gzip called CSV": (REFUSED, CSV, lambda: gzip.compress(GOOD.encode())),
+    "a workbook that is none": (REFUSED, XLSX, b"PK\x03\x04" + NAME.encode()),
+    "Parquet cut off": (REFUSED, PARQUET, lambda: parquet()[:-20]),
+    "Parquet's ends alone": (REFUSED, PARQUET, b"PAR1" + NAME.encode() + b"PAR1"),
+    "Parquet called CSV": (REFUSED, CSV, parquet),
+    "CSV called Parquet": (REFUSED, PARQUET, GOOD.encode()),
     "a spreadsheet": (Kind.UNSUPPORTED, "application/vnd.ms-excel", GOOD.encode()),
-    "another charset": (Kind.UNSUPPORTED, f"{CSV}; charset=latin-1", GOOD.encode("latin-1")),
+    "another charset": (Kind.UNSUPPORTED, f"{CSV}; charset=koi8-r", GOOD.encode("koi8-r")),
 }
 
 

@@ -113,6 +113,10 @@ def test_a_certificate_near_its_end_is_spoken_of(running, caplog):
     watch = CertificateWatch(context)
     assert watch.warned(datetime.now(UTC))
     assert "expires soon" in caplog.text
+    caplog.clear()
+    assert watch.warned(datetime.now(UTC) + timedelta(days=400))
+    assert "certificate expired" in caplog.text
+    assert "soon" not in caplog.text
     assert not watch.warned(context.not_after - timedelta(days=31))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from caps.audit.verification import verify
 from caps.client import ProblemError
 from caps.dp.privacy.rational import decode_ratio
 from caps.trust.exchange import public_digest
@@ -103,6 +105,12 @@ def every_format_has_the_same_rows(study: Study, folder: Path, rows: int) -> Non
             assert found.sha256 == digests[name] == sha256((folder / name).read_bytes()).hexdigest()
             frames[name] = read(folder / name)
         assert "epsilon = 1 and delta = 1e-9" in analyst.report(study.run).privacy.paragraph
+        paths = [folder / name for name in READERS]
+        checks = verify(analyst.certificate(study.run), data=paths, now=datetime.now(UTC))
+        assert [check.passed for check in checks if check.name == "data"] == [True] * len(READERS)
+        for library in ("polars", "pandas"):
+            assert list(analyst.frame(study.run, library=library).columns) == frames["csv"].columns
+        assert len(analyst.frame(study.run, library="pandas")) == rows
     assert view.rows == rows == len(frames["csv"])
     assert frames["csv"].columns == [column["name"] for column in study.manifest.table["columns"]]
     for frame in frames.values():

@@ -11,7 +11,6 @@ does not have, because the first line of a file without a header is data.
 from caps.data.schema.columns import Boolean, Categorical, Column, Draws, Numeric
 from caps.data.schema.limits import Limits
 from caps.data.schema.schema import VERSION, ColumnReport, Report, Schema, TableRefused
-from caps.data.schema.tables import Table
 
 __all__ = [
     "VERSION",
@@ -24,6 +23,5 @@ __all__ = [
     "Numeric",
     "Report",
     "Schema",
-    "Table",
     "TableRefused",
 ]

@@ -6,6 +6,7 @@ An error in a declaration begins with its place, for example `bin_edges[2]`.
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING as NO_DEFAULT
@@ -14,16 +15,21 @@ from enum import IntEnum
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
+from caps.basics.later import Later
 from caps.basics.naming import alike, fault, shown, text_fault
 from caps.data.domain import MAX_SIZE, MISSING, Attribute, Codes
 from caps.data.schema.spreadsheet import is_formula
 from caps.errors import DomainError
+
+if TYPE_CHECKING:
+    import polars as pl
+else:
+    pl = Later("polars")
 
 Draws: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
 """Returns n independent draws, uniform on [0, 1)."""
@@ -32,6 +38,7 @@ MAX_TEXT = 1024
 """The most characters in a category or token."""
 MAX_TOKENS = 1000
 """The most ways in which a missing value may be written."""
+_INTEGER = re.compile(r"-?[0-9]{1,15}")
 _EXACT = (1 << 53) - 1
 """Integers up to here are exact as float64, and so are their neighbours."""
 
@@ -377,9 +384,7 @@ class Numeric(Column):
     @cached_property
     def _numeric_tokens(self) -> list[float | None]:
         """The missing_values as numbers, parsed as a table's values are; None for those that are not numbers."""
-        texts = pl.Series([str(token) for token in self.missing_values], dtype=pl.String)
-        numbers = texts.cast(pl.Float64, strict=False)
-        return [None if number is None or not math.isfinite(number) else number for number in numbers]
+        return [_number(token) for token in self.missing_values]
 
     def _firsts(self, scale: int) -> list[int]:
         """Returns for each edge the least k with k / scale above it, or on it if a bin includes its low edge."""
@@ -500,6 +505,18 @@ def _refuse_repeats(field: str, values: Sequence[str]) -> None:
 
 def _plain(item: object) -> object:
     return int(item) if isinstance(item, float) and item.is_integer() else item
+
+
+def _number(token: str | int | float) -> float | None:
+    """A token as a finite number; None if it is none. To read a schema, polars is needed for unusual tokens alone."""
+    if not isinstance(token, str):
+        return float(token)
+    if not any(letter.isdigit() for letter in token):
+        return None  # infinities and NaN are not finite
+    if _INTEGER.fullmatch(token):
+        return float(token)
+    number = pl.Series([token], dtype=pl.String).cast(pl.Float64, strict=False)[0]
+    return None if number is None or not math.isfinite(number) else float(number)
 
 
 def _without_nan(given: pl.Expr, dtype: pl.DataType) -> pl.Expr:

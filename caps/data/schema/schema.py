@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from caps.basics import canonical
+from caps.basics.later import Later
 from caps.basics.naming import alike, shown, text_fault
 from caps.data.domain import MISSING, Codes, Domain
 from caps.data.schema.columns import Column, Draws, Fault, Numeric, check_fields, fail
 from caps.data.schema.limits import Limits
 from caps.data.schema.spreadsheet import escaped, is_formula
-from caps.data.schema.tables import Table, collected, lazy_frame
 from caps.errors import DomainError
 
+if TYPE_CHECKING:
+    import polars as pl
+
+    from caps.data.schema.tables import Table
+else:
+    pl = Later("polars")
+
 VERSION = 1
+MOST_SHOWN = 1000
+"""Rows of a column whose numbers are kept."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +49,15 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What encode() found, as counts. They are exact, so only the table's owner may see them."""
+    """What encode() found, as counts. They are exact, so only the table's owner may see them.
+
+    refused_rows: the first of them, by column, as a spreadsheet counts rows: the header is row 1. They are for whoever
+    holds the file, and no document has them.
+    """
 
     rows: int
     columns: tuple[ColumnReport, ...]
+    refused_rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def refused(self) -> int:
@@ -52,7 +66,7 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         """Returns a JSON object."""
-        return asdict(self)
+        return {"rows": self.rows, "columns": [asdict(column) for column in self.columns]}
 
 
 class TableRefused(DomainError):
@@ -163,24 +177,24 @@ class Schema:
         *,
         extra: str = "refuse",
         lacking: Collection[str] = (),
-        separator: str = ",",
+        encoding: str | None = None,
         limits: Limits | None = None,
     ) -> tuple[Codes, Report]:
         """Returns the codes of the table's rows and a report. Raises TableRefused if the schema forbids a value.
 
         The table's columns may be in any order. `extra` says what to do with columns that the schema does not have:
-        "ignore" or "refuse". `lacking`: as for frame().
+        "ignore" or "refuse". `encoding`: of a CSV, where its bytes do not say it. `lacking`: as for frame().
         """
-        codes, report, _ = self.encode_with(table, (), extra=extra, lacking=lacking, separator=separator, limits=limits)
+        codes, report, _ = self.encode_with(table, (), extra=extra, lacking=lacking, encoding=encoding, limits=limits)
         if report.refused:
             raise TableRefused(report)
         return codes, report
 
     def examine(
-        self, table: Table, *, extra: str = "refuse", separator: str = ",", limits: Limits | None = None
+        self, table: Table, *, extra: str = "refuse", encoding: str | None = None, limits: Limits | None = None
     ) -> Report:
         """Returns the report that encode() would return or attach to its refusal."""
-        return self.encode_with(table, (), extra=extra, separator=separator, limits=limits)[1]
+        return self.encode_with(table, (), extra=extra, encoding=encoding, limits=limits)[1]
 
     def encode_with(
         self,
@@ -190,7 +204,7 @@ class Schema:
         days: bool = False,
         extra: str = "refuse",
         lacking: Collection[str] = (),
-        separator: str = ",",
+        encoding: str | None = None,
         limits: Limits | None = None,
     ) -> tuple[Codes, Report, dict[str, pl.Series]]:
         """Codes, a report, and the columns named in `beside` as they stand in the table, which is read once for all.
@@ -198,29 +212,40 @@ class Schema:
         Nothing is refused over a value: `report.refused` says how many the schema does not admit. Columns beside may be
         the schema's own; with `days`, others may be days, or times, of Parquet.
         """
+        from caps.data.schema.tables import collected, lazy_frame
+
         own = {column.name for column in self.columns}
         # Of columns that the schema does not have, only the names count: they are returned as they stand.
         others = [Numeric(name=name, bin_edges=(0, 1)) for name in beside if name not in own]
         asked, unknown = [*self.columns, *others], [column.name for column in others]
-        lazy, rows = lazy_frame(
-            table, asked, extra=extra, separator=separator, limits=limits or Limits(), days=unknown if days else ()
-        )
-        types, places = lazy.collect_schema(), {column.name: str(place) for place, column in enumerate(asked)}
-        coded = [(column, places[column.name]) for column in self.columns]
-        frame = collected(
-            lazy.select(
-                *(column.prepare(pl.col(place), types[place]).alias(place) for column, place in coded),
-                *(pl.col(places[name]).alias(f"beside {number}") for number, name in enumerate(beside)),
-            ),
-            rows,
-        )
+        with ExitStack() as held:
+            lazy, rows = lazy_frame(
+                table,
+                asked,
+                extra=extra,
+                encoding=encoding,
+                limits=limits or Limits(),
+                held=held,
+                days=unknown if days else (),
+            )
+            types, places = lazy.collect_schema(), {column.name: str(place) for place, column in enumerate(asked)}
+            coded = [(column, places[column.name]) for column in self.columns]
+            frame = collected(
+                lazy.select(
+                    *(column.prepare(pl.col(place), types[place]).alias(place) for column, place in coded),
+                    *(pl.col(places[name]).alias(f"beside {number}") for number, name in enumerate(beside)),
+                ),
+                rows,
+            )
         codes = np.empty((frame.height, len(coded)), np.int64, order="F")
-        reports = []
+        reports, refused = [], {}
         for position, (column, place) in enumerate(coded):
-            codes[:, position], report = _coded(column, frame[place], lacking=column.name in lacking)
+            codes[:, position], report, rows_refused = _coded(column, frame[place], lacking=column.name in lacking)
             reports.append(report)
+            if rows_refused:
+                refused[column.name] = rows_refused
         kept = {name: frame[f"beside {number}"] for number, name in enumerate(beside)}
-        return codes, Report(len(codes), tuple(reports)), kept
+        return codes, Report(len(codes), tuple(reports), refused), kept
 
     def frame(
         self, codes: npt.ArrayLike, *, uniform: Draws | None = None, lacking: Collection[str] = ()
@@ -286,16 +311,20 @@ def _for_spreadsheet(column: Column, written: pl.Series) -> pl.Series:
     return written.alias(escaped(column.name))
 
 
-def _coded(column: Column, prepared: pl.Series, *, lacking: bool) -> tuple[Codes, ColumnReport]:
+def _coded(column: Column, prepared: pl.Series, *, lacking: bool) -> tuple[Codes, ColumnReport, tuple[int, ...]]:
+    """Codes, counts, and the first rows that are refused."""
     codes = column.classify(prepared)
     counts = np.bincount(-codes[codes < 0], minlength=1 - min(Fault))
     count = {fault: int(counts[-fault]) for fault in Fault}
     remedies = ({Fault.MISSING: MISSING} if lacking else {}) | column.remedies
+    refused = sum(number for fault, number in count.items() if fault not in remedies)
+    unremedied = [fault.value for fault in Fault if fault not in remedies]
+    first = np.flatnonzero(np.isin(codes, unremedied))[:MOST_SHOWN] + 2 if refused else ()
     for fault, code in remedies.items():
         if count[fault]:
             codes[codes == fault] = code
-    refused = sum(number for fault, number in count.items() if fault not in remedies)
-    return codes, ColumnReport(column.name, **{fault.name.lower(): count[fault] for fault in Fault}, refused=refused)
+    report = ColumnReport(column.name, **{fault.name.lower(): count[fault] for fault in Fault}, refused=refused)
+    return codes, report, tuple(int(row) for row in first)
 
 
 def _array(column: Column, values: pl.Series) -> npt.NDArray[Any]:

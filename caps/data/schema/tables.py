@@ -1,18 +1,18 @@
 """Checks the shape of an owner's table and turns it into a lazy frame of text, numbers and booleans.
 
-polars reads CSV fast but accepts short rows, stray quotes and repeated headers. So array operations check the bytes
-first, and polars only sees files on which all readers agree. A Parquet file can decompress to any size, so
-`caps.data.schema.parquet` reads all its page headers first. Other packed formats are refused. Error messages of polars
-may quote data, so none is passed on.
+`caps.data.schema.files` turns other formats and encodings into CSV in UTF-8. polars reads CSV fast but accepts short
+rows, stray quotes and repeated headers. So array operations check the bytes first, and polars only sees files on which
+all readers agree. A Parquet file can decompress to any size, so `caps.data.schema.parquet` reads all its page headers
+first. Error messages of polars may quote data, so none is passed on.
 """
 
 from __future__ import annotations
 
 import codecs
-import csv
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -20,33 +20,39 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from caps.data.schema import files
 from caps.data.schema.columns import Column
 from caps.data.schema.limits import Limits, Unfolding
-from caps.data.schema.parquet import NOT_PARQUET, PARQUET_MAGIC, check_parquet
+from caps.data.schema.parquet import NOT_PARQUET, check_parquet
 from caps.errors import DomainError
 
 Table: TypeAlias = Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | bytes | BinaryIO
-"""Arrays by column name, a frame, or a CSV or Parquet file given as path, bytes or binary stream."""
+"""Arrays by column name, a frame, or a file in one of the formats that are read, as path, bytes or binary stream."""
 
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What polars raises when it reads a file: the messages may quote data. Some damaged files make it panic."""
 
 _CHUNK = 1 << 22
-_MAX_HEADER = 1 << 20
-_PACKED = {
-    b"\x1f\x8b": "compressed with gzip",
-    b"\x28\xb5\x2f\xfd": "compressed with Zstandard",
-    b"x\x01": "compressed with zlib",
-    b"x\x9c": "compressed with zlib",
-    b"x\xda": "compressed with zlib",
-    b"PK\x03\x04": "a ZIP archive, for example an Excel workbook",
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook",
-}
-"""Formats that are not read, by the bytes they begin with. polars would silently unpack some of them, to any size."""
 _STRAY = "the file has a carriage return that is neither quoted nor followed by a newline"
 _BAD_ROW = "a row does not have the header's {} fields"
 _LONG_FIELD = "a field has more than {} bytes"
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
+
+
+class HeaderRefused(DomainError):
+    """The table's columns are not those asked for. `missing` are names of the schema, never of the file."""
+
+    def __init__(self, what: str, missing: Sequence[str]) -> None:
+        super().__init__(what)
+        self.missing = tuple(missing)
+
+
+class LineRefused(DomainError):
+    """A line of a CSV cannot be read. `line` is its number, for whoever holds the file."""
+
+    def __init__(self, what: str, line: int) -> None:
+        super().__init__(what)
+        self.line = line
 
 
 def lazy_frame(
@@ -54,25 +60,27 @@ def lazy_frame(
     columns: Sequence[Column],
     *,
     extra: str,
-    separator: str,
+    encoding: str | None,
     limits: Limits,
+    held: ExitStack,
     days: Collection[str] = (),
 ) -> tuple[pl.LazyFrame, int]:
     """Returns the requested columns, in order, and the number of rows. Raises DomainError unless each is there once.
 
-    The columns are named by position, because polars reads some names, "*" for one, as patterns. In Parquet, columns
-    named in `days` may be dates or times.
+    `held` is open as long as the frame is used. The columns are named by position, because polars reads some names, "*"
+    for one, as patterns. In Parquet, columns named in `days` may be dates or times.
     """
     if isinstance(table, pl.DataFrame):
         table = {name: table[name] for name in table.columns}
     if not isinstance(table, Mapping):
-        source, data = _bytes(table, limits)
-        for start, packed in _PACKED.items():
-            if data[: len(start)].tobytes() == start:
-                raise DomainError(f"the file is {packed}; send it as plain CSV or as Parquet")
-        if is_parquet(data):
-            return _parquet(source, data, columns, extra, limits, days)
-        return _csv(source, data, columns, extra, separator, limits)
+        given, bytes_given = _bytes(table, limits)
+        spellings = {column.name: column.spell for column in columns}
+        source, data = files.unpacked(
+            given, bytes_given, encoding=encoding, spellings=spellings, limits=limits, held=held
+        )
+        if data is bytes_given and files.format_of(data[:8].tobytes(), data[-8:].tobytes()) == files.PARQUET:
+            return _parquet(given, data, columns, extra, limits, days)
+        return _csv(source, data, columns, extra, limits)
     _check_header(list(table), columns, extra)
     series = [_series(table[column.name], column) for column in columns]
     if len({len(one) for one in series}) > 1:
@@ -80,6 +88,20 @@ def lazy_frame(
     if len(series[0]) > limits.rows:
         raise DomainError(f"the table has more than {limits.rows} rows")
     return pl.LazyFrame([one.alias(str(position)) for position, one in enumerate(series)]), len(series[0])
+
+
+def header_of(path: Path, columns: Sequence[Column], *, encoding: str | None, limits: Limits) -> list[str]:
+    """The names in a file's header, for whoever holds the file: in a file without a header they are data."""
+    given, bytes_given = _bytes(path, limits)
+    spellings = {column.name: column.spell for column in columns}
+    with ExitStack() as held:
+        _, data = files.unpacked(given, bytes_given, encoding=encoding, spellings=spellings, limits=limits, held=held)
+    if data is bytes_given and files.format_of(data[:8].tobytes(), data[-8:].tobytes()) == files.PARQUET:
+        check_parquet(data, limits, Unfolding(len(data), limits))
+        with suppress(*_POLARS_ERRORS):
+            return pl.scan_parquet(path, glob=False).collect_schema().names()
+        raise DomainError(NOT_PARQUET)
+    return files.header_of(_first_line(data), [column.name for column in columns])[0]
 
 
 def collected(lazy: pl.LazyFrame, rows: int) -> pl.DataFrame:
@@ -92,17 +114,23 @@ def collected(lazy: pl.LazyFrame, rows: int) -> pl.DataFrame:
 
 
 def _check_header(header: Sequence[object], columns: Sequence[Column], extra: str) -> None:
+    """Raises HeaderRefused with all that is wrong at once."""
     if extra not in ("ignore", "refuse"):
         raise DomainError('extra must be "ignore" or "refuse"')
-    names = [column.name for column in columns]
-    if missing := [name for name in names if name not in header]:
+    names, count = [column.name for column in columns], Counter(header)
+    missing = [name for name in names if not count[name]]
+    twice = [name for name in names if count[name] > 1]
+    wrong = []
+    if missing:
         found = len(names) - len(missing)
-        raise DomainError(f"the table has {found} of the {len(names)} required columns; missing: {', '.join(missing)}")
-    for name in names:
-        if header.count(name) > 1:
-            raise DomainError(f"the table has more than one column {name}")
-    if extra == "refuse" and (more := len(header) - len(names)):
-        raise DomainError(f"the table has {more} column{'s' * (more > 1)} that the schema does not have")
+        wrong.append(f"has {found} of the {len(names)} required columns; missing: {', '.join(missing)}")
+    if twice:
+        wrong.append(f"has more than one column {', '.join(twice)}")
+    more = len(header) - sum(count[name] for name in names)
+    if extra == "refuse" and more:
+        wrong.append(f"has {more} column{'s' * (more > 1)} that the schema does not have")
+    if wrong:
+        raise HeaderRefused(f"the table {'; it '.join(wrong)}", missing)
 
 
 def _series(values: object, column: Column) -> pl.Series:
@@ -142,25 +170,15 @@ def _texts(values: list[object], column: Column) -> pl.Series:
     raise DomainError(f"column {column.name} has text that UTF-8 cannot encode")
 
 
-def is_parquet(data: npt.NDArray[np.uint8]) -> bool:
-    """Returns whether a file begins and ends as Parquet does."""
-    return data[:4].tobytes() == PARQUET_MAGIC and data[-4:].tobytes() == PARQUET_MAGIC
-
-
 def _csv(
-    source: Path | bytes,
+    source: files.Source,
     data: npt.NDArray[np.uint8],
     columns: Sequence[Column],
     extra: str,
-    separator: str,
     limits: Limits,
 ) -> tuple[pl.LazyFrame, int]:
-    if len(separator) != 1 or separator not in ",;|\t":
-        raise DomainError("the separator must be a comma, semicolon, bar or tab")
-    line = bytes(data[:_MAX_HEADER]).split(b"\n", 1)[0]
-    if len(line) == _MAX_HEADER:
-        raise DomainError("the first line is too long for a header")
-    header = _header(line, separator)
+    line = _first_line(data)
+    header, separator = files.header_of(line, [column.name for column in columns])
     if len(header) > limits.columns:
         raise DomainError(f"the table has more than {limits.columns} columns")
     _check_header(header, columns, extra)
@@ -177,6 +195,13 @@ def _csv(
     )
     at = [str(header.index(column.name)) for column in columns]
     return lazy.select(pl.col(name).alias(str(position)) for position, name in enumerate(at)), rows
+
+
+def _first_line(data: npt.NDArray[np.uint8]) -> bytes:
+    line = bytes(data[: files.MAX_HEADER]).split(b"\n", 1)[0]
+    if len(line) == files.MAX_HEADER:
+        raise DomainError("the first line is too long for a header")
+    return line
 
 
 def _bytes(source: Any, limits: Limits) -> tuple[Path | bytes, npt.NDArray[np.uint8]]:
@@ -202,14 +227,6 @@ def _read(stream: BinaryIO, limits: Limits) -> bytes:
     return b"".join(parts)
 
 
-def _header(line: bytes, separator: str) -> list[str]:
-    if not _is_utf8(codecs.getincrementaldecoder("utf-8")(), line, final=True):
-        raise DomainError("the file is not in UTF-8")
-    with suppress(csv.Error, StopIteration):
-        return next(csv.reader([line.decode("utf-8-sig").removesuffix("\r")], delimiter=separator, strict=True))
-    raise DomainError("the first line is not a valid CSV header")
-
-
 def _check_body(data: npt.NDArray[np.uint8], start: int, fields: int, separator: int, limits: Limits) -> int:
     """Returns the number of rows from `start` on. Raises DomainError if one is badly quoted or has too many fields or
     too few.
@@ -229,30 +246,36 @@ def _check_body(data: npt.NDArray[np.uint8], start: int, fields: int, separator:
         stop = min(at + _CHUNK, end)
         part = data[at:stop]
         if not _is_utf8(decoder, bytes(part), stop == end):
-            raise DomainError("the file is not in UTF-8")
+            raise DomainError(files.NOT_UTF8)
+        if (part == 0).any():
+            raise LineRefused(files.NUL, _line(data, at + int(np.argmax(part == 0))))
         breaks, quotes, returns = (part == separator) | (part == _NEWLINE), part == _QUOTE, part == _RETURN
         if quoted or quotes.any():
             inside = (np.cumsum(quotes, dtype=np.uint8) + np.uint8(quoted)) & 1 == 1
             breaks &= ~inside
             returns &= ~inside
-            before = data[np.flatnonzero(quotes & inside) + at - 1]
+            opening = np.flatnonzero(quotes & inside) + at - 1
             closing = np.flatnonzero(quotes & ~inside) + at + 1
-            after = data[closing[closing < end]]
-            if not (
-                np.isin(before, (separator, _NEWLINE, _QUOTE)).all()
-                and np.isin(after, (separator, _NEWLINE, _QUOTE, _RETURN)).all()
-            ):
-                raise DomainError("the file has a quote inside a field that is not quoted")
+            closing = closing[closing < end]
+            stray = [
+                *opening[~np.isin(data[opening], (separator, _NEWLINE, _QUOTE))][:1],
+                *closing[~np.isin(data[closing], (separator, _NEWLINE, _QUOTE, _RETURN))][:1],
+            ]
+            if stray:
+                raise LineRefused("the file has a quote inside a field that is not quoted", _line(data, min(stray)))
             quoted = bool(inside[-1])
         following = np.flatnonzero(returns) + at + 1
-        if (data[following[following < len(data)]] != _NEWLINE).any() or len(data) in following[-1:]:
-            raise DomainError(_STRAY)
+        near = following[following < len(data)]
+        lone = [*near[data[near] != _NEWLINE][:1], *following[following == len(data)]]
+        if lone:
+            raise LineRefused(_STRAY, _line(data, lone[0] - 1))
         ends = np.flatnonzero(breaks) + at
         if max(np.diff(ends, prepend=last).max(initial=0), stop - (ends[-1] if len(ends) else last)) > limits.field + 1:
             raise DomainError(_LONG_FIELD.format(limits.field))
         lines = np.flatnonzero(data[ends] == _NEWLINE)
-        if (np.diff(lines, prepend=-1 - pending) != fields).any():
-            raise DomainError(_BAD_ROW.format(fields))
+        bad = np.flatnonzero(np.diff(lines, prepend=-1 - pending) != fields)
+        if len(bad):
+            raise LineRefused(_BAD_ROW.format(fields), _line(data, ends[lines[bad[0]]]))
         pending = len(ends) - 1 - int(lines[-1]) if len(lines) else pending + len(ends)
         last = int(ends[-1]) if len(ends) else last
         rows += len(lines)
@@ -263,10 +286,17 @@ def _check_body(data: npt.NDArray[np.uint8], start: int, fields: int, separator:
     if last < end - 1 or pending:
         rows += 1
         if pending + 1 != fields:
-            raise DomainError(_BAD_ROW.format(fields))
+            raise LineRefused(_BAD_ROW.format(fields), _line(data, end - 1))
     if rows > limits.rows:
         raise DomainError(f"the table has more than {limits.rows} rows")
     return rows
+
+
+def _line(data: npt.NDArray[np.uint8], place: int) -> int:
+    """The number of the line, from 1, in which a byte is."""
+    return 1 + sum(
+        int(np.count_nonzero(data[at : min(at + _CHUNK, place)] == _NEWLINE)) for at in range(0, place, _CHUNK)
+    )
 
 
 def _is_utf8(decoder: codecs.IncrementalDecoder, part: bytes, final: bool) -> bool:

@@ -15,10 +15,16 @@ Selection. Let V_i = u_i + beta G_i with Gumbel G_i, of which i is the largest w
 probability p_i, and let |V'_i - V_i| <= e. If i wins by V', then V_i >= V_j - 2e for all j; and if V_i > V_j + 2e for
 all j, then i wins by V'. Both events have the probability of i after moving u_i by 2e, so i wins by V' with probability
 p_i but for a factor within exp(+-kappa), kappa = 2e / beta, however ties are broken.
+
+Stretch. Let the noise have a distribution function F whose f / F is that of beta * Gumbel, exp(-t / beta) / beta, but
+for factors between m and stretch * m. Between scores that differ by at most Delta, the logarithms of the probabilities
+then differ within a range of stretch * eps, eps = 2 Delta / beta, where exact noise has eps (docs/privacy.md has the
+proof). This needs no finer cells for smaller eps, unlike closeness to the exponential mechanism.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
@@ -29,6 +35,7 @@ from itertools import product
 from math import floor, isqrt
 from typing import TypeAlias
 
+from caps.dp.bounds import NOISE_BITS
 from caps.dp.noise.fixed import EXP_ERROR, ONE, PRECISION, exp_doublings, exp_minus, exp_tables
 from caps.dp.noise.tables import (
     CONTEXT,
@@ -50,15 +57,24 @@ from caps.errors import DomainError
 MAX_INDEX_BITS = 10
 """Larger one-hot vectors cost more than another coefficient or digit."""
 
-FINEST = Fraction(1, 10**5)
-"""The least error of Gumbel noise in units of beta: it needs at most 14,693 cells, however they are cut, so 2^14 do.
+FINEST = Fraction(1, 1800)
+"""The least error of Gumbel noise in units of beta: it needs at most 1,982 cells, however they are cut, so 2^11 do.
 
 Coarser cells are fewer. Their number depends on beta only through the position of powers of two in units of beta, so
 counting over a factor of two of beta was enough.
 """
 
+LEAST_STRETCH = Fraction(111, 100)
+"""The least stretch that cells of Gumbel noise are cut to: it needs at most 1,981 of them, so 2^11 do."""
+
+LARGEST_BETA = Fraction(1 << NOISE_BITS - 7)
+"""The widest Gumbel noise: its samples are below 61 beta and have a sign."""
+
 NARROWEST, WIDEST = Fraction(1, 100), Fraction(10**7)
 """The limits of a scale; sigma^2 is at least 1/100 too. Narrower noise is almost none, wider noise has no tables."""
+
+LONGEST = Fraction(10**12)
+"""The largest scale of geometric noise, which may have more tables than each part of Laplace noise: 46 bits of it."""
 
 MOST_REACH = (1 << 15) - 1
 """The largest reach of a number of dummies: these numbers have 16 bits on shares."""
@@ -69,6 +85,10 @@ SMOOTH2 = Fraction(361, 100)
 _LN2 = Decimal("0.693147180559945309417232121458176568075500134360255254120680")
 _PI2_BELOW = Decimal("9.8696044010893586188344909998761511353136994072407")
 _TAIL = ONE >> (DIGITS + 6)
+_RARE = ONE >> 100
+_UNBOUNDED = GRAINS << 64
+_RAISED = GRAINS // 10**19
+"""More than the 10^-20 by which a plan's bounds are raised."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -255,35 +275,42 @@ class LaplacePlan:
 
 
 def geometric_exists(scale: Fraction) -> bool:
-    """Whether there are plans for geometric and for Laplace noise of this scale."""
+    """Whether there is a plan for geometric noise of this scale."""
+    return NARROWEST <= scale <= LONGEST
+
+
+def laplace_exists(scale: Fraction) -> bool:
+    """Whether there is a plan for Laplace noise of this scale."""
     return NARROWEST <= scale <= WIDEST
 
 
 @lru_cache(maxsize=256, typed=True)
 def geometric_plan(scale: Fraction) -> GeometricPlan:
     """The cheapest plan for geometric noise with P(G >= g) = exp(-g / scale), as permute-and-flip needs it."""
-    return _geometric_plan(scale, LIMIT)
+    if not isinstance(scale, Fraction | int) or not geometric_exists(Fraction(scale)):
+        raise DomainError(f"the scale must be an exact fraction between 1/100 and 10^12, not {scale!r}")
+    return _geometric_plan(Fraction(scale), LIMIT)
 
 
 @lru_cache(maxsize=256, typed=True)
 def laplace_plan(scale: Fraction) -> LaplacePlan:
     """The cheapest plan for discrete Laplace noise of scale b."""
-    plan = LaplacePlan(_geometric_plan(scale, LIMIT / 2))
+    if not isinstance(scale, Fraction | int) or not laplace_exists(Fraction(scale)):
+        raise DomainError(f"the scale must be an exact fraction between 1/100 and 10^7, not {scale!r}")
+    plan = LaplacePlan(_geometric_plan(Fraction(scale), LIMIT / 2))
     _within_limit(plan.distance, f"b = {scale}")
     return plan
 
 
 def _geometric_plan(scale: Fraction, limit: Fraction) -> GeometricPlan:
-    if not isinstance(scale, Fraction | int) or not geometric_exists(Fraction(scale)):
-        raise DomainError(f"the scale must be an exact fraction between 1/100 and 10^7, not {scale!r}")
-    scale = Fraction(scale)
     with localcontext(CONTEXT):
         top = int((decimal(scale) * _LN2 * (DIGITS + 6)).to_integral_value(ROUND_CEILING))
     width = max(1, (top - 1).bit_length())
     # A table is about 2^-83 from its law, which bounds the number of tables that `limit` allows.
     most = int(limit * 2 ** (DIGITS + 3) * Fraction(9, 10))
     splits = [[(width + i) // count for i in range(count)] for count in range(1, min(width, most) + 1)]
-    allowed = [split for split in splits if max(split) <= MAX_INDEX_BITS]  # three tables reach beyond WIDEST
+    # Three tables, which Laplace noise may have, reach beyond WIDEST, and five beyond LONGEST.
+    allowed = [split for split in splits if max(split) <= MAX_INDEX_BITS]
     split = min(allowed, key=lambda split: sum(draw_ands(p, p) for p in split))
     tables = tuple(_geometric_digit(scale, sum(split[:i]), split[i]) for i in range(len(split)))
     with localcontext(CONTEXT):
@@ -339,12 +366,16 @@ class GumbelPlan:
     0 .. width - least - 1 of the code are a / 2^least in two's complement, the rest are the mask of the free bits above
     `least`. The sample is a with random free bits and random `least` lowest bits.
 
-    Adding this noise to integer scores and taking the maximum, with ties broken in any way, selects each candidate with
-    a probability within a factor exp(+-kappa) of softmax(scores / beta), up to `distance` per candidate: every sample
-    can be coupled with a true beta * Gumbel so that, up to one common shift, they are at most kappa * beta / 2 apart.
+    This noise is added to integer scores and the maximum taken, with ties broken in any way. Between scores that differ
+    by at most Delta = beta * eps / 2, logarithms of the probabilities then differ within a range of stretch * eps +
+    4 kappa, up to `distance` per candidate. Either `stretch` is 1 and each probability is within a factor exp(+-kappa)
+    of softmax(scores / beta), because every sample can be coupled with a true beta * Gumbel so that, up to one common
+    shift, they are at most kappa * beta / 2 apart; or it bounds how unevenly f / F follows that law in a cell, and
+    kappa = stretch / beta is for samples being whole numbers.
     """
 
     beta: Fraction
+    stretch: Fraction
     kappa: Fraction
     width: int
     least: int
@@ -365,41 +396,57 @@ class GumbelPlan:
         """ANDs of one sample on shares."""
         return self.table.ands + self.free
 
+    def range_of(self, eps: Fraction) -> Fraction:
+        """The range of log-ratios of probabilities, between scores that differ by at most beta * eps / 2."""
+        return self.stretch * eps + 4 * self.kappa
+
     @property
     def digest(self) -> str:
         """The digest that parties compare before use."""
-        return digest(f"{VERSION}/gumbel {self.beta} {self.kappa} {self.width} {self.least} {self.table.digest}")
+        parameters = f"{self.beta} {self.stretch} {self.kappa} {self.width} {self.least}"
+        return digest(f"{VERSION}/gumbel {parameters} {self.table.digest}")
 
 
 def selection_plan(delta_u: Fraction, eps: Fraction, *, ratio: Fraction = Fraction(1, 32)) -> GumbelPlan:
-    """Noise for scores of sensitivity delta_u: beta = 2 delta_u / eps, and kappa at most ratio * eps.
-
-    Between neighbours the logarithms of the probabilities then differ within a range of eps + 4 kappa, so a selection
-    is (eps + 4 kappa)^2 / 8 zCDP (Cesar and Rogers 2021), and it is (eps + 2 kappa)-DP.
-    """
+    """Noise for scores of sensitivity delta_u: beta = 2 delta_u / eps, and a range of at most eps + 4 ratio * eps."""
     if not eps > 0 or not delta_u > 0:
         raise DomainError("a selection must have a positive sensitivity and a positive eps")
-    return gumbel_plan(2 * Fraction(delta_u) / Fraction(eps), Fraction(eps) * ratio)
+    return gumbel_plan(2 * Fraction(delta_u) / Fraction(eps), Fraction(eps), Fraction(eps) * ratio)
 
 
-def gumbel_exists(beta: Fraction, kappa: Fraction) -> bool:
-    """Whether there is a plan for Gumbel noise of scale beta with this precision, in scores of whole units."""
-    return _uneven(beta, kappa) > 0 and _uneven(beta, kappa) >= FINEST * beta
+def gumbel_exists(beta: Fraction, eps: Fraction, kappa: Fraction) -> bool:
+    """Whether there is a plan for Gumbel noise of scale beta whose range, see GumbelPlan, is at most eps + 4 kappa."""
+    return beta <= LARGEST_BETA and (_by_error(beta, kappa) or _stretch(beta, eps, kappa) >= LEAST_STRETCH)
 
 
 @lru_cache(maxsize=64, typed=True)
-def gumbel_plan(beta: Fraction, kappa: Fraction) -> GumbelPlan:
-    """The smallest table with the requested precision; any room left in it is used for more precision."""
-    if not all(isinstance(value, Fraction | int) and value > 0 for value in (beta, kappa)):
-        raise DomainError("beta and kappa must be exact positive fractions")
-    if not gumbel_exists(beta, kappa):
+def gumbel_plan(beta: Fraction, eps: Fraction, kappa: Fraction) -> GumbelPlan:
+    """Gumbel noise of scale beta whose range, see GumbelPlan, is at most eps + 4 kappa, and as much less as there is
+    room for in the smallest table.
+
+    Coarse cells are cut by their error, which is enough for the larger eps. There, cells cut by their stretch would be
+    more, and for the smaller eps they are fewer.
+    """
+    if not all(isinstance(value, Fraction | int) and value > 0 for value in (beta, eps, kappa)):
+        raise DomainError("beta, eps and kappa must be exact positive fractions")
+    if not gumbel_exists(beta, eps, kappa):
         raise DomainError(
-            f"kappa = {float(kappa):.2g} at beta = {float(beta):.4g} needs finer units, or more than 2^14 cells"
+            f"kappa = {float(kappa):.2g} of eps = {float(eps):.2g} at beta = {float(beta):.4g} needs finer units, or "
+            "more than 2^11 cells, or wider numbers"
         )
-    cells = _Cells(Fraction(beta))
-    cells.refine(floor(_uneven(beta, kappa) * GRAINS))
+    if _by_error(beta, kappa):
+        cells: _Cells = _EvenCells(Fraction(beta))
+        cells.refine(max(floor(_uneven(beta, kappa) * GRAINS) - _RAISED, 0))
+    else:
+        cells = _StretchedCells(Fraction(beta))
+        cells.refine(isqrt(floor(_stretch(beta, eps, kappa) * GRAINS**2)) - GRAINS - _RAISED)
     cells.fill()
     return cells.plan()
+
+
+def _by_error(beta: Fraction, kappa: Fraction) -> bool:
+    """Whether cells are cut by their error."""
+    return _uneven(beta, kappa) >= FINEST * beta
 
 
 def _uneven(beta: Fraction, kappa: Fraction) -> Fraction:
@@ -410,16 +457,19 @@ def _uneven(beta: Fraction, kappa: Fraction) -> Fraction:
     return Fraction(kappa) * beta / 2 - Fraction(1, 2)
 
 
+def _stretch(beta: Fraction, eps: Fraction, kappa: Fraction) -> Fraction:
+    """The largest stretch for which stretch * (eps + 4 / beta) is at most eps + 4 kappa."""
+    return (Fraction(eps) + 4 * kappa) / (Fraction(eps) + 4 / Fraction(beta))
+
+
 _Cell: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 """(-worst, a, bits, F(a), F(middle), F(end), t at the end nearer to 0, t at the middle), with t(x) = exp(-x / beta)."""
 
 
-class _Cells:
+class _Cells(ABC):
     """Cells of a Gumbel law, F(x) = exp(-t(x)), to be split until they are uniform enough.
 
-    On one side of 0 the density of a Gumbel law is monotone, so within a cell the distance between the law's quantiles
-    and uniform ones is a concave function (or its negative) and lies below its tangent at the middle. `worst` bounds
-    that tangent from above, in units of 2^-160.
+    How uniform a cell is, `worst` tells, in units of 2^-160; a cell of one unit has one sample and is perfect.
 
     Errors, in units of 2^-240. t at a middle is t at the end nearer to 0 times a factor of `exp_doublings`, rounded. It
     is exact at 0, so after n halvings it is off by at most 2n where t <= 1, and by 2n t where t >= 1. As t exp(-t) < 1,
@@ -431,16 +481,28 @@ class _Cells:
         self._beta = beta
         self._tables = exp_tables()
         self._error = 2 * size + EXP_ERROR
-        down, up = (exp_doublings(sign / (2 * beta), size + 2) for sign in (-1, 1))
-        widths = [(beta.denominator << PRECISION + bits) // beta.numerator for bits in range(size + 1)]
-        # The error of the tangent's numerator: 4 errors of F, 2 of the mass, that of t F, and roundings.
-        slacks = [self._error * (6 + 168 * ((width >> PRECISION) + 1)) + 3 for width in widths]
-        self._levels = [list(zip(factors, widths, slacks, strict=False)) for factors in (down, up)]
+        # For a cell of 2^i units: factor i leads from t at the end nearer to 0 to t at its middle, i + 1 to the end.
+        self._factors = [exp_doublings(sign / (2 * beta), size + 2) for sign in (-1, 1)]
+        self._widths = [(beta.denominator << PRECISION + bits) // beta.numerator for bits in range(size + 1)]
+        # The error of a tangent's numerator: 4 errors of F, 2 of the mass, that of t F, and roundings.
+        self._slacks = [self._error * (6 + 168 * ((width >> PRECISION) + 1)) + 3 for width in self._widths]
         self._cells: list[_Cell] = []
         middle = exp_minus(ONE, self._tables)
         # 2^size is more than 64 beta, and exp(-exp(64)) is 0 at this precision.
         self._add(-(1 << size), size, 0, middle, ONE)
-        self._add(0, size, middle, exp_minus(down[-1], self._tables), ONE)
+        self._add(0, size, middle, exp_minus(self._factors[0][-1], self._tables), ONE)
+
+    @abstractmethod
+    def _worst(self, a: int, bits: int, below: int, middle: int, above: int, near: int, t: int) -> int:
+        """How far from uniform a cell of more than one unit is, at most; the parameters are those of a cell."""
+
+    @abstractmethod
+    def _bounds(self, worst: int, a: int, bits: int) -> tuple[Fraction, Fraction]:
+        """(stretch, kappa) of a plan of which this cell is the worst.
+
+        The proven bound is `worst`. It is raised to the value at 60 decimal digits plus 10^-20, because these numbers
+        are part of a plan's digest, which should not depend on the precision of the search for cells.
+        """
 
     def _add(self, a: int, bits: int, below: int, above: int, near: int) -> None:
         """Keep the cell [a, a + 2^bits) unless its probability is negligible."""
@@ -449,14 +511,10 @@ class _Cells:
         if not bits:
             self._cells.append((0, a, 0, below, below, above, near, near))
             return
-        factor, width, slack = self._levels[a < 0][bits]
-        t = near * factor >> PRECISION
+        t = near * self._factors[a < 0][bits] >> PRECISION
         middle = exp_minus(t, self._tables)
-        mass = above - below
-        gap = abs(2 * middle - below - above)
-        slope = abs(((middle * t >> PRECISION) * width >> PRECISION) - mass)
-        tangent = (gap + slope + slack << GRAIN_BITS + bits - 1) // (mass - 2 * self._error)
-        self._cells.append((~tangent, a, bits, below, middle, above, near, t))
+        worst = self._worst(a, bits, below, middle, above, near, t)
+        self._cells.append((-worst, a, bits, below, middle, above, near, t))
 
     def _split(self, cell: _Cell) -> None:
         _, a, bits, below, middle, above, near, t = cell
@@ -485,24 +543,6 @@ class _Cells:
                 heappush(heap, self._cells.pop())
         self._cells = heap
 
-    def _kappa(self) -> Fraction:
-        """2 e / beta, where e bounds the distance of a sample from a quantile of the law.
-
-        The proven bound is `worst`. It is raised to the value at 60 decimal digits plus 10^-20, because kappa is part
-        of a plan's digest, which should not depend on the precision of the search for cells.
-        """
-        worst, a, bits, *_ = min(self._cells)
-        tangent = Decimal(0)
-        with localcontext(CONTEXT):
-            if bits:
-                half, beta = 1 << (bits - 1), decimal(self._beta)
-                t = [(-x / beta).exp() for x in (a, a + half, a + 2 * half)]
-                below, middle, above = ((-value).exp() for value in t)
-                share = 2 * half / (above - below)
-                tangent = abs(share * (middle - below) - half) + abs(share * middle * t[1] / beta - 1) * half
-            error = upward(tangent + Decimal("0.5") + Decimal("1e-20"))
-        return 2 * max(error, Fraction(-worst, GRAINS) + Fraction(1, 2)) / self._beta
-
     def plan(self) -> GumbelPlan:
         """The cells as a table."""
         cells = sorted((a, bits, above - below) for _, a, bits, below, _, above, *_ in self._cells)
@@ -516,7 +556,76 @@ class _Cells:
         order = [home, *range(home), *range(home + 1, len(cells))]
         table = alias_table(f"gumbel beta={self._beta}", [codes[i] for i in order], [masses[i] for i in order])
         assert table.width == places + most - least
-        return GumbelPlan(self._beta, self._kappa(), width, least, table)
+        worst, a, bits, *_ = min(self._cells)
+        stretch, kappa = self._bounds(-worst, a, bits)
+        return GumbelPlan(self._beta, stretch, kappa, width, least, table)
+
+    def _law(self, a: int, bits: int) -> tuple[list[Decimal], list[Decimal]]:
+        """t and F at the beginning, the middle and the end of a cell, in the context of `decimal`."""
+        beta = decimal(self._beta)
+        t = [(-x / beta).exp() for x in (a, a + Decimal(1 << bits) / 2, a + (1 << bits))]
+        return t, [(-value).exp() for value in t]
+
+
+class _EvenCells(_Cells):
+    """Cut by the distance between the law's quantiles and uniform ones, in score units.
+
+    On one side of 0 the density of a Gumbel law is monotone, so within a cell this distance is a concave function (or
+    its negative) and lies below its tangent at the middle. `worst` bounds that tangent from above.
+    """
+
+    def _worst(self, a: int, bits: int, below: int, middle: int, above: int, near: int, t: int) -> int:
+        mass = above - below
+        gap = abs(2 * middle - below - above)
+        slope = abs(((middle * t >> PRECISION) * self._widths[bits] >> PRECISION) - mass)
+        return (gap + slope + self._slacks[bits] << GRAIN_BITS + bits - 1) // (mass - 2 * self._error) + 1
+
+    def _bounds(self, worst: int, a: int, bits: int) -> tuple[Fraction, Fraction]:
+        """kappa is 2 e / beta, where e bounds the distance of a sample from a quantile of the law."""
+        tangent = Decimal(0)
+        with localcontext(CONTEXT):
+            if bits:
+                t, (below, middle, above) = self._law(a, bits)
+                half, share = Decimal(1 << bits) / 2, (1 << bits) / (above - below)
+                tangent = (
+                    abs(share * (middle - below) - half) + abs(share * middle * t[1] / decimal(self._beta) - 1) * half
+                )
+            error = upward(tangent + Decimal("0.5") + Decimal("1e-20"))
+        return Fraction(1), 2 * max(error, Fraction(worst, GRAINS) + Fraction(1, 2)) / self._beta
+
+
+class _StretchedCells(_Cells):
+    """Cut by how far f / F is from that of the law, exp(-x / beta) / beta = t / beta: a factor between s and 1 / s.
+
+    In a cell from a to b, of width w, f is the mass over w, F rises evenly, and the factor is beta f / (t F). The
+    logarithm of 1 / (t F) is convex, so the factor is largest at an end; and nowhere is t F more than t(a) F(b).
+    `worst` bounds s - 1 from above. A cell of one unit has no error: the law itself can be rounded down there.
+    """
+
+    def _worst(self, a: int, bits: int, below: int, middle: int, above: int, near: int, t: int) -> int:
+        far = near * self._factors[a < 0][bits + 1] >> PRECISION
+        if below <= _RARE or far <= _RARE:
+            return _UNBOUNDED
+        first, last = (far, near) if a < 0 else (near, far)
+        error, off = self._error, self._error * ((first >> PRECISION) + 1)
+        mass, size = (above - below) * self._beta.numerator << PRECISION, self._beta.denominator << bits
+        mass_off = 2 * error * self._beta.numerator << PRECISION
+        least = size * min((first - off) * (below - error), (last - off) * (above - error))
+        most = size * (first + off) * (above + error)
+        high = (mass + mass_off << GRAIN_BITS) // least + 1
+        low = (most << GRAIN_BITS) // (mass - mass_off) + 1
+        return max(high, low) - GRAINS
+
+    def _bounds(self, worst: int, a: int, bits: int) -> tuple[Fraction, Fraction]:
+        """The stretch is s^2; kappa is that of rounding to whole numbers."""
+        factor = Decimal(1)
+        with localcontext(CONTEXT):
+            if bits:
+                (first, _, last), (below, _, above) = self._law(a, bits)
+                even = decimal(self._beta) * (above - below) / (1 << bits)
+                factor = max(even / (first * below), even / (last * above), first * above / even)
+            stretch = max(upward(factor + Decimal("1e-20")), 1 + Fraction(worst, GRAINS)) ** 2
+        return stretch, stretch / self._beta
 
 
 def _within_limit(distance: Fraction, what: str) -> Fraction:

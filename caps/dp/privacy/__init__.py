@@ -16,7 +16,7 @@ from caps.dp.privacy.mechanisms import (
 )
 from caps.dp.privacy.neighbouring import BOUNDED, UNBOUNDED, Neighbouring, Relation
 from caps.dp.privacy.population import PopulationBudget, Reservation, together
-from caps.dp.privacy.schedule import AimSchedule, MstSchedule, MwemSchedule, Role, Schedule, Step
+from caps.dp.privacy.schedule import AimSchedule, Choice, MstSchedule, MwemSchedule, Role, Schedule, Step
 from caps.dp.privacy.statement import ASSUMPTIONS, RELEASE, UNIT, PrivacyStatement, Releases, server_premise
 from caps.dp.privacy.zcdp import (
     calibrate,
@@ -43,6 +43,7 @@ __all__ = [
     "AnyMechanism",
     "BudgetExceeded",
     "Charged",
+    "Choice",
     "Entry",
     "Filter",
     "Gaussian",

@@ -162,9 +162,9 @@ class NoisyMax:
     """The candidate of greatest score plus Gumbel noise, computed with error: rho = (epsilon_star + 4 kappa)^2 / 8.
 
     Exact Gumbel noise of scale beta = 2 Delta / epsilon_star is the exponential mechanism, whose log-ratio between
-    neighbours has range epsilon_star. Probabilities within a factor e**(+-kappa) of it widen the range by 4 kappa
-    (docs/privacy.md, selection lemma), and a mechanism of range r is r^2/8-zCDP (Dong, Durfee and Rogers 2020; Cesar
-    and Rogers 2021). As pure DP it costs epsilon_star + 2 kappa.
+    neighbours has range epsilon_star. Noise as it is drawn widens the range by at most 4 kappa (docs/privacy.md,
+    selection lemmas), and a mechanism of range r is r^2/8-zCDP (Dong, Durfee and Rogers 2020; Cesar and Rogers 2021).
+    As pure DP it costs the range, which contains 0.
     """
 
     kind: ClassVar[str] = "noisy-max"
@@ -183,14 +183,14 @@ class NoisyMax:
 
     @classmethod
     def of_star(cls, epsilon_star: Fraction, *, slack: Fraction = SLACK) -> NoisyMax:
-        """With the error allowance kappa = slack * epsilon_star: an error of slack * Delta in each noisy score."""
+        """With the allowance kappa = slack * epsilon_star for how the noise is drawn."""
         return cls(epsilon_star, slack * epsilon_star)
 
     def rho(self, neighbouring: Neighbouring) -> Fraction:
         return grid_up((self.epsilon_star + 4 * self.kappa) ** 2 / 8)
 
     def epsilon(self, neighbouring: Neighbouring) -> Fraction:
-        return self.epsilon_star + 2 * self.kappa
+        return self.epsilon_star + 4 * self.kappa
 
     def scale(self, weight: int | Fraction, neighbouring: Neighbouring) -> Fraction:
         """beta, the Gumbel scale for scores of at most this absolute weight."""

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from math import ceil
 from typing import ClassVar, Protocol, Self
 
 from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
@@ -21,9 +20,9 @@ from caps.dp.privacy.neighbouring import Neighbouring
 from caps.dp.privacy.rational import grid_down, positive, read_count, significant_down
 from caps.errors import DomainError
 
-LEAST_RISE = Fraction(5, 4)
-"""Annealing that would raise the cost of AIM's rounds by less is skipped, because new noise needs new tables."""
 SMALLEST_PART = Fraction(1, 2**80)
+_NEARLY = 1 - Fraction(1, 2**32)
+"""Mechanisms that cost almost the same may be rounded differently, in the last of 64 digits."""
 MAX_ROUNDS = 100_000
 """Far more than any budget can be divided into."""
 
@@ -34,6 +33,17 @@ class Role(StrEnum):
     INITIAL = "initial"
     SELECT = "select"
     MEASURE = "measure"
+
+
+class Choice(StrEnum):
+    """What a loop may decide after a measurement, from what has been released. Servers admit what a schedule allows.
+
+    ANNEAL: the next rounds cost more each. SETTLE: rounds are given up; the columns are measured again.
+    """
+
+    GO_ON = "go on"
+    ANNEAL = "anneal"
+    SETTLE = "settle"
 
 
 def step_name(role: Role, number: int) -> str:
@@ -87,19 +97,26 @@ class Schedule(Protocol):
     def step(self) -> Step | None:
         """The only step allowed now; None at the end."""
 
-    def after(self, *, anneal: bool = False) -> Self:
-        """The schedule once `step` has been charged."""
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What the loop may decide after `step`. The first is to go on."""
+
+    def after(self, choice: Choice = Choice.GO_ON) -> Self:
+        """The schedule once `step` has been charged. Raises DomainError if there is no such choice."""
 
     def following(self) -> tuple[Self, ...]:
         """Every schedule that may come after `step`; more than one where the loop has a choice."""
 
     def extremes(self) -> tuple[AnyMechanism, ...]:
-        """Mechanisms that bracket the rest of the run: each that may be due is one of them or between two of a kind."""
-
-    def totals(self) -> tuple[Total, ...]:
-        """All releases without annealing, in the order in which each kind begins. The work does not grow with rounds.
+        """Mechanisms that bracket the run: each that may be due is one of them or between two of a kind.
 
         Pre-condition: nothing has been charged yet.
+        """
+
+    def totals(self) -> tuple[Total, ...]:
+        """All releases if the loop always goes on, in the order in which each kind begins.
+
+        The work does not grow with rounds. Pre-condition: nothing has been charged yet.
         """
 
 
@@ -107,21 +124,24 @@ class Schedule(Protocol):
 class AimSchedule:
     """AIM (McKenna, Mullins, Sheldon and Miklau 2022): initial measurements, then rounds of select and measure.
 
-    A quarter of rho is for the initial measurements; each round costs its share of the rest, a sixth of it to select.
-    After a round the caller may anneal: rounds then cost four times as much (sigma halves and epsilon doubles), but
-    never so much that fewer than `least_rounds` would be left. A round that would leave less than another round's cost
-    is the last and takes all that is left. Before it, at least the cost of the previous round remains, so the budget is
-    never empty at this point, whatever is annealed.
+    A tenth of a round selects. An initial measurement costs as much as one of a first round.
 
-    Deviation from private-pgm's aim.py: there an initial measurement costs as much as one of the first round, a tenth
-    of a round selects, annealing has no bound, and the charge of a selection ignores its arithmetic errors. The columns
-    of a small table are then hardly known, and annealing ends a run after a few rounds.
+    A round that shows nothing but noise was too cheap. The caller may then anneal: rounds cost twice as much. Once a
+    round costs a sixteenth of rho or more, the caller may settle instead: all that is left measures the initial
+    marginals again. A table whose strongest pairs such a round does not show has little to tell but its columns.
+
+    A round that would leave less than another round's cost is the last and takes all that is left. Before it, at least
+    the cost of the previous round remains, so the budget is never empty at this point, whatever is chosen.
+
+    Deviation from private-pgm's aim.py: there annealing makes rounds four times as dear, which passes by the cost that
+    would have been right, and ends a run on a small table with one or two pairs, measured with most of the budget;
+    nothing settles; and the charge of a selection ignores its arithmetic errors (docs/adr/0021).
     """
 
-    INITIAL_SHARE: ClassVar[Fraction] = Fraction(1, 4)
-    MEASURE_SHARE: ClassVar[Fraction] = Fraction(5, 6)
-    LEAST_ROUNDS: ClassVar[Fraction] = Fraction(5, 4)
-    """Per initial measurement."""
+    MEASURE_SHARE: ClassVar[Fraction] = Fraction(9, 10)
+    DEARER: ClassVar[int] = 2
+    DEAR: ClassVar[Fraction] = Fraction(1, 16)
+    """Rounds that cost this part of rho, or more, may be given up."""
 
     rho: Fraction
     neighbouring: Neighbouring
@@ -136,18 +156,13 @@ class AimSchedule:
 
     @classmethod
     def start(cls, rho: Fraction, neighbouring: Neighbouring, *, initial: int, rounds: int) -> AimSchedule:
-        """`initial` counts the marginals measured before the first round; `rounds` are planned, without annealing."""
+        """`initial` counts the marginals measured before the first round; `rounds` are the most there may be."""
         if read_count(initial) < 1:
             raise DomainError("AIM must have at least one initial measurement")
         budget = _divisible(rho, max(_at_least_one(rounds), initial))
-        first = Gaussian.costing(grid_down(cls.INITIAL_SHARE * budget / initial), neighbouring)
-        select, measure = _split((1 - cls.INITIAL_SHARE) * budget / rounds, neighbouring, cls.MEASURE_SHARE)
-        return cls(budget, neighbouring, first, select, measure, initial)
-
-    @property
-    def least_rounds(self) -> int:
-        """The least number of rounds of equal cost that annealing leaves."""
-        return ceil(self.LEAST_ROUNDS * self.initial)
+        each = budget / (rounds + cls.MEASURE_SHARE * initial)
+        select, measure = _split(each, neighbouring, cls.MEASURE_SHARE)
+        return cls(budget, neighbouring, measure, select, measure, initial)
 
     @property
     def step(self) -> Step | None:
@@ -160,34 +175,67 @@ class AimSchedule:
                 return Step(Role.MEASURE, self.measure)
         return None
 
-    def after(self, *, anneal: bool = False) -> AimSchedule:
-        """The schedule once `step` has been charged. Only a measurement that is not the last may be annealed."""
+    def after(self, choice: Choice = Choice.GO_ON) -> AimSchedule:
+        """See Schedule."""
         step = self.step
         if step is None:
             raise DomainError("the schedule has ended")
-        if anneal and (self.role is not Role.MEASURE or self.last):
-            raise DomainError("annealing must follow the measurement of a round that is not the last")
+        if choice not in self.choices:
+            raise DomainError(f"the schedule does not allow to {choice} after this step")
         done = replace(self, spent=self.spent + step.rho(self.neighbouring))
         if self.role is Role.SELECT:
             return replace(done, role=Role.MEASURE)
         if self.last:
             return replace(done, role=None)
-        return (done._annealed() if anneal else done)._next_round()
+        match choice:
+            case Choice.GO_ON:
+                return done._next_round()
+            case Choice.ANNEAL:
+                return done.annealed()._next_round()
+            case Choice.SETTLE:
+                again = Gaussian.costing(grid_down((done.rho - done.spent) / self.initial), self.neighbouring)
+                return replace(done, role=Role.INITIAL, first=again, last=True)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """Only the measurement of a round that is not the last leaves a choice."""
+        if self.role is not Role.MEASURE or self.last:
+            return (Choice.GO_ON,)
+        dear = self._round_cost >= self.DEAR * self.rho
+        return tuple(Choice) if dear else (Choice.GO_ON, Choice.ANNEAL)
 
     def following(self) -> tuple[AimSchedule, ...]:
-        """The schedule without annealing, and with annealing where it is allowed."""
-        if self.role is Role.MEASURE and not self.last:
-            return self.after(), self.after(anneal=True)
-        return (self.after(),)
+        """The schedule for each choice there is."""
+        return tuple(self.after(choice) for choice in self.choices)
+
+    def annealed(self) -> AimSchedule:
+        """The schedule with rounds of `DEARER` times the cost."""
+        select, measure = _split(self.DEARER * self._round_cost, self.neighbouring, self.MEASURE_SHARE)
+        return replace(self, select=select, measure=measure)
+
+    @property
+    def widest_again(self) -> Gaussian | None:
+        """The widest noise with which initial marginals may be measured again; None if they cannot be.
+
+        If any path comes to a dear round that is not the last, then the one that always anneals. Such a round leaves
+        its own cost or more. The path is not walked. Pre-condition: nothing has been charged yet.
+        """
+        dear = cost = self._round_cost
+        while dear < self.DEAR * self.rho:
+            dear *= self.DEARER
+        before = (dear - cost) / (self.DEARER - 1)  # all cheaper rounds, one of each cost
+        if self.rho - self.initial * self.first.rho(self.neighbouring) < _NEARLY * (before + 2 * dear):
+            return None
+        return Gaussian.costing(grid_down(_NEARLY * dear / self.initial), self.neighbouring)
 
     def extremes(self) -> tuple[AnyMechanism, ...]:
-        """The mechanisms of the cheapest and the dearest round: with any annealing, no round costs less than this one's
-        charge or more than all of rho.
-
-        This round's own mechanisms are included, because splitting its charge again may change the last digit.
+        """The mechanisms of the cheapest and the dearest round: with any choice, no round costs less than the first or
+        more than all of rho. Initial marginals measured again share at most all of rho.
         """
-        rounds = [_split(rho, self.neighbouring, self.MEASURE_SHARE) for rho in (self._round_cost, self.rho)]
-        return self.first, self.select, self.measure, *(mechanism for both in rounds for mechanism in both)
+        rounds = [_split(rho, self.neighbouring, self.MEASURE_SHARE) for rho in (_NEARLY * self._round_cost, self.rho)]
+        again = Gaussian.costing(grid_down(self.rho / self.initial), self.neighbouring)
+        columns = () if (widest := self.widest_again) is None else (widest, again)
+        return self.first, *columns, *(mechanism for both in rounds for mechanism in both)
 
     def totals(self) -> tuple[Total, ...]:
         """See Schedule."""
@@ -203,16 +251,6 @@ class AimSchedule:
             Total(Role.MEASURE, last.measure, 1, last=True),
         )
         return tuple(total for total in found if total.releases)
-
-    def _annealed(self) -> AimSchedule:
-        share, cost = (self.rho - self.spent) / self.least_rounds, self._round_cost
-        if share >= 4 * cost:
-            select = NoisyMax(2 * self.select.epsilon_star, 2 * self.select.kappa)
-            return replace(self, select=select, measure=Gaussian(self.measure.sigma_squared / 4))
-        if share < LEAST_RISE * cost:
-            return self
-        select, measure = _split(share, self.neighbouring, self.MEASURE_SHARE)
-        return replace(self, select=select, measure=measure)
 
     @property
     def _round_cost(self) -> Fraction:
@@ -259,13 +297,18 @@ class FixedSchedule:
                 yield cycle, done
             done = max(done - len(cycle.steps) * cycle.times, 0)
 
-    def after(self, *, anneal: bool = False) -> Self:
-        """The schedule once `step` has been charged."""
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """None but to go on."""
+        return (Choice.GO_ON,)
+
+    def after(self, choice: Choice = Choice.GO_ON) -> Self:
+        """See Schedule."""
         step = self.step
         if step is None:
             raise DomainError("the schedule has ended")
-        if anneal:
-            raise DomainError("only AIM anneals")
+        if choice not in self.choices:
+            raise DomainError(f"the schedule does not allow to {choice} after this step")
         return replace(self, position=self.position + 1, spent=self.spent + step.rho(self.neighbouring))
 
     def following(self) -> tuple[Self, ...]:

@@ -8,9 +8,9 @@ found automatically. See docs/adding-a-mechanism.md.
 from importlib import import_module
 from pkgutil import iter_modules
 
-from caps.dp.programs.base import Program, Task, all_pairs, names, program
+from caps.dp.programs.base import Program, Task, all_pairs, names, pairs_for, program
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["Program", "Task", "all_pairs", "names", "program"]
+__all__ = ["Program", "Task", "all_pairs", "names", "pairs_for", "program"]

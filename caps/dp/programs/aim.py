@@ -15,7 +15,7 @@ from caps.dp.programs.base import Program, Task, pooled_draws, reduced, register
 class AimProgram(Program):
     """Measure every column; then, round by round, select a part of a query in the workload and measure it.
 
-    rounds: the planned number; annealing reduces it. By default one per candidate, but at most 16 per column.
+    rounds: the planned number, which annealing and settling reduce; by default 16 per column.
     max_model_bytes: the limit for the final model; before, it grows with the budget spent. pooled: draw noise for the
     largest candidate, so that servers can do it in advance.
     """
@@ -57,5 +57,4 @@ class AimProgram(Program):
         return pooled_draws(largest, self._planned_rounds(task)) if self.pooled else None
 
     def _planned_rounds(self, task: Task) -> int:
-        """With more rounds than candidates, the first rounds would take most of the time and be too noisy to help."""
-        return min(16 * len(task.one_ways), len(task.workload.parts)) if self.rounds is None else self.rounds
+        return 16 * len(task.one_ways) if self.rounds is None else self.rounds

@@ -12,6 +12,7 @@ from typing import ClassVar, TypeVar, get_type_hints
 
 from caps.data.domain import Clique, Domain, Workload
 from caps.dp.bounds import MOST_COUNTED
+from caps.dp.installed import PROGRAMS, bring, installed
 from caps.dp.privacy.neighbouring import Neighbouring, Relation
 from caps.dp.privacy.rational import positive, read_count
 from caps.dp.privacy.schedule import Schedule
@@ -67,6 +68,16 @@ def all_pairs(domain: Domain) -> Workload:
     """The default workload: every pair of attributes, with weight 1. Raises DomainError if these are too many."""
     pairs = domain.pairs or (domain.names,)
     return Workload(pairs, (1,) * len(pairs), domain)
+
+
+def pairs_for(label: str, domain: Domain) -> Workload:
+    """Every pair of attributes; those with the label are given a weight: they count as much as all others together.
+
+    Of d attributes, d - 1 pairs have the label and (d - 1)(d - 2) / 2 have not: the weight is (d - 2) / 2, rounded up.
+    """
+    pairs = all_pairs(domain).cliques
+    weight = max(1, (len(domain.names) - 1) // 2)
+    return Workload(pairs, tuple(weight if label in pair else 1 for pair in pairs), domain)
 
 
 def reduced(weights: Sequence[int]) -> list[int]:
@@ -139,20 +150,27 @@ def registered(name: str) -> type[Program] | None:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all programs."""
-    return tuple(sorted(_REGISTRY))
+    """The names of all programs, those of other packages included."""
+    return tuple(sorted({*_REGISTRY, *installed(PROGRAMS)}))
 
 
 def program(name: str, parameters: Mapping[str, object] | None = None) -> Program:
     """The program of this name. Raises DomainError if the name or a parameter is unknown."""
-    return chosen(_REGISTRY, name, parameters)
+    return chosen(_REGISTRY, name, parameters, PROGRAMS)
 
 
-def chosen(registry: Mapping[str, type[P]], name: str, parameters: Mapping[str, object] | None) -> P:
-    """The registry's entry of this name. Raises DomainError if the name or a parameter is unknown."""
+def chosen(registry: Mapping[str, type[P]], name: str, parameters: Mapping[str, object] | None, group: str) -> P:
+    """The registry's entry of this name, or that of another package. Raises DomainError if there is none, or a
+    parameter is unknown. `group`: the entry points of what is registered here.
+    """
+    if name not in registry and bring(group, name) and name not in registry:
+        raise DomainError(f"the package that should bring the algorithm {name} does not register it")
     cls = registry.get(name)
     if cls is None:
-        raise DomainError(f"there is no algorithm {name!r}; choose one of {', '.join(sorted(registry))}")
+        choice = ", ".join(sorted({*registry, *installed(group)}))
+        raise DomainError(
+            f"there is no algorithm {name!r} here; choose one of {choice}, or install the package that brings it"
+        )
     known = [parameter.name for parameter in fields(cls)]
     for unknown in sorted(set(parameters or {}) - set(known)):
         raise DomainError(f"{name} has no parameter {unknown!r}; it takes {', '.join(known) or 'none'}")

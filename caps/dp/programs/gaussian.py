@@ -1,4 +1,4 @@
-"""A fixed workload, measured once with Gaussian noise: the smallest program, and the example in the docs."""
+"""A fixed workload, measured once with Gaussian noise: the smallest program."""
 
 from __future__ import annotations
 

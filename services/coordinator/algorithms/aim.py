@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from caps.dp.privacy.schedule import Choice
 from caps.dp.programs.aim import AimProgram
 from services.coordinator.algorithms.base import Algorithm, Sizes, Walk, register
 from services.coordinator.estimation import Model
@@ -14,7 +15,8 @@ class Aim(AimProgram, Algorithm):
     """In each round, measures the candidate whose error in the model most exceeds the noise.
 
     Deviation from private-pgm's aim.py: all columns are measured at the start, even those outside the workload; scores
-    are integers in units of 2^-8; the budget is divided, and rounds are annealed, as `AimSchedule` says.
+    are integers in units of 2^-8; the budget is divided, and rounds become dearer or are given up, as `AimSchedule`
+    says.
     """
 
     def loop(self, walk: Walk) -> Model:
@@ -40,5 +42,10 @@ class Aim(AimProgram, Algorithm):
             model = walk.fit(model)
             change = np.abs(model.marginal(clique) - estimates[clique]).sum()
             idle = bool(change <= noise * domain.cells(clique))
-            walk.fitted(clique, annealed=walk.going and idle and walk.anneal())
+            choice = walk.choose(Choice.SETTLE, Choice.ANNEAL) if walk.going and idle else Choice.GO_ON
+            walk.fitted(clique, annealed=choice is Choice.ANNEAL)
+            if choice is Choice.SETTLE:
+                walk.measure_all(self.initial(walk.task))
+                model = walk.fit(model)
+                walk.fitted()
         return model

@@ -21,10 +21,11 @@ import numpy as np
 
 from caps.data.domain import Clique
 from caps.dp.bounds import UNIT_BITS
+from caps.dp.installed import LOOPS, installed
 from caps.dp.oracle import Measurement, Oracle, Selection, rounded_estimate
 from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
-from caps.dp.privacy.schedule import Role, Schedule, Step, step_name
-from caps.dp.programs.base import Program, Task, chosen, registered
+from caps.dp.privacy.schedule import Choice, Role, Schedule, Step, step_name
+from caps.dp.programs.base import Program, Task, chosen, program, registered
 from caps.errors import DomainError, LocalError
 from caps.wire.coordinator import RunProgress
 from services.coordinator.estimation import Estimator, Floats, Measured, Model
@@ -173,17 +174,19 @@ class Walk:
             raise LocalError(f"{step.count} measurements are due, not {len(cliques)}")
         each, spent = step.mechanism.rho(self.task.neighbouring), self.schedule.spent
         for number, clique in enumerate(cliques, 1):
-            self.round = 0 if role is Role.INITIAL else number
+            if role is Role.MEASURE:
+                self.round = number
             self._ask(clique, step, draws)
             self._tell(Stage(role.value), clique, spent=spent + number * each)
         self._advance()
 
-    def anneal(self) -> bool:
-        """Have the following rounds spend more than the one just measured. False if the schedule has no such rounds."""
+    def choose(self, *choices: Choice) -> Choice:
+        """Take the first of these choices that the schedule allows after the measurement just made, or go on."""
         if self._before is None:
-            raise LocalError("cannot anneal before a step has been charged")
-        plain, self.schedule = self.schedule, self._before.after(anneal=True)
-        return self.schedule != plain
+            raise LocalError("there is no choice before a step has been charged")
+        choice = next((choice for choice in choices if choice in self._before.choices), Choice.GO_ON)
+        self.schedule = self._before.after(choice)
+        return choice
 
     def fit(self, warm_start: Model | None = None, *, measurements: Sequence[Measured] | None = None) -> Model:
         """GENERATE: fit a model to these measurements, or to all of them. Report it with `fitted`."""
@@ -288,8 +291,8 @@ _A = TypeVar("_A", bound=type[Algorithm])
 
 def register(cls: _A) -> _A:
     """Make an algorithm known by its name. Its program must be known too, or servers could not tell what to refuse."""
-    program = registered(cls.name)
-    if program is None or not issubclass(cls, program):
+    known = registered(cls.name)
+    if known is None or not issubclass(cls, known):
         raise LocalError(f"the program of {cls.name} is not in caps.dp.programs, so servers do not know it")
     if _REGISTRY.setdefault(cls.name, cls) is not cls:
         raise LocalError(f"two algorithms are called {cls.name}")
@@ -297,10 +300,11 @@ def register(cls: _A) -> _A:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all algorithms."""
-    return tuple(sorted(_REGISTRY))
+    """The names of all algorithms, those of other packages included."""
+    return tuple(sorted({*_REGISTRY, *installed(LOOPS)}))
 
 
 def algorithm(name: str, parameters: Mapping[str, object] | None = None) -> Algorithm:
     """The algorithm of that name. Raises DomainError if the name or a parameter is unknown."""
-    return chosen(_REGISTRY, name, parameters)
+    program(name)  # its loop is registered after it
+    return chosen(_REGISTRY, name, parameters, LOOPS)

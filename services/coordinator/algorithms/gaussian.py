@@ -1,4 +1,4 @@
-"""A fixed workload, measured once with Gaussian noise: the smallest algorithm, and the example in the docs."""
+"""A fixed workload, measured once with Gaussian noise: the smallest algorithm."""
 
 from __future__ import annotations
 

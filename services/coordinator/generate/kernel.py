@@ -15,13 +15,13 @@ from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.fitting import MergedMeasurements, merge_measurements
 from services.coordinator.generate.indexing import index_tree, link, smallest
 from services.coordinator.generate.model import TreeModel, by_size, reorder
+from services.coordinator.generate.signal import prior_weight, trust_in_columns
 
 INDEPENDENCE = 30.0
-"""What the prior weighs: a model that diverges from independent columns by 1 nat is worth so much in log-likelihood."""
-EVENNESS = 0.1
-"""How far the prior's columns are from the model's (0) to uniform ones (1), in the exponent."""
+"""The most that the prior weighs: a model that diverges from independent columns by 1 nat is worth so much in
+log-likelihood. A pair of m cells with a mean squared contingency of phi^2 asks for about m / phi^2."""
 _SMALLEST = 1e-12
-_SMOOTHINGS = 4
+_SMOOTHINGS = 2
 """The prior's columns should be those of the model it leads to; after so many they hardly change."""
 
 
@@ -44,20 +44,26 @@ class KernelEstimator:
         """As Estimator.fit. Potentials of the warm start that lie within no measured clique are dropped: with them,
         the result would not have the greatest entropy."""
         merged = merge_measurements(self.absence, measurements, total, self.limit)
-        return self._descend(merged, {}, warm_start)
+        return self._descend(merged, {}, warm_start=warm_start)
 
     def smoothed(self, model: Model, measurements: Sequence[Measured]) -> TreeModel:
         """As Estimator.smoothed."""
         if not isinstance(model, TreeModel):
             raise LocalError("only a model of this estimator can be smoothed")
         merged = merge_measurements(self.absence, measurements, model.total, self.limit)
-        smooth = self._descend(merged, _prior(model))
-        for _ in range(_SMOOTHINGS - 1):
-            smooth = self._descend(merged, _prior(smooth))
+        trust = trust_in_columns(self.absence.domain, merged)
+        pull = prior_weight(model, merged, trust, INDEPENDENCE)
+        smooth = model
+        for _ in range(_SMOOTHINGS):
+            smooth = self._descend(merged, _prior(smooth, trust), pull)
         return smooth
 
     def _descend(
-        self, merged: MergedMeasurements, prior: Mapping[Clique, Floats], warm_start: Model | None = None
+        self,
+        merged: MergedMeasurements,
+        prior: Mapping[Clique, Floats],
+        pull: float = 0.0,
+        warm_start: Model | None = None,
     ) -> TreeModel:
         """The fit; drawn to the distribution with the potentials of the prior, if there is one, and begun there."""
         wide = self.absence.wide
@@ -89,7 +95,7 @@ class KernelEstimator:
             target,
             weight,
             origin,
-            INDEPENDENCE / merged.total if prior else 0.0,
+            pull / merged.total,
             step,
             self.tolerance,
             self.iterations,
@@ -105,11 +111,13 @@ class KernelEstimator:
         return TreeModel(self.absence, merged.total, index, theta, cells)
 
 
-def _prior(model: TreeModel) -> dict[Clique, Floats]:
-    """Independent columns: the model's, to the power of 1 - EVENNESS, as potentials whose exponentials sum to 1."""
-    columns = model.absence.columns
-    tempered = {
-        column: np.maximum(counts / model.total, _SMALLEST) ** (1 - EVENNESS)
-        for column, counts in zip(columns, model.wide_marginals(columns), strict=True)
-    }
-    return model.absence.independent(tempered)
+def _prior(model: TreeModel, trust: Mapping[str, float]) -> dict[Clique, Floats]:
+    """Independent columns: the model's, each as much as it is trusted and else uniform; their exponentials sum to 1."""
+    columns, tables = model.absence.columns, {}
+    for column, counts in zip(columns, model.wide_marginals(columns), strict=True):
+        table = np.maximum(counts / model.total, _SMALLEST)
+        if column[0] in trust:
+            present = table[: model.domain.sizes[model.domain.position(column[0])]]
+            present += (1 - trust[column[0]]) * (present.mean(axis=0) - present)
+        tables[column] = table
+    return model.absence.independent(tables)

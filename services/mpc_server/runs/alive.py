@@ -14,10 +14,11 @@ from functools import partial
 from threading import RLock
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import Engine, Row
 
 from caps.basics.recent import Recent
-from caps.errors import LocalError
+from caps.errors import DomainError, LocalError
 from caps.service import logs
 from caps.service.database import reading
 from caps.service.problems import Problem
@@ -25,7 +26,7 @@ from caps.service.site import Site
 from caps.study import Manifest
 from caps.study.manifest import MOST_KEPT
 from caps.wire.problems import Kind
-from services.mpc_server.build import brief
+from services.mpc_server.build import brief, with_mechanism
 from services.mpc_server.intake.contributions import Contributions
 from services.mpc_server.intake.studies import Sealed, Studies
 from services.mpc_server.runs.live import LiveRun
@@ -160,7 +161,16 @@ class AliveRuns:
 
     def is_foreign(self, row: Row[Any]) -> bool:
         """Whether another build began a run."""
-        return bool(row.build != self.build)
+        if row.build == self.build:  # only runs of algorithms of other packages have a build of their own
+            return False
+        try:
+            return bool(row.build != self.build_for(self._studies.manifest(row.study)))
+        except (DomainError, ValidationError):  # the package that brought its algorithm is gone
+            return True
+
+    def build_for(self, manifest: Manifest) -> str:
+        """The build for runs of a study: it depends on the package that brings its algorithm, if that is another."""
+        return with_mechanism(self.build, manifest.algorithm.name)
 
     def why_foreign(self, row: Row[Any]) -> str:
         """Why a run that another build began does not go on, and what to do."""
@@ -206,7 +216,7 @@ class AliveRuns:
             self._site.signing_key,
             Pairs(self._studies, self._database, self._store.vault, row.study, sealed.exchange_digests),
             self._site.instant,
-            bytes.fromhex(self.build),
+            bytes.fromhex(self.build_for(manifest)),
             self._site.supervisor,
         )
         live = LiveRun(

@@ -9,11 +9,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from caps.basics.document import Hex32
 from caps.dp.oracle import STEP_REQUEST
 from caps.service.app import Limit, Limits
 from caps.service.identity import Allow, Caller
 from caps.service.tokens import Scope
 from caps.wire import Answer, Attestation, Computing, EvidenceRequest, LedgerHead, RunRequest, RunStatus, Signed, media
+from caps.wire.server import PopulationState
 from services.mpc_server.runs.runs import Runs
 from services.mpc_server.storage.heads import Heads
 from services.mpc_server.storage.ledger import Ledger
@@ -25,6 +27,7 @@ RunPath = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
 StepPath = Annotated[int, Path(ge=0, lt=1 << 31)]
 Coordinator = Annotated[Caller, Depends(Allow(machines=["coordinator"]))]
 Reader = Annotated[Caller, Depends(Allow(machines=["coordinator"], scopes=[Scope.OPERATOR, Scope.AUDITOR]))]
+Party = Annotated[Caller, Depends(Allow(machines=["coordinator", "holder"], scopes=[Scope.OPERATOR, Scope.AUDITOR]))]
 Checker = Annotated[Caller, Depends(Allow(machines=["coordinator"], scopes=[Scope.AUDITOR]))]
 Auditor = Annotated[Caller, Depends(Allow(scopes=[Scope.OPERATOR, Scope.AUDITOR]))]
 
@@ -38,6 +41,11 @@ def limits(runs: Runs) -> Limits:
 def router(runs: Runs, ledger: Ledger, heads: Heads) -> APIRouter:
     """The routes."""
     routes = APIRouter(prefix="/v1", tags=["runs"])
+
+    @routes.get("/studies/{study}/budget", tags=["studies"])
+    def budget(study: Hex32, caller: Party) -> PopulationState:
+        """What this server's policy lets the study's population spend in all, and what is left of it."""
+        return runs.budget(study, caller)
 
     @routes.put("/runs/{run}", status_code=201)
     def begin(run: RunPath, asked: RunRequest, caller: Coordinator) -> RunStatus:

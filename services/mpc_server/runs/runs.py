@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Future
+from fractions import Fraction
 from threading import Lock
 from typing import Any
 
@@ -17,7 +18,9 @@ from sqlalchemy import Engine, Row
 from caps import __version__
 from caps.basics.recent import Recent
 from caps.dp.oracle import STEP_REQUEST, Compute, StepRequest, request_digest
-from caps.errors import CheatingDetected, party_name
+from caps.dp.privacy import Allowance, together
+from caps.dp.privacy.zcdp import folded_epsilon
+from caps.errors import CheatingDetected, DomainError, party_name
 from caps.service import logs
 from caps.service.app import DOCUMENT_LIMIT
 from caps.service.bodies import invalid, parsed
@@ -31,6 +34,7 @@ from caps.study import Manifest, Policy
 from caps.study.manifest import MOST_KEPT
 from caps.wire import Answer, Attestation, EvidenceRequest, RunRequest, RunStatus, Signed
 from caps.wire.problems import Kind
+from caps.wire.server import PopulationState
 from caps.wire.steps import Extent, largest_request
 from services.mpc_server.intake.studies import Studies
 from services.mpc_server.runs.alive import AliveRuns, unknown
@@ -132,10 +136,27 @@ class Runs:
                 self._ledger.reserve(
                     transaction, run, manifest, manifest.reservation, limit=limit, at=self._site.instant()
                 )
-                rows.add(transaction, run, asked.study, asked.inputs, self._alive.build)
+                rows.add(transaction, run, asked.study, asked.inputs, self._alive.build_for(manifest))
             elif (row.study, row.inputs) != (asked.study, asked.inputs):
                 raise Problem(Kind.CONFLICT, "a different run already has this id")
         return self._status(run)
+
+    def budget(self, study: str, caller: Caller) -> PopulationState:
+        """What the study's population has left here, for whoever takes part in the study or oversees this server."""
+        manifest = self._studies.show_to(study, caller)
+        population, own = manifest.privacy.population, manifest.reservation
+        limit = self._policy.population_budget(population)
+        taken = self._ledger.taken().get(population, [])
+        total, delta = together(taken), Fraction(repr(self._policy.population_delta))
+        left = Fraction(0) if limit is None else limit.left(taken, own.neighbouring, own.allowance)
+        return PopulationState(
+            server=self._site.name,
+            population=population,
+            epsilon=None if limit is None else float(limit.epsilon),
+            delta=float(delta),
+            used=_epsilon(total.rho, total.allowance, delta) if taken else 0.0,
+            left=(_epsilon(left, own.allowance, delta) or 0.0) if left else 0.0,
+        )
 
     def _known(self, run: str, caller: Caller, *scopes: Scope) -> tuple[Row[Any], Manifest]:
         """A run and its study, for the study's coordinator and for people of this server with one of these scopes.
@@ -305,7 +326,7 @@ class Runs:
                 refused=record.account.refused,
                 statement=json.loads(record.account.statement().to_json()),
                 ledger=self._ledger.range_of(run),
-                software=f"caps {__version__} (build {self._alive.build})",
+                software=f"caps {__version__} (build {self._alive.build_for(record.manifest)})",
                 at=self._site.instant(),
             )
             signed = Signed[Attestation].by(document, self._site.name, self._site.signing_key)
@@ -335,3 +356,11 @@ def _request(body: bytes, elements: int) -> StepRequest:
         return STEP_REQUEST.validate_python(parsed(body, elements=elements))
     except ValidationError as error:
         raise invalid(error) from None
+
+
+def _epsilon(rho: Fraction, allowance: Allowance, delta: Fraction) -> float | None:
+    """None if nothing can be promised at this delta."""
+    try:
+        return float(folded_epsilon(rho, allowance, delta))
+    except DomainError:
+        return None

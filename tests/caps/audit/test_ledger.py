@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from caps.audit.ledger import broken_at, compared
+import pytest
+
+from caps.audit.ledger import broken_at, compared, spending
 from caps.basics import canonical
+from caps.errors import DomainError
+from caps.study import Manifest, Policy
 from caps.wire import LedgerHead, Signed
-from tests.kit.study import AT, RUN, make_keys
+from tests.kit.study import AT, RUN, example_manifest, make_keys
 
 KEYS = make_keys(["S1", "S2"])
 
@@ -63,3 +67,56 @@ def test_what_the_server_did_not_sign_proves_nothing() -> None:
     records, anew = chain(6), chain(6, "charge")
     assert holds(records, head(anew, 5, by="S2")) == [None]
     assert holds(records, head(anew, 5, name="S2", by="S2")) == []  # another server's
+
+
+MANIFEST, _ = example_manifest(population="patients")
+POLICY = Policy(populations={"patients": 3.0, "insured": 2.0})
+
+
+def reserved(run: str, manifest: Manifest = MANIFEST) -> dict[str, Any]:
+    """A record as a server writes it (`services.mpc_server.storage.ledger`)."""
+    privacy = manifest.privacy
+    members = {"population": privacy.population, "privacy": privacy.to_json(), **manifest.reservation.to_json()}
+    return {"number": 0, "kind": "reserve", "run": run, **members}
+
+
+def test_what_a_population_has_used_and_left_is_said_in_epsilon() -> None:
+    one, two = (spending([reserved(str(run)) for run in range(runs)], POLICY)[1] for runs in (1, 2))
+    assert (one.population, one.runs, one.limit, one.delta) == ("patients", 1, 3.0, 1e-6)
+    assert one.used is not None
+    assert two.used is not None
+    assert 0.9 < one.used <= 1.0  # the study's epsilon, at the same delta
+    assert 1.2 < two.used / one.used < 2  # rho adds up, epsilon does not
+    assert one.left is not None
+    assert two.left is not None
+    assert 3 > one.left > two.left > 0
+    budget = POLICY.population_budget("patients")
+    assert budget is not None
+    assert budget.admits([MANIFEST.reservation] * 2)
+    untouched = spending([], POLICY)
+    assert [(found.population, found.runs, found.used) for found in untouched] == [
+        ("insured", 0, 0.0),
+        ("patients", 0, 0.0),
+    ]
+    assert untouched[0].left == pytest.approx(2.0, rel=0.02)
+
+
+def test_what_was_given_back_is_not_counted() -> None:
+    released = {"number": 1, "kind": "release", "run": "0", "population": "patients"}
+    (found,) = spending([reserved("0"), reserved("1"), released])
+    assert (found.runs, found.limit, found.left) == (1, None, None)
+    assert found.delta == pytest.approx(float(MANIFEST.privacy.exact_delta))
+    assert spending([reserved("0"), released])[0].used == 0.0
+
+
+def test_a_population_that_is_used_up_has_nothing_left() -> None:
+    (_, found) = spending([reserved(str(run)) for run in range(40)], POLICY)
+    assert found.left == 0.0
+
+
+@pytest.mark.parametrize("lacks", ["rho", "neighbouring", "allowance", "population", "privacy"])
+def test_a_reservation_without_its_members_is_refused(lacks: str) -> None:
+    broken = reserved("0")
+    del broken[lacks]
+    with pytest.raises(DomainError, match="record 0: not a reservation"):
+        spending([broken])

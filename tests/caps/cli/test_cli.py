@@ -20,10 +20,11 @@ from caps.errors import DomainError
 from caps.service.problems import Problem
 from caps.trust.cards import Card
 from caps.wire import Evidence, LedgerHead, RunStatus, Signed
+from caps.wire.coordinator import HolderView, Judged, ServerView
 from caps.wire.holder import HolderLedger, LedgerEntry, Loss, PopulationLoss, TableLoss
 from caps.wire.problems import Kind
 from caps.wire.server import LedgerRecord
-from tests.kit.client import AT, ROWS, RUN, STUDY, make_home, run_view
+from tests.kit.client import AT, ROWS, RUN, STUDY, make_home, run_view, study_view
 
 pytestmark = pytest.mark.integration
 
@@ -32,6 +33,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch, tmp_path):
+    monkeypatch.delenv("COLUMNS", raising=False)
     for name in ("CAPS_URL", "CAPS_TOKEN", "CAPS_TOKEN_FILE", "CAPS_AUTHORITY", "CAPS_SITE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CAPS_CONFIG", str(tmp_path / "config.toml"))
@@ -40,6 +42,8 @@ def _no_environment(monkeypatch, tmp_path):
 def caps(*arguments, expect=Exit.OK):
     found = CliRunner().invoke(app, [str(one) for one in arguments])
     assert found.exit_code == expect, found.output
+    if "--json" not in arguments:
+        assert max(map(len, found.stdout.splitlines()), default=0) <= 80, found.stdout
     return found
 
 
@@ -48,7 +52,7 @@ def as_json(*arguments, expect=Exit.OK):
 
 
 def all_commands():
-    return list(reference._walk(typer.main.get_command(app), ()))
+    return list(reference.walk(typer.main.get_command(app), ()))
 
 
 # The frame.
@@ -191,7 +195,43 @@ def test_control_characters_and_markup_of_others_stay_words(service):
 def test_the_beginning_of_an_id_is_enough(service):
     assert as_json("study", "status", STUDY[:6], *service.options)["state"] == "approved"
     found = caps("study", "status", "00", *service.options, expect=Exit.REFUSED)
-    assert "begin with 00" in found.stderr
+    assert "no study id begins with 00" in found.stderr
+
+
+def test_a_beginning_that_fits_several_ids_lists_them(service, monkeypatch):
+    run, other = "ab" * 16, "ab" * 15 + "cd"
+    several = [
+        study_view("One").model_copy(update={"runs": [run]}),
+        study_view("Two").model_copy(update={"runs": [other]}),
+    ]
+    monkeypatch.setattr(Client, "studies", lambda _: several)
+    found = caps("run", "show", "abab", *service.options, expect=Exit.REFUSED)
+    assert "2 run ids begin with abab" in found.stderr
+    assert run in found.stderr
+    assert other in found.stderr
+    assert as_json("run", "show", other[:31], *service.options)["run"] == other
+    assert [one["run"] for one in as_json("run", "list", *service.options)["runs"]] == [run, other]
+    words = caps("run", "list", *service.options).stdout
+    assert words.count("released") == 2
+    monkeypatch.setattr(Client, "studies", lambda _: [])
+    assert "No run" in caps("run", "list", *service.options).stdout
+
+
+def test_a_study_is_shown_with_who_is_missing(service, monkeypatch):
+    servers = [
+        ServerView(server="S1", state=Judged.APPROVED, reason=None, objections=[]),
+        ServerView(server="S2", state=Judged.REFUSED, reason=None, objections=["epsilon 9 exceeds the limit of 1"]),
+    ]
+    holders = [HolderView(holder="north", approved=True), HolderView(holder="south", approved=False)]
+    view = study_view("One").model_copy(update={"servers": servers, "holders": holders, "missing": ["S2", "south"]})
+    monkeypatch.setattr(Client, "study", lambda *_: view)
+    words = caps("study", "status", STUDY, *service.options).stdout
+    for said in ("waits for", "S2, south", "epsilon 9 exceeds", "refused", "north"):
+        assert said in words
+    monkeypatch.setattr(Client, "studies", lambda _: [view])
+    words = caps("study", "list", *service.options).stdout
+    assert STUDY[:12] in words
+    assert STUDY[:13] not in words
 
 
 def test_a_table_is_loaded_and_reported(service, tmp_path):
@@ -254,10 +294,13 @@ def test_contribute_ends_when_a_server_refuses(service):
 def test_a_run_is_started_and_watched(service):
     assert as_json("run", "start", STUDY, "--watch", *service.options)["state"] == "released"
     assert as_json("run", "start", STUDY, *service.options)["state"] == "queued"
-    words = caps("run", "watch", RUN, *service.options)
-    assert "running" in words.stderr
-    assert "age, smoker" in words.stderr
-    assert "released" in words.stdout
+    words = caps("run", "watch", RUN, *service.options).stdout
+    lines = words.splitlines()
+    assert "running" in lines[0]
+    assert "round 1: age x smoker" in lines[1]
+    assert lines[1].startswith(" 50%")
+    assert "released" in lines[2]
+    assert all(letter.isprintable() or letter == "\n" for letter in words)
 
 
 def test_a_sample_is_deleted(service):
@@ -276,6 +319,19 @@ def test_a_release_is_fetched_and_checked(service, tmp_path):
     caps("release", "get", RUN, "-o", tmp_path / "more.csv", *service.options, expect=Exit.NOT_VERIFIED)
     assert not (tmp_path / "more.csv").exists()
     caps("release", "get", RUN, "--format", "xlsx", *service.options, expect=Exit.USAGE)
+
+
+def test_the_suffix_of_a_file_says_its_format(service, tmp_path):
+    caps("release", "get", RUN, "-o", tmp_path / "rows.parquet", *service.options)
+    caps("release", "get", RUN, "-o", tmp_path / "rows.csv", "--format", "raw.csv", *service.options)
+    found = caps(
+        "release", "get", RUN, "-o", tmp_path / "r.csv", "--format", "arrow", *service.options, expect=Exit.REFUSED
+    )
+    assert "the suffix is that of csv, but arrow is asked for" in " ".join(found.stderr.split())
+    caps("release", "get", RUN, "-o", tmp_path / "rows.xlsx", *service.options, expect=Exit.REFUSED)
+    asked = [headers["accept"] for what, headers, _ in service.script.met if what == "data"]
+    assert asked == ["application/vnd.apache.parquet", "text/csv"]
+    assert not (tmp_path / "r.csv").exists()
 
 
 def test_a_document_is_kept_byte_by_byte(service, tmp_path):
@@ -337,7 +393,9 @@ def test_a_ledger_is_compared_with_what_its_server_signed_and_others_keep(servic
     keys = study_kit.make_keys(["S1", "S2"])
     places = {"role": "mpc-server", "url": "https://s1.example:8443", "mesh": "s1.example:9443"}
     Card(**keys["S1"].party(), **places).write(tmp_path / "card.json")
-    record = {"number": 0, "previous": "0" * 64, "at": AT, "kind": "reserve", "study": STUDY, "run": RUN}
+    manifest, _ = study_kit.example_manifest()
+    privacy = {"population": "patients", "privacy": manifest.privacy.to_json(), **manifest.reservation.to_json()}
+    record = {"number": 0, "previous": "0" * 64, "at": AT, "kind": "reserve", "study": STUDY, "run": RUN, **privacy}
     whole = {**record, "hash": canonical.digest("ledger-record", {"record": record}).hex()}
     monkeypatch.setattr(Client, "ledger", lambda *_: iter([LedgerRecord(**whole)]))
 
@@ -349,6 +407,15 @@ def test_a_ledger_is_compared_with_what_its_server_signed_and_others_keep(servic
     service.script.heads = [head(0, whole["hash"])]
     words = caps(*verify).stdout
     assert "The ledger holds. No peer's heads were given" in " ".join(words.split())
+    (tmp_path / "policy.yaml").write_text("populations: {patients: 3.0}")
+    (population,) = as_json(*verify, "--policy", tmp_path / "policy.yaml")["populations"]
+    assert (population["population"], population["runs"], population["limit"]) == ("patients", 1, 3.0)
+    assert 0.9 < population["used"] <= 1
+    assert 1.5 < population["left"] < 3
+    words = caps(*verify, "--summary").stdout
+    assert "patients" in words
+    assert "--policy" in words
+    assert "in the ledger" not in words
     kept = tmp_path / "kept.json"
     kept.write_text(json.dumps(as_json("ledger", "heads", *service.options)))
     found = as_json(*verify, "--heads", kept)
@@ -457,12 +524,28 @@ def test_an_unsound_manifest_is_told_with_lines(manifest_file):
     assert [one["place"] for one in found["findings"]] == ["privacy.epsilon"]
     assert found["findings"][0]["line"] > 0
     words = caps("study", "check", manifest_file, expect=Exit.REFUSED).stdout
-    assert f"{manifest_file}:{found['findings'][0]['line']}:" in words
+    assert f"{manifest_file.name}:{found['findings'][0]['line']}:" in "".join(words.split())
 
 
 def test_a_plan_is_shown(manifest_file):
     assert as_json("study", "plan", manifest_file)["algorithm"] == "aim"
-    assert "marginals" in caps("study", "plan", manifest_file).stdout
+    words = caps("study", "plan", manifest_file).stdout
+    for said in ("epsilon 1", "run time", "memory", "age x diagnosis", "--persons", "--full"):
+        assert said in words
+    assert "Who sees what" not in words
+    assert "Who sees what" in caps("study", "plan", manifest_file, "--full").stdout
+
+
+def test_a_plan_for_so_many_persons_has_relative_errors(manifest_file):
+    found = as_json("study", "plan", manifest_file, "--persons", 1000)["relative_errors"]
+    more = as_json("study", "plan", manifest_file, "--persons", 2000)["relative_errors"]
+    assert found["persons"] == 1000
+    for one, other in zip(found["marginals"], more["marginals"], strict=True):
+        assert one["half_width"] == other["half_width"]
+        assert one["of_average_cell"] == pytest.approx(one["half_width"] * one["cells"] / 1000)
+        assert other["of_average_cell"] == pytest.approx(one["of_average_cell"] / 2)
+    assert "of a mean cell" in " ".join(caps("study", "plan", manifest_file, "--persons", 1000).stdout.split())
+    caps("study", "plan", manifest_file, "--persons", 0, expect=Exit.USAGE)
 
 
 @pytest.fixture
@@ -482,7 +565,31 @@ def test_a_certificate_is_verified_offline(certificate_file, tmp_path):
     found = as_json("verify", certificate_file, *files)
     assert found["verified"]
     assert all(check["passed"] for check in found["checks"])
-    assert "not checked" in caps("verify", certificate_file).stdout
+    words = caps("verify", certificate_file).stdout
+    assert "not checked" in words
+    assert found["parties"][0]["pin"][:16] in words
+    assert found["parties"][0]["pin"] not in words
+    assert found["parties"][0]["pin"] in caps("verify", certificate_file, "--full").stdout
+    assert "--cards" in words
+
+
+def test_the_keys_of_a_certificate_are_compared_with_cards(certificate_file, tmp_path):
+    cards = tmp_path / "cards"
+    cards.mkdir()
+    document = json.loads(certificate_file.read_text())["manifest"]
+    for server in document["servers"]:
+        Card(**{"role": "mpc-server", **server}).write(cards / f"{server['name']}.json")
+    found = as_json("verify", certificate_file, "--cards", cards)
+    assert [one["card"] for one in found["parties"]] == [True, True, True, None, None, None]
+    assert found["checks"][-1]["passed"] is None
+    assert "no card of coordinator" in found["checks"][-1]["explanation"]
+    server = document["servers"][0]
+    Card(**{"role": "mpc-server", **server, "pin": "0" * 64}).write(cards / f"{server['name']}.json")
+    words = caps("verify", certificate_file, "--cards", cards, expect=Exit.NOT_VERIFIED).stdout
+    assert "DIFFERS" in words
+    assert "S1: not the keys on the card" in " ".join(words.split())
+    (cards / "broken.json").write_text("{}")
+    assert not as_json("verify", certificate_file, "--cards", cards, expect=Exit.NOT_VERIFIED)["verified"]
 
 
 def test_what_does_not_verify_has_its_own_exit_code(certificate_file, tmp_path):

@@ -85,7 +85,7 @@ def test_a_file_a_stream_and_its_variants(tmp_path: Path) -> None:
         with path.open("rb") as stream:
             for table in (path, str(path), stream, data):
                 assert SCHEMA.encode(table)[0].tolist() == CODES
-    assert SCHEMA.encode(CSV.replace(b",", b";"), separator=";")[0].tolist() == CODES
+    assert SCHEMA.encode(CSV.replace(b",", b";"))[0].tolist() == CODES
     assert SCHEMA.encode(b"age,sex,smoker,bmi")[0].shape == (0, 4)
     turned = b"x,bmi,smoker,sex,age\n1,17.5,no,f,9\n"
     assert SCHEMA.encode(turned, extra="ignore")[0].tolist() == CODES[:1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from fractions import Fraction as F
 from functools import cache
@@ -13,9 +14,19 @@ from hypothesis import strategies as st
 
 from caps.data.domain import Layout, Workload
 from caps.dp.bounds import MOST_BIAS, MOST_COUNTED, UNIT_BITS
-from caps.dp.enforce import Enforcer
+from caps.dp.enforce import Enforcer, Upcoming
 from caps.dp.oracle import Measurement, Request, Selection
-from caps.dp.privacy import BOUNDED, UNBOUNDED, Filter, Gaussian, Laplace, Neighbouring, NoisyMax, PermuteAndFlip
+from caps.dp.privacy import (
+    BOUNDED,
+    UNBOUNDED,
+    Choice,
+    Filter,
+    Gaussian,
+    Laplace,
+    Neighbouring,
+    NoisyMax,
+    PermuteAndFlip,
+)
 from caps.dp.programs import Program, Task, names, program
 from caps.errors import DomainError, NotDue
 from services.coordinator.algorithms import algorithm
@@ -23,6 +34,7 @@ from tests.kit.algorithms import (
     BruteForce,
     Run,
     Stub,
+    choices_of,
     clear_oracle,
     domain_of,
     pairs_of,
@@ -37,8 +49,9 @@ pytestmark = pytest.mark.property
 DOMAIN = domain_of(3, 2, 4)
 WORKLOAD = Workload((("a0", "a1"), ("a1", "a2"), ("a0", "a2")), (2, 4, 6))
 CASES = {
-    "aim": ("aim", {"rounds": 8}, {"rho": F(1, 2)}),
+    "aim": ("aim", {"rounds": 40}, {"rho": F(1, 2)}),
     "aim, not pooled": ("aim", {"rounds": 8, "pooled": False}, {"rho": F(1, 2)}),
+    "aim, settled": ("aim", {"rounds": 40}, {"rho": F(1, 2)}),
     "gaussian": ("gaussian", {}, {"rho": F(1, 2)}),
     "mst": ("mst", {}, {"rho": F(1, 2)}),
     "mwem": ("mwem", {"rounds": 4}, {"rho": F(1, 2)}),
@@ -55,8 +68,10 @@ def of(case: str, relation: Neighbouring = UNBOUNDED) -> tuple[Program, Task, La
 
 
 @cache
-def legitimate(case: str, move: float = 0.5) -> Run:
+def legitimate(case: str, move: float | None = None) -> Run:
+    """move: how often a model moves; if it never does, AIM anneals as soon as it may, and then settles."""
     name, parameters, _ = CASES[case]
+    move = (0 if case == "aim, settled" else 0.5) if move is None else move
     _, task, _ = of(case)
     chosen = algorithm(name, parameters)
     return run(chosen, task, whimsical(chosen, task, 1), Stub(DOMAIN, move))
@@ -160,15 +175,56 @@ def test_noise_foreseen_is_the_noise_asked_for() -> None:
 
 
 @pytest.mark.parametrize("move", [0, 0.5, 1])
-def test_annealing_is_inferred(move: float) -> None:
+def test_choices_are_inferred(move: float) -> None:
     done = legitimate("aim", move)
-    enforcer, choices = start("aim"), 0
+    enforcer, open_choices = start("aim"), set()
     for request in done.requests:
-        choices += len(enforcer.upcoming()) == 2
+        open_choices.add(len(enforcer.upcoming()))
         enforcer = enforcer.after(request)
     assert enforcer.ended
-    assert choices > 0
-    assert any(event.annealed for event in done.events) == (move < 1)
+    assert open_choices == ({1, 2, 3} if move < 1 else {1, 2})
+    assert (Choice.ANNEAL in choices_of(done.events)) == (move < 1)
+    assert (choices_of(done.events)[-1] is Choice.SETTLE) == (done.requests[-1].step == "initial6")
+    assert move > 0 or choices_of(done.events)[-1] is Choice.SETTLE
+
+
+def walked(enforcer: Enforcer, pick: Callable[[list[Upcoming]], Upcoming]) -> Iterator[tuple[Enforcer, Request]]:
+    """A run that takes any branch there is, as servers admit it and no loop decides: every request, and before it."""
+    rules = enforcer._rules
+    while not enforcer.ended:
+        due = pick(enforcer.upcoming())
+        if due.selects:
+            clique, weight = next(iter(rules.candidates.items()))
+            cells = np.zeros(rules.layout.domain.cells(clique), np.int64)
+            request: Request = Selection(
+                due.step, (clique,), cells, cells[:1], np.array([weight], np.int64), due.mechanism, due.draws
+            )
+        elif due.step.startswith("initial"):
+            number = int(due.step.removeprefix("initial")) - 1
+            request = Measurement(due.step, rules.initial[number % len(rules.initial)], due.mechanism)
+        else:
+            request = Measurement(due.step, clique, due.mechanism, rules.draws)
+        yield enforcer, request
+        enforcer = enforcer.after(request)
+
+
+def at_random(seed: int) -> Callable[[list[Upcoming]], Upcoming]:
+    generator = np.random.default_rng(seed)
+    return lambda due: due[generator.integers(len(due))]
+
+
+def test_what_is_known_ahead_does_not_branch() -> None:
+    """Where all columns may be measured again, the rounds that may come instead are not looked at as far ahead."""
+    domain = domain_of(*[2] * 60)
+    chosen, task = program("aim"), task_of(domain, UNBOUNDED)
+    start = Enforcer.start(chosen, task, Layout(domain, chosen.cliques(task)))
+    known = [
+        (enforcer.left, len(enforcer.upcoming(enforcer.left)))
+        for enforcer, _ in walked(start, lambda due: due[-1])  # anneal; settle as soon as it may
+    ]
+    assert known[:60] == [(left, left) for left in range(60, 0, -1)]
+    assert known[-60:] == [(1, 3), *((left, left) for left in range(59, 0, -1))]
+    assert {left for left, _ in known[60:-60]} == {1}
 
 
 def test_an_enforcer_is_a_value() -> None:
@@ -260,21 +316,89 @@ def test_other_noise_is_refused(case: str) -> None:
 
 
 def test_a_branch_not_taken_is_gone() -> None:
-    """Once a round was requested without annealing, its measurement cannot be the annealed one; and the reverse."""
+    """Once a round was requested without annealing, its measurement cannot be the annealed one; and the reverse.
+    Nor can columns be measured again once a round was requested, whether or not it was annealed."""
+    settles = 0
     for move in (0, 1):
         enforcer = start("aim")
         for request in legitimate("aim", move).requests:
-            branches = enforcer.upcoming(2)
+            now, branches = enforcer.upcoming(), enforcer.upcoming(2)
             following = enforcer.after(request)
-            if len(enforcer.upcoming()) == 2:
+            if len(now) > 1 and isinstance(request, Selection):
                 taken = following.upcoming()
                 assert len(taken) == 1
-                (other,) = [u for u in branches[2:] if u != taken[0]]
+                (other,) = [u for u in branches[len(now) :] if u != taken[0] and not u.step.startswith("initial")]
                 clique = request.candidates[0]
                 measure = Measurement(other.step, clique, other.mechanism, other.draws)
                 refused(following, measure, "gaussian")
                 following.after(replace(measure, mechanism=taken[0].mechanism))
+                settles += any(u.step.startswith("initial") for u in now)
             enforcer = following
+    assert settles == 0  # these runs settle as soon as they may
+    for seed in range(10):
+        for enforcer, request in walked(start("aim"), at_random(seed)):
+            again = [one for one in enforcer.upcoming() if one.step.startswith("initial")]
+            if isinstance(request, Selection) and again:
+                settles += 1
+                other = Measurement(again[0].step, ("a0",), again[0].mechanism)
+                refused(enforcer.after(request), other, "a step 'initial4'")
+    assert settles > 0
+
+
+def settling() -> tuple[Enforcer, list[Measurement]]:
+    """Where a run begins to measure columns again, and what it asks."""
+    requests = legitimate("aim, settled").requests
+    enforcer = start("aim, settled")
+    for request in requests[:-3]:
+        enforcer = enforcer.after(request)
+    return enforcer, requests[-3:]
+
+
+def test_columns_are_measured_again_only_once_rounds_are_dear() -> None:
+    requests, (_, (first, *_)) = legitimate("aim, settled").requests, settling()
+    schedule = of("aim, settled")[0].schedule(of("aim, settled")[1])
+    enforcer, measured = start("aim, settled"), 0
+    for number, request in enumerate(requests[:-3]):
+        if number >= 3:
+            refused(enforcer, first, "a measure is not due|a step 'initial4' is not due")
+        if isinstance(request, Measurement) and number >= 3:
+            measured += 1
+            cost = request.mechanism.rho(UNBOUNDED) / schedule.MEASURE_SHARE
+            assert (cost * 16 >= schedule.rho) == (number == len(requests) - 4)
+        enforcer = enforcer.after(request)
+    assert measured >= 2
+    enforcer.after(first)
+
+
+def test_who_settles_measures_every_column_in_order_and_nothing_else() -> None:
+    enforcer, asked = settling()
+    assert [(one.step, one.clique) for one in asked] == [
+        ("initial4", ("a0",)),
+        ("initial5", ("a1",)),
+        ("initial6", ("a2",)),
+    ]
+    _, _, layout = of("aim, settled")
+    select = next(r for r in legitimate("aim, settled").requests if isinstance(r, Selection))
+    for number, request in enumerate(asked):
+        for other in layout.cliques:
+            if other != request.clique:
+                refused(enforcer, replace(request, clique=other), "clique that is not due")
+        refused(enforcer, replace(request, mechanism=legitimate("aim, settled").requests[0].mechanism), "gaussian")
+        enforcer = enforcer.after(request)
+        for again in (select, replace(select, step="round5-select")):
+            refused(enforcer, again, "is not due; due now: " + ("initial" if number < 2 else "nothing"))
+    assert enforcer.ended
+    refused(enforcer, replace(asked[0], step="initial7"), "due now: nothing")
+
+
+@given(seeds)
+@settings(deadline=None, max_examples=25)
+def test_every_path_that_is_admitted_ends_within_the_budget(seed: int) -> None:
+    _, task, _ = of("aim")
+    ledger = Filter(task.zcdp, UNBOUNDED)
+    for enforcer, request in walked(start("aim"), at_random(seed)):
+        ledger.charge(enforcer.admit(request).entry)
+    assert task.zcdp * (1 - F(1, 10**9)) <= ledger.spent <= task.zcdp
 
 
 @pytest.mark.parametrize("case", ["aim", "gaussian", "mst"])

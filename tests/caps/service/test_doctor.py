@@ -3,23 +3,28 @@
 import json
 import re
 import socket
+import sqlite3
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import typer
+from sqlalchemy import MetaData
 from typer.testing import CliRunner
 
 from caps.cli import app
 from caps.cli.exits import Exit
+from caps.federation.ports import free_ports
+from caps.service import doctor as doctor_module
+from caps.service.database import open_database, sqlite_url
 from caps.service.doctor import Blame, Doctor, Finding, Status, Subject, _dials
+from caps.study.policy import policy_yaml
 from caps.trust import home as party
 from caps.trust import pki
 from caps.trust.cards import Card
 from caps.trust.denials import revoke
 from caps.trust.tls import Credentials
-from deploy.ports import free_ports
 from tests.kit.service import Sample
 from tests.kit.tls import serving
 
@@ -80,9 +85,71 @@ def examine(home, *others, **choices):
 def test_a_sound_home_has_nothing_wrong(mine):
     findings = examine(mine)
     assert {f.status for f in findings} == {Status.OK}
-    assert {"permissions", "role", "chain", "expiry", "authority", "key", "signing key", "denied keys", "disk"} == {
-        f.check for f in findings
-    }
+    keys = {"permissions", "role", "chain", "expiry", "authority", "key", "signing key", "denied keys"}
+    assert {f.check for f in findings} == {*keys, "database", "disk"}
+
+
+def test_the_database_is_only_looked_at(mine):
+    finding = found(examine(mine), "database")
+    assert (finding.status, "first start makes it" in finding.detail) == (Status.OK, True)
+    assert not (mine / "state").exists()
+
+
+@pytest.fixture
+def database(mine):
+    """A holder's, as its first start makes it."""
+    (mine / "state").mkdir(mode=0o700)
+    url = sqlite_url(mine / "state" / "state.db")
+    open_database(url, MetaData(), migrations="services.holder.migrations").dispose()
+    return mine / "state" / "state.db"
+
+
+def test_a_database_of_this_version_is_good(mine, database):
+    finding = found(examine(mine), "database")
+    assert finding.status is Status.OK
+    assert "revision holder_" in finding.detail
+
+
+def test_a_database_of_another_version_says_how_to_migrate_it(mine, database):
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'holder_0001'")
+    connection.close()
+    finding = found(examine(mine), "database")
+    assert (finding.status, "is at revision holder_0001" in finding.detail) == (Status.FAILED, True)
+    assert "python -m services.holder.migrations" in finding.fix
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'holder_9999'")
+    connection.close()
+    assert "does not know" in found(examine(mine), "database").detail
+
+
+def test_a_damaged_database_is_found(mine, database):
+    content = bytearray(database.read_bytes())
+    content[4096 : 3 * 4096] = b"\xff" * (2 * 4096)
+    database.write_bytes(content)
+    assert failed(examine(mine)) == {"database"}
+
+
+def test_a_database_out_of_reach_is_unreachable(mine):
+    (port,) = free_ports(1)
+    finding = found(examine(mine, database=f"postgresql://nobody:secret-word@127.0.0.1:{port}/none"), "database")
+    assert (finding.status, finding.blame) == (Status.FAILED, "reach")
+    assert "secret-word" not in finding.detail
+    assert failed(examine(mine, database="oracle://here")) == {"database"}
+
+
+def test_a_full_disk_fails_and_little_room_warns(mine, monkeypatch):
+    monkeypatch.setattr(doctor_module, "LITTLE_ROOM", 1 << 62)
+    assert found(examine(mine), "disk").status is Status.WARNING
+    monkeypatch.setattr(doctor_module, "LEAST_ROOM", 1 << 62)
+    finding = found(examine(mine), "disk")
+    assert (finding.status, finding.detail[:5]) == (Status.FAILED, "full:")
+
+
+def test_what_has_expired_is_not_said_to_expire_soon(world):
+    home = world.home("holder", "late", days=2, begun=NOW - timedelta(days=3))
+    finding = found(examine(home, clock=lambda: NOW), "expiry")
+    assert (finding.status, finding.detail[:10]) == (Status.FAILED, "expired on")
 
 
 def test_denied_keys_are_shown(mine):
@@ -100,7 +167,7 @@ def test_denied_keys_are_shown(mine):
 def test_a_server_needs_a_policy_and_keeps_a_storage_key(world):
     home = world.home("mpc-server", "S1")
     assert failed(examine(home)) == {"policy"}
-    (home / party.POLICY).write_text(party.POLICY_TEMPLATE)
+    (home / party.POLICY).write_text(policy_yaml())
     findings = examine(home)
     assert not failed(findings)
     assert found(findings, "storage key").status is Status.OK
@@ -113,7 +180,7 @@ def test_a_server_needs_a_policy_and_keeps_a_storage_key(world):
 
 def test_a_servers_policy_must_admit_the_studys_scheme(world):
     home = world.home("mpc-server", "S1")
-    (home / party.POLICY).write_text(party.POLICY_TEMPLATE)
+    (home / party.POLICY).write_text(policy_yaml())
     doctor = Doctor(home, clock=lambda: NOW)
     assert found(list(doctor.examine(scheme="rep4")), "scheme").status is Status.OK
     (home / party.POLICY).write_text("schemes: [rep3]\n")

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from caps.errors import DomainError
+from caps.federation.ports import free_ports
 from caps.service import serve as serving_module
 from caps.service.site import Settings, Site
 from caps.service.tokens import Scope
@@ -27,7 +28,6 @@ from caps.trust.home import POLICY
 from caps.trust.tls import NotTheParty, client_context, server_context
 from caps.wire import media
 from caps.wire.problems import Kind
-from deploy.ports import free_ports
 from tests.kit.service import CANARY, Sample
 from tests.kit.study import make_keys, write_site
 from tests.kit.tls import HOUR, Authority, calling, pin_of, serving

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from copy import deepcopy
 from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -144,6 +147,8 @@ def test_the_study_id_covers_every_field() -> None:
         (("workload",), [{"attributes": ["age"], "weight": 1.5}]),
         (("workload",), [{"attributes": "age"}]),
         (("workload",), "some-pairs"),
+        (("workload",), {"label": ["age"]}),
+        (("workload",), {"label": "age", "weight": 2}),
         (("publication",), {"measurements": "yes"}),
         (("version",), 2),
         (("scheme",), "semi2k"),
@@ -240,6 +245,7 @@ PROBLEM_CASES: list[tuple[str, Any, Edit, list[str]]] = [
     ("attribute twice", ROWS, put("workload", value=[{"attributes": ["age", "age"]}]), ["workload[0].attributes: "]),
     ("no weight", ROWS, put("workload", value=[{"attributes": ["age"], "weight": 0}]), ["workload[0].weight: "]),
     ("no query", ROWS, put("workload", value=[]), ["workload: "]),
+    ("unknown label", ROWS, put("workload", value={"label": "x"}), ["workload.label: the schema has no column 'x'"]),
     (
         "query twice",
         ROWS,
@@ -358,14 +364,18 @@ def test_a_delta_below_what_checks_of_inputs_may_err_is_refused() -> None:
     ("choices", "problem"),
     [
         (
-            {"epsilon": "0.03", "delta": "1e-9"},
-            "privacy.epsilon: 0.03 is too small for aim over 10 columns with 55 rounds: a single step would get so "
-            "little of it that its noise is wider than servers can draw. About 0.042 is the least for that; fewer "
-            "rounds, queries or columns need less",
+            {"epsilon": "0.0001", "delta": "1e-9"},
+            "privacy.epsilon: 0.0001 is too small for aim over 10 columns with 160 rounds: a single step would get so "
+            "little of it that its noise is as wide as 539,241 persons; a count with noise of more than 100,000 is not "
+            "worth a budget. 0.00060 is enough for that; fewer rounds, queries or columns need less",
         ),
         (
-            {"epsilon": "0.001", "algorithm": "mst"},
-            "privacy.epsilon: 0.001 is too small for mst over 10 columns with 9",
+            {"epsilon": "0.0001", "algorithm": "mst"},
+            "privacy.epsilon: 0.0001 is too small for mst over 10 columns with 9",
+        ),
+        (
+            {"epsilon": "0.0001", "delta": "1e-9", "algorithm": "mwem"},
+            "privacy.epsilon: 0.0001 is too small for mwem over 10 columns with 20",
         ),
         (
             {"epsilon": "1e-7", "delta": "1e-12", "algorithm": "gaussian"},
@@ -399,10 +409,24 @@ def test_what_could_only_fail_later_is_refused_now(choices: dict[str, Any], prob
     assert found.startswith(problem)
 
 
-def test_the_least_epsilon_told_will_do_and_fewer_rounds_too() -> None:
-    assert problems(example_json(schema=TEN, delta="1e-9", epsilon="0.042")[0]) == []
-    fewer = {"name": "aim", "parameters": {"rounds": 20}}
-    assert problems(example_json(schema=TEN, delta="1e-9", epsilon="0.03", algorithm=fewer)[0]) == []
+@pytest.mark.parametrize("algorithm", ["aim", "mwem", "mst"])
+@pytest.mark.parametrize("accounting", ["zcdp", "pure"])
+def test_the_epsilon_told_is_enough_and_hardly_less_is_and_fewer_rounds_need_less(
+    algorithm: str, accounting: str
+) -> None:
+    def refusals(epsilon: object, choice: object = algorithm) -> list[str]:
+        privacy = {"epsilon": str(epsilon), "delta": "1e-9", "population": "p", "accounting": accounting}
+        return problems(example_json(schema=TEN, privacy=privacy, algorithm=choice)[0])
+
+    if accounting == "pure" and algorithm != "mwem":
+        assert refusals("1") == ["privacy.accounting: Gaussian noise is not pure DP and needs a budget in rho"]
+        return
+    (problem,) = refusals("0.00004")
+    (told,) = re.findall(r"\. ([0-9.]+) is enough for that; ", problem)
+    assert refusals(told) == []
+    assert refusals(Decimal(told) * Decimal("0.9"))[0].endswith(problem[problem.index(" is enough") :])
+    if algorithm != "mst":
+        assert refusals(Decimal(told) * Decimal("0.9"), {"name": algorithm, "parameters": {"rounds": 5}}) == []
 
 
 THREE = {"columns": [{"name": f"c{i}", "kind": "boolean"} for i in range(3)]}
@@ -489,7 +513,7 @@ def test_a_run_that_would_be_stopped_halfway_is_refused() -> None:
 
 @pytest.mark.parametrize("rounds", [12, 61])
 def test_the_forecast_bounds_every_path(rounds: int) -> None:
-    """Walk the schedule with and without annealing: never more draws, nor more distance, than foretold."""
+    """Walk the schedule with any choices: never more draws, nor more distance, than foretold."""
     manifest, _ = example_manifest(algorithm={"name": "aim", "parameters": {"rounds": rounds}})
     forecast, task, program = manifest.forecast, manifest.task, manifest.program
     assert forecast.eta() == forecast.draws * Fraction(1, 2**80) < ETA_MAX
@@ -498,20 +522,28 @@ def test_the_forecast_bounds_every_path(rounds: int) -> None:
         Role.SELECT: len(program.candidates(task)),
         Role.MEASURE: program.draws(task),
     }
-    exact = sum((forecast._strays(spend) for spend in forecast.spends), Fraction(0))
-    for annealing in (0, 1, 2, 99):
+    assert forecast.again is not None
+    columns = per[Role.INITIAL]
+    exact = sum((forecast._strays(spend) for spend in forecast.spends), columns * Fraction(1, 2**80))
+    settled = []
+    for annealing, settling in product((0, 1, 2, 99), (False, True)):
         schedule, draws, distance, level = program.schedule(task), 0, Fraction(0), 0
+        settled.append(False)
         while (step := schedule.step) is not None:
             count = per[step.role]
             assert count is not None
             draws += count
             distance += count * forecast._distance(step.mechanism)
-            anneal = step.role is Role.MEASURE and len(schedule.following()) > 1 and level < annealing
-            level += anneal
-            schedule = schedule.after(anneal=anneal)
+            choices = schedule.following()  # go on, anneal, settle
+            anneals = len(choices) > 1 and level < annealing
+            level += anneals
+            settles = settling and len(choices) > 2
+            settled[-1] |= settles
+            schedule = choices[-1] if settles else choices[1] if anneals else choices[0]
         assert draws <= forecast.draws
         assert distance <= exact
-        assert (draws == forecast.draws) == (annealing == 0)
+        assert (draws == forecast.draws - columns) == (annealing == 0 and not settled[-1])
+    assert any(settled)
 
 
 def test_the_degree_is_the_engines() -> None:
@@ -530,3 +562,18 @@ def test_roles() -> None:
     assert manifest.servers[0].role == "caps:mpc-server/S1"
     assert manifest.coordinator.role == "caps:coordinator/coordinator"
     assert manifest.holders[0].role == "caps:holder/clinic-a"
+
+
+@pytest.mark.parametrize("columns", [2, 3, 4, 11, 40])
+def test_the_pairs_of_a_label_count_as_much_as_all_others_together(columns: int) -> None:
+    document, _ = example_json(holders=ROWS)
+    document["schema"] = {"columns": [{"name": f"c{i}", "kind": "boolean"} for i in range(columns)]}
+    document["workload"] = {"label": "c1"}
+    queries = Manifest.from_json(document).queries
+    assert set(queries.cliques) == set(combinations([f"c{i}" for i in range(columns)], 2))
+    weights = dict(zip(queries.cliques, queries.weights, strict=True))
+    label = [weight for clique, weight in weights.items() if "c1" in clique]
+    others = [weight for clique, weight in weights.items() if "c1" not in clique]
+    assert set(others) <= {1}
+    assert len(set(label)) == 1
+    assert sum(others) <= sum(label) < sum(others) + columns

@@ -10,8 +10,8 @@ import yaml
 
 from caps.errors import DomainError
 from caps.study import Policy
+from caps.study.policy import policy_yaml
 from caps.trust.denials import Denial, Denials, read_denials, revoke
-from caps.trust.home import POLICY_TEMPLATE
 
 A, B = "a" * 64, "b" * 64
 AT = "2026-11-17T09:00:00Z"
@@ -83,7 +83,7 @@ def test_a_servers_policy_may_say_other_things(tmp_path: Path) -> None:
 
 STYLES = {
     "nothing": "",
-    "a template with remarks": POLICY_TEMPLATE,
+    "a template with remarks": policy_yaml(),
     "no newline at the end": "approval: manual",
     "an empty list": "denied: []  # nobody yet\napproval: manual\n",
     "an empty member": "denied:\napproval: manual\n",

@@ -31,7 +31,7 @@ LABEL = b"/test"
 
 SIGMA2 = [Fraction(text) ** 2 for text in ("0.3", "0.7", "5", "11.9", "24", "73.1", "1000")]
 SCALES = [Fraction(text) for text in ("0.5", "40")]
-SELECTIONS = [(Fraction(448), Fraction(1, 2)), (Fraction(2000), Fraction(1, 10)), (Fraction(100), Fraction(2))]
+SELECTIONS = [(Fraction(448), Fraction(1, 2)), (Fraction(2000), Fraction(1, 1000)), (Fraction(100), Fraction(2))]
 
 
 class WorldBits:

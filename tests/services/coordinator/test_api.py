@@ -516,6 +516,30 @@ def test_what_is_written_is_told_at_once(tmp_path):
     assert asyncio.run(listen()) == ["queued", "running", "failed"]
 
 
+def test_what_many_listen_to_is_read_once(tmp_path, monkeypatch):
+    coordinator, run = Bench(tmp_path).started()
+    store, read = coordinator.store, []
+    whole = store._all
+    monkeypatch.setattr(store, "_all", lambda statement: read.append(str(statement)) or whole(statement))
+
+    async def listen() -> list[str]:
+        heard = []
+        async for piece in stream(store, run, 0, stopping=lambda: False, look_every=60.0, heartbeat_every=60.0):
+            heard += [body["state"] for _, _, body in parsed(piece.decode())]
+        return heard
+
+    async def everybody() -> list[list[str]]:
+        async with asyncio.timeout(20):
+            listeners = [asyncio.create_task(listen()) for _ in range(50)]
+            for event in (RunEvent.PROCEED, RunEvent.FAIL):
+                await asyncio.sleep(0.1)
+                await asyncio.to_thread(store.change_state, run, event)
+            return await asyncio.gather(*listeners)
+
+    assert asyncio.run(everybody()) == [["queued", "running", "failed"]] * 50
+    assert len([statement for statement in read if "FROM events" in statement]) == 3
+
+
 def test_the_interface_can_be_described(analyst):
     paths = analyst.get("/v1/openapi.json").json()["paths"]
     assert "/v1/releases/{release}/data" in paths

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from caps.federation.ports import free_ports
 from caps.service.site import Settings
 from caps.service.site import Site as Party
 from caps.service.tokens import Scope, Tokens
@@ -21,7 +22,6 @@ from caps.study import Manifest
 from caps.trust.tls import Credentials, client_context, server_context
 from caps.wire import Certificate
 from caps.wire.coordinator import Judged
-from deploy.ports import free_ports
 from services.coordinator.service import Coordinator
 from tests.kit.coordinator_servers import SMALL, ClearServers, serve_tls
 from tests.kit.study import ROWS, SERVERS, example_json, make_keys, write_site

@@ -19,13 +19,13 @@ from caps.data.domain import MISSING
 from caps.data.joinkey import ID_BYTES, hashed_ids, random_ids
 from caps.data.linkage import ID_BYTES, ORDERED, RowFormat
 from caps.data.schema import Limits
-from caps.errors import DomainError
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.shares.ring import RINGS
 from caps.shares.sharing import Algebra, Explicit, Seeded, reconstruct
 from caps.study import Manifest
 from caps.study.manifest import Form
+from caps.study.table import Rows
 from caps.wire.holder import TableReport
 from caps.wire.media import CSV, PARQUET
 from caps.wire.problems import Kind
@@ -33,7 +33,7 @@ from services.holder import sharing
 from services.holder.ledger import study_loss
 from services.holder.preview import preview
 from services.holder.sharing import Secrets
-from services.holder.table import Rows, read_table
+from services.holder.table import Sent, read_table
 from tests.kit.holder import HolderBench
 from tests.kit.study import COLUMNS, example_json, make_keys
 from tests.kit.waiting import until
@@ -67,7 +67,7 @@ def loaded(path: Path, text: str, manifest: Manifest | None = None) -> tuple[Row
     """The registry's table, as CSV."""
     manifest = manifest or study()
     path.write_text(text)
-    return read_table(path, CSV, manifest, manifest.holders[0], Limits())
+    return read_table(path, Sent.of(CSV), manifest, manifest.holders[0], Limits())
 
 
 def ids_of(manifest: Manifest, *keys: tuple[str, str]) -> list[bytes]:
@@ -115,7 +115,7 @@ def test_parquet_has_the_same_identifiers(tmp_path: Path, number: Any, born: Any
     manifest = study()
     frame = pl.DataFrame({"born": born, "age": [30, 79], "number": number, "smoker": [False, True]})
     frame.write_parquet(tmp_path / "p")
-    rows, _ = read_table(tmp_path / "p", PARQUET, manifest, manifest.holders[0], Limits())
+    rows, _ = read_table(tmp_path / "p", Sent.of(PARQUET), manifest, manifest.holders[0], Limits())
     assert rows.codes.tolist() == [[1, 0], [3, 1]]
     assert as_bytes(rows) == ids_of(manifest, ("p1234", "1990-01-02"), ("007", "1950-12-31"))
 
@@ -125,10 +125,10 @@ def test_numbers_of_parquet_are_text_and_times_of_day_are_no_days(tmp_path: Path
     frame = pl.DataFrame({"number": [1234, None], "born": [noon, noon], "age": [30, 79], "smoker": [False, True]})
     frame.write_parquet(tmp_path / "p")
     manifest = study({"unparsable": "drop", "missing": "drop"})
-    with pytest.raises(DomainError, match="no rows"):
-        read_table(tmp_path / "p", PARQUET, manifest, manifest.holders[0], Limits())
+    with pytest.raises(Problem, match="no rows"):
+        read_table(tmp_path / "p", Sent.of(PARQUET), manifest, manifest.holders[0], Limits())
     frame.with_columns(born=pl.col("born").dt.date()).write_parquet(tmp_path / "p")
-    rows, report = read_table(tmp_path / "p", PARQUET, manifest, manifest.holders[0], Limits())
+    rows, report = read_table(tmp_path / "p", Sent.of(PARQUET), manifest, manifest.holders[0], Limits())
     assert as_bytes(rows) == ids_of(manifest, ("1234", "1990-01-02"))
     assert report.join is not None
     assert report.join.missing == 1
@@ -145,8 +145,8 @@ def test_columns_of_other_types_are_refused(tmp_path: Path, change: dict[str, An
     )
     frame.write_parquet(tmp_path / "p")
     manifest = study()
-    with pytest.raises(DomainError, match=f"column {next(iter(change))}"):
-        read_table(tmp_path / "p", PARQUET, manifest, manifest.holders[0], Limits())
+    with pytest.raises(Problem, match=f"column {next(iter(change))}"):
+        read_table(tmp_path / "p", Sent.of(PARQUET), manifest, manifest.holders[0], Limits())
 
 
 def test_a_table_that_repeats_persons_is_refused_with_counts(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_rows_beyond_the_capacity(tmp_path: Path) -> None:
     ],
 )
 def test_tables_that_do_not_fit(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises((Problem, DomainError), match=message) as refused:
+    with pytest.raises(Problem, match=message) as refused:
         loaded(tmp_path / "t", text)
     told = str(refused.value)
     if isinstance(refused.value, Problem):

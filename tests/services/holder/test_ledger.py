@@ -17,6 +17,7 @@ from caps.service.tokens import Scope
 from caps.study import Manifest
 from caps.wire.holder import Goal, HolderLedger
 from services.holder.ledger import Given, ledger_of, loss_of, study_loss
+from services.holder.table import Sent
 from tests.kit.holder import HolderBench
 from tests.kit.study import AT, example_json, example_manifest
 from tests.kit.waiting import until
@@ -188,7 +189,7 @@ def test_the_ledger_survives_withdrawals_erased_tables_and_restarts(world: Holde
         holder.approve(world.study)
         upload = holder.upload_path(world.study)
         upload.write_text(HEADER + "".join(reversed(ROWS)))
-        holder.load(world.study, upload, "text/csv", "0" * 64)
+        holder.load(world.study, upload, Sent.of("text/csv"), "0" * 64)
         (warning,) = holder.preview(world.study).loss.warnings
         assert "go by the names insured, patients" in warning
         assert holder.ledger().warnings == []  # it is not contributed yet

@@ -23,6 +23,7 @@ from services.holder import service, sharing, uploader
 from services.holder.retry_queue import Stopped
 from services.holder.service import HolderService
 from services.holder.store import Store
+from services.holder.table import Sent
 from tests.kit.holder import HolderBench
 from tests.kit.study import COLUMNS, MIXED, ROWS
 from tests.kit.waiting import until
@@ -66,7 +67,7 @@ def begin(holder: HolderService, world: HolderBench, table: str = TABLE) -> None
 def load(holder: HolderService, world: HolderBench, table: str = TABLE) -> None:
     path = holder.upload_path(world.study)
     path.write_text(table)
-    holder.load(world.study, path, CSV, sha256(table.encode()).hexdigest())
+    holder.load(world.study, path, Sent.of(CSV), sha256(table.encode()).hexdigest())
 
 
 def goal(holder: HolderService, world: HolderBench) -> Goal:
@@ -215,7 +216,7 @@ def test_the_process_may_end_at_any_step(world: HolderBench, owner: Any, name: s
         digest = sha256(TABLE.encode()).hexdigest()
         patch.setattr(owner, name, killing)
         try:
-            holder.load(world.study, path, CSV, digest)
+            holder.load(world.study, path, Sent.of(CSV), digest)
             holder.contribute(world.study)
         except Killed:
             died = True
@@ -485,8 +486,3 @@ def test_the_approval_waits_for_the_coordinator(world: HolderBench) -> None:
         assert holder.store.study(world.study).approval_problem is None
         holder.approve(world.study)
     assert len(world.approvals) == 1
-
-
-def test_two_holders_never_share_a_directory(world: HolderBench) -> None:
-    with world.running(), pytest.raises(Problem, match="another holder"):
-        world.holder()

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caps.data.schema import schema, tables
+from caps.data.schema import tables
 from caps.wire.media import CSV
 from services.holder import table
 from services.holder.service import HolderService
 from services.holder.state import Goal
 from services.holder.store import ContributionRecord
+from services.holder.table import Sent
 from tests.kit.holder import HolderBench
 from tests.kit.study import COLUMNS, ROWS
 from tests.kit.waiting import until
@@ -47,8 +48,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return read
 
-    monkeypatch.setattr(schema, "lazy_frame", counting("checked"))
-    monkeypatch.setattr(schema, "collected", counting("parsed"))
+    monkeypatch.setattr(tables, "lazy_frame", counting("checked"))
+    monkeypatch.setattr(tables, "collected", counting("parsed"))
     for name in ("lazy_frame", "scan_csv", "scan_parquet"):
         assert not hasattr(table, name), "the holder reads files by the schema alone"
     return done
@@ -67,7 +68,7 @@ def study(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
 def uploaded(holder: HolderService, world: HolderBench, text: str) -> tuple[str, Path, str, str]:
     path = holder.upload_path(world.study)
     path.write_text(text)
-    return world.study, path, CSV, sha256(text.encode()).hexdigest()
+    return world.study, path, Sent.of(CSV), sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["POST contribution", "PUT table, PUT contribution"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caps.dp.noise import clear
+from caps.dp.noise import clear, plans
 from caps.dp.noise.plans import GumbelPlan, gaussian_plan, geometric_plan, laplace_plan, selection_plan
 from caps.dp.noise.tables import DIGITS
 from caps.shares.ring import Z64
@@ -157,6 +157,28 @@ def test_selection_probabilities_stay_within_kappa_of_the_exponential_mechanism(
     # The bound means something: with noise of another scale it would not hold.
     off = np.exp(logits * 1.1) / np.exp(logits * 1.1).sum()
     assert np.abs(np.log(chances / off)).max() > kappa
+
+
+def widest_range(plan: GumbelPlan, delta_u: int) -> float:
+    """The widest range of log-ratios found between scores that differ by delta_u, each up or down."""
+    (low, law), rng, found = integer_law(plan), np.random.default_rng(4), []
+    for _ in range(40):
+        scores = np.rint(rng.uniform(-5, 5, rng.integers(2, 4)) * float(plan.beta)).astype(np.int64)
+        moved = scores + delta_u * np.where(np.arange(len(scores)) == rng.integers(len(scores)), 1, -1)
+        ratios = np.log(selection_law(low, law, moved) / selection_law(low, law, scores))
+        found.append(float(ratios.max() - ratios.min()))
+    return max(found)
+
+
+def test_selections_between_neighbours_stay_within_the_range_that_is_charged() -> None:
+    eps = Fraction(3, 100)
+    plan = selection_plan(Fraction(150), eps)
+    assert plan.stretch > 1
+    assert eps < widest_range(plan, 150) <= plan.range_of(eps) <= eps * Fraction(9, 8)
+    # Noise in cells this coarse is further from the law than an eighth of eps allows for, and says so.
+    cells = plans._StretchedCells(Fraction(1000))
+    cells.refine(9 * plans.GRAINS)
+    assert eps * Fraction(9, 8) < widest_range(cells.plan(), 15) <= cells.plan().range_of(eps)
 
 
 @pytest.mark.parametrize("where", ["clear", "shares"])

@@ -18,6 +18,7 @@ from caps.dp.privacy import (
     AimSchedule,
     Allowance,
     BudgetExceeded,
+    Choice,
     Entry,
     Filter,
     Gaussian,
@@ -30,6 +31,7 @@ from caps.dp.privacy import (
     PrivacyStatement,
     Relation,
     Role,
+    Step,
     calibrate,
     cdp_delta,
     cdp_eps,
@@ -79,7 +81,7 @@ PINNED = {
     "cdp_rho": "1273766876303105995787967912159639861/85070591730234615865843651857942052864",
     "cdp_eps": "2203011870264697841306882653272340582679/340282366920938463463374607431768211456",
     "calibrate": "371174541316164385114735119069266379275/340282366920938463463374607431768211456",
-    "sigma": "7610154971587737147/36028797018963968",
+    "sigma": "5582101519958019001/36028797018963968",
 }
 
 
@@ -115,10 +117,12 @@ def test_nothing_spent_is_nothing_lost() -> None:
         lambda: AimSchedule.start(F(1), UNBOUNDED, initial=9, rounds=0),
         lambda: AimSchedule.start(F(1, 2**79), UNBOUNDED, initial=1, rounds=16),
         lambda: AimSchedule.start(F(1, 2**79), UNBOUNDED, initial=16, rounds=1),
-        lambda: AimSchedule.start(F(1), UNBOUNDED, initial=9, rounds=9).after(anneal=True),
+        lambda: AimSchedule.start(F(1), UNBOUNDED, initial=9, rounds=9).after(Choice.ANNEAL),
+        lambda: AimSchedule.start(F(1), UNBOUNDED, initial=9, rounds=9).after(Choice.SETTLE),
         lambda: MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=0),
         lambda: MwemSchedule.laplace(F(0), UNBOUNDED, rounds=1),
-        lambda: MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=1).after(anneal=True),
+        lambda: MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=1).after(Choice.ANNEAL),
+        lambda: MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=1).after(Choice.SETTLE),
         lambda: MstSchedule.start(F(1), UNBOUNDED, columns=1),
     ],
 )
@@ -177,67 +181,67 @@ def test_a_selection_has_room_for_its_rounding() -> None:
     select = NoisyMax.of_star(F(8, 9))
     assert select.kappa == select.epsilon_star / 32
     assert select.rho(UNBOUNDED) == F(1, 8)
-    assert select.epsilon(UNBOUNDED) == F(8, 9) * F(17, 16)
+    assert select.epsilon(UNBOUNDED) == 1
     assert select.scale(7, UNBOUNDED) == F(63, 4)
     assert PermuteAndFlip(F(1, 4)).scale(7, BOUNDED) == 112
 
 
 def test_aim_divides_its_budget() -> None:
-    """A quarter for 9 columns; three quarters for 45 rounds, of which a sixth selects: epsilon = sqrt(8 rho)."""
+    """144 rounds and 9 columns, which cost nine tenths of a round each; a tenth selects: epsilon = sqrt(8 rho)."""
     rho = cdp_rho(1, NANO)
-    schedule = AimSchedule.start(rho, UNBOUNDED, initial=9, rounds=45)
-    assert float(schedule.first.sigma_squared) == pytest.approx(9 * 4 / (2 * float(rho)))
-    assert float(schedule.after().spent / rho) == pytest.approx(0.25)
-    assert float(schedule.measure.sigma_squared) == pytest.approx(45 / (2 * 5 / 6 * 0.75 * float(rho)))
-    assert float(schedule.select.epsilon_star) * 1.125 == pytest.approx((8 / 6 * 0.75 * float(rho) / 45) ** 0.5)
+    schedule, each = AimSchedule.start(rho, UNBOUNDED, initial=9, rounds=144), float(rho) / (144 + 8.1)
+    assert schedule.first == schedule.measure
+    assert float(schedule.measure.sigma_squared) == pytest.approx(1 / (2 * 0.9 * each))
+    assert float(schedule.after().spent) == pytest.approx(8.1 * each)
+    assert float(schedule.select.epsilon_star) * 1.125 == pytest.approx((8 * each / 10) ** 0.5)
 
 
 def test_aims_last_round_takes_what_is_left() -> None:
     schedule = AimSchedule.start(F(1), UNBOUNDED, initial=1, rounds=1)
     schedule = schedule.after()
     assert schedule.last
-    assert float(schedule.spent) == pytest.approx(0.25)
-    assert float(schedule.select.rho(UNBOUNDED)) == pytest.approx(0.125)
-    assert float(schedule.measure.rho(UNBOUNDED)) == pytest.approx(0.625)
+    assert float(schedule.spent) == pytest.approx(0.9 / 1.9)
+    assert float(schedule.select.rho(UNBOUNDED)) == pytest.approx(0.1 / 1.9)
+    assert float(schedule.measure.rho(UNBOUNDED)) == pytest.approx(0.9 / 1.9)
     end = schedule.after().after()
     assert end.step is None
-    with pytest.raises(DomainError, match="not the last"):
-        schedule.after().after(anneal=True)
+    for choice in (Choice.ANNEAL, Choice.SETTLE):
+        with pytest.raises(DomainError, match="does not allow"):
+            schedule.after().after(choice)
 
 
 def test_aim_runs_as_many_rounds_as_it_can_pay() -> None:
-    """Rounding down leaves the last of 45 rounds a little more than one; annealed once, 44 rounds become 11."""
-    for anneal, expected in ((False, 45), (True, 12)):
+    """Rounding down leaves the last of 45 rounds a little more than one; annealed once, 44 rounds become 22."""
+    for once, expected in ((Choice.GO_ON, 45), (Choice.ANNEAL, 23)):
         schedule = AimSchedule.start(F(1), UNBOUNDED, initial=1, rounds=45)
         measured = 0
         while schedule.step is not None:
             measured += schedule.role is Role.MEASURE
-            schedule = schedule.after(anneal=anneal and measured == 1 and schedule.role is Role.MEASURE)
+            schedule = schedule.after(once if measured == 1 and schedule.role is Role.MEASURE else Choice.GO_ON)
         assert measured == expected
 
 
-def test_annealing_halves_sigma_and_doubles_epsilon() -> None:
+def test_annealing_doubles_what_a_round_costs() -> None:
     before = AimSchedule.start(F(1), UNBOUNDED, initial=9, rounds=144).after().after()
-    after = before.after(anneal=True)
+    after = before.after(Choice.ANNEAL)
     assert before.role is Role.MEASURE
-    assert after.measure.sigma_squared == before.measure.sigma_squared / 4
-    assert after.select == NoisyMax.of_star(2 * before.select.epsilon_star)
+    assert float(before.measure.sigma_squared / after.measure.sigma_squared) == pytest.approx(2)
+    assert float(after.select.epsilon_star / before.select.epsilon_star) == pytest.approx(2**0.5)
+    assert after.first == before.first
 
 
-def test_annealing_leaves_as_many_rounds_as_it_must() -> None:
-    """At least 5 rounds for 4 columns: of 6, annealing after the first changes nothing; of 16, it leaves 5."""
-    schedule = AimSchedule.start(F(1), UNBOUNDED, initial=4, rounds=6).after().after()
-    assert schedule.after(anneal=True) == schedule.after()
-    schedule = AimSchedule.start(F(1), UNBOUNDED, initial=4, rounds=16).after().after()
-    once = schedule.after(anneal=True)
-    assert float(once.measure.rho(UNBOUNDED)) == pytest.approx(
-        5 / 6 * 0.75 * 15 / 16 / 5
-    )  # less than four times as much
-    rounds = 0
-    while once.step is not None:
-        rounds += once.role is Role.SELECT
-        once = once.after(anneal=once.role is Role.MEASURE and not once.last)
-    assert rounds == 5
+def test_settling_spends_all_that_is_left_on_columns() -> None:
+    """Of 10 rounds and 5 columns: a round costs a fourteenth and a half, so one may be given up at once."""
+    schedule = AimSchedule.start(F(1), UNBOUNDED, initial=5, rounds=10).after().after()
+    settled = schedule.after(Choice.SETTLE)
+    assert settled.step == Step(Role.INITIAL, settled.first, 5)
+    assert float(settled.spent) == pytest.approx(5.5 / 14.5)
+    assert float(settled.first.rho(UNBOUNDED)) == pytest.approx(9 / 14.5 / 5)
+    assert settled.after().step is None
+    cheap = AimSchedule.start(F(1), UNBOUNDED, initial=5, rounds=12).after().after()
+    with pytest.raises(DomainError, match="does not allow to settle"):
+        cheap.after(Choice.SETTLE)
+    cheap.after(Choice.ANNEAL).after().after(Choice.SETTLE)
 
 
 def entry(**changes: Any) -> Entry:

@@ -18,6 +18,7 @@ from caps.dp.privacy import (
     UNBOUNDED,
     AimSchedule,
     BudgetExceeded,
+    Choice,
     Entry,
     Filter,
     Gaussian,
@@ -70,17 +71,15 @@ def entry_of(step: Step, name: str = "step") -> Entry:
     return Entry(name, step.mechanism, step.count, sampler, step.count, F(1, 2**81), certified=True)
 
 
-def walk(schedule: Schedule, decide: Callable[[], bool]) -> list[Step]:
+def walk(schedule: Schedule, decide: Callable[[], Choice] = lambda: Choice.GO_ON) -> list[Step]:
     """Run a schedule to its end against a filter of the same budget, which never refuses; return the steps."""
     kept = Filter(schedule.rho, schedule.neighbouring, pure_epsilon=schedule.pure_epsilon)
     steps: list[Step] = []
     while (step := schedule.step) is not None:
         steps.append(step)
         kept.charge(entry_of(step))
-        following = schedule.after()
-        with suppress(DomainError):
-            following = schedule.after(anneal=decide())
-        schedule = following
+        choice = decide()
+        schedule = schedule.after(choice if choice in schedule.choices else Choice.GO_ON)
         assert kept.spent == schedule.spent <= schedule.rho
     assert schedule.spent >= schedule.rho * (1 - WITHIN)
     with pytest.raises(DomainError):
@@ -90,23 +89,90 @@ def walk(schedule: Schedule, decide: Callable[[], bool]) -> list[Step]:
 
 @given(st.data(), budgets, st.integers(1, 40), relations)
 @settings(max_examples=150, deadline=None)
-def test_aim_never_exceeds_and_ends_at_its_budget_whatever_is_annealed(
+def test_aim_never_exceeds_and_ends_at_its_budget_whatever_is_chosen(
     data: st.DataObject, rho: F, initial: int, relation: Neighbouring
 ) -> None:
     rounds = data.draw(st.integers(1, 16 * initial + 20))
-    rarely = data.draw(st.sampled_from([0, 1, 4, 40]))
-    decisions = st.just(True) if rarely == 0 else st.integers(0, rarely).map(lambda n: n == 0)
+    calmly = data.draw(st.sampled_from([0, 1, 4, 40]))
+    decisions = st.sampled_from([Choice.GO_ON] * calmly + [Choice.ANNEAL] * 2 + [Choice.SETTLE])
     schedule = AimSchedule.start(rho, relation, initial=initial, rounds=rounds)
     steps = walk(schedule, lambda: data.draw(decisions))
 
-    assert [step.role for step in steps] == [Role.INITIAL] + [Role.SELECT, Role.MEASURE] * (len(steps) // 2)
+    settled = steps[-1].role is Role.INITIAL
+    assert steps[0].role is Role.INITIAL
     assert steps[0].count == initial
-    scales = [step.mechanism.sigma_squared for step in steps if isinstance(step.mechanism, Gaussian)]
-    assert all(before / 4 <= after <= before for before, after in pairwise(scales[1:-1]))
-    assert len(scales) - 1 >= min(rounds, schedule.least_rounds)
+    between = steps[1:-1] if settled else steps[1:]
+    assert [step.role for step in between] == [Role.SELECT, Role.MEASURE] * (len(between) // 2)
+    charges = [step.rho(relation) for step in between if step.role is Role.MEASURE]
+    assert 1 <= len(charges) <= rounds
+    whole = charges if settled else charges[:-1]  # the last round takes what is left
+    for before, after in pairwise(whole):
+        assert after == before or 2 * before * (1 - WITHIN) <= after <= 2 * before
+    if settled:
+        assert steps[-1].count == initial
+        assert whole[-1] >= schedule.MEASURE_SHARE * rho / 16 * (1 - WITHIN)
+        assert steps[-1].rho(relation) >= whole[-1]
 
 
-@given(budgets, st.integers(1, 20), st.integers(1, 40), relations, st.randoms(use_true_random=False))
+@given(budgets, st.integers(1, 20), st.integers(1, 400), relations, st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_aim_settles_exactly_once_a_round_costs_a_sixteenth(
+    rho: F, initial: int, rounds: int, relation: Neighbouring, chance: Random
+) -> None:
+    schedule = AimSchedule.start(rho, relation, initial=initial, rounds=rounds)
+    while schedule.step is not None:
+        free = schedule.role is Role.MEASURE and not schedule.last
+        cost = schedule.select.rho(relation) + schedule.measure.rho(relation)
+        may = {Choice.GO_ON: True, Choice.ANNEAL: free, Choice.SETTLE: free and 16 * cost >= schedule.rho}
+        for choice, allowed in may.items():
+            if allowed:
+                assert schedule.after(choice) in schedule.following()
+            else:
+                with pytest.raises(DomainError, match=f"does not allow to {choice}"):
+                    schedule.after(choice)
+        assert schedule.choices == tuple(choice for choice, allowed in may.items() if allowed)
+        assert len(schedule.following()) == len(schedule.choices)
+        schedule = schedule.after(chance.choice([Choice.GO_ON, Choice.ANNEAL if free else Choice.GO_ON]))
+
+
+@given(budgets, st.integers(1, 30), st.integers(1, 500), relations)
+@settings(max_examples=60, deadline=None)
+def test_aim_says_whether_any_path_settles(rho: F, initial: int, rounds: int, relation: Neighbouring) -> None:
+    schedule = AimSchedule.start(rho, relation, initial=initial, rounds=rounds)
+    widest, ahead = schedule.widest_again, schedule
+    while ahead.step is not None and Choice.SETTLE not in ahead.choices:
+        ahead = ahead.after(ahead.choices[-1])
+    assert (widest is None) == (ahead.step is None)
+    if widest is not None:
+        most = ahead.after().spent
+        while Choice.SETTLE in ahead.choices:  # as long as it can, so that least is left
+            most, ahead = ahead.after().spent, ahead.after().after()
+        again = Gaussian.costing((schedule.rho - most) / initial, relation)
+        assert widest.sigma_squared / 2 <= again.sigma_squared <= widest.sigma_squared
+
+
+@given(budgets, st.integers(1, 20), st.integers(3, 400), relations)
+@settings(max_examples=40, deadline=None)
+def test_once_aim_has_settled_only_columns_come_and_then_nothing(
+    rho: F, initial: int, rounds: int, relation: Neighbouring
+) -> None:
+    schedule = AimSchedule.start(rho, relation, initial=initial, rounds=rounds).after().after()
+    while Choice.SETTLE not in schedule.choices and not schedule.last:
+        schedule = schedule.after(Choice.ANNEAL).after()
+    if schedule.last:
+        return
+    settled = schedule.after(Choice.SETTLE)
+    assert settled.step is not None
+    assert (settled.step.role, settled.step.count) == (Role.INITIAL, initial)
+    left = settled.rho - settled.spent
+    assert left * (1 - WITHIN) <= settled.step.rho(relation) <= left
+    for choice in (Choice.ANNEAL, Choice.SETTLE):
+        with pytest.raises(DomainError, match="does not allow"):
+            settled.after(choice)
+    assert settled.after().step is None
+
+
+@given(budgets, st.integers(1, 20), st.integers(1, 100), relations, st.randoms(use_true_random=False))
 @example(F(6173508293103381, 9671406556917033397649408), 1, 12, UNBOUNDED, Random(0))
 @settings(deadline=None)
 def test_no_path_of_aim_leaves_its_extremes(rho: F, initial: int, rounds: int, relation: Neighbouring, chance) -> None:
@@ -115,7 +181,7 @@ def test_no_path_of_aim_leaves_its_extremes(rho: F, initial: int, rounds: int, r
         kind: [size(found) for found in schedule.extremes() if isinstance(found, kind)]
         for kind, size in ((Gaussian, lambda m: m.sigma_squared), (NoisyMax, lambda m: m.epsilon_star))
     }
-    for step in walk(schedule, lambda: chance.random() < 0.5):
+    for step in walk(schedule, lambda: chance.choice([Choice.GO_ON, Choice.ANNEAL, Choice.ANNEAL, Choice.SETTLE])):
         mechanism = step.mechanism
         value = mechanism.sigma_squared if isinstance(mechanism, Gaussian) else mechanism.epsilon_star
         assert min(sizes[type(mechanism)]) <= value <= max(sizes[type(mechanism)])
@@ -124,14 +190,14 @@ def test_no_path_of_aim_leaves_its_extremes(rho: F, initial: int, rounds: int, r
 @given(budgets, st.integers(1, 200), relations)
 @settings(max_examples=60, deadline=None)
 def test_mwem_spends_what_it_was_given(rho: F, rounds: int, relation: Neighbouring) -> None:
-    assert len(walk(MwemSchedule.gaussian(rho, relation, rounds=rounds), lambda: False)) == 2 * rounds
+    assert len(walk(MwemSchedule.gaussian(rho, relation, rounds=rounds))) == 2 * rounds
 
 
 @given(st.fractions(min_value=F(1, 1000), max_value=20), st.integers(1, 200), relations)
 @settings(max_examples=60, deadline=None)
 def test_pure_mwem_spends_its_epsilon(epsilon: F, rounds: int, relation: Neighbouring) -> None:
     schedule = MwemSchedule.laplace(epsilon, relation, rounds=rounds)
-    steps = walk(schedule, lambda: False)
+    steps = walk(schedule)
     total = sum(step.count * (step.mechanism.epsilon(relation) or 0) for step in steps)
     assert epsilon * (1 - WITHIN) <= total <= epsilon
 
@@ -139,7 +205,7 @@ def test_pure_mwem_spends_its_epsilon(epsilon: F, rounds: int, relation: Neighbo
 @given(budgets, st.integers(2, 100), relations)
 @settings(max_examples=60, deadline=None)
 def test_mst_spends_a_third_on_each_part(rho: F, columns: int, relation: Neighbouring) -> None:
-    steps = walk(MstSchedule.start(rho, relation, columns=columns), lambda: False)
+    steps = walk(MstSchedule.start(rho, relation, columns=columns))
     for role, releases in ((Role.INITIAL, columns), (Role.SELECT, columns - 1), (Role.MEASURE, columns - 1)):
         part = [step for step in steps if step.role is role]
         assert sum(step.count for step in part) == releases

@@ -9,8 +9,10 @@ from caps.data.domain import Attribute, Domain
 from services.coordinator.estimation import Measured
 from services.coordinator.generate import create_estimator, indexing, kernel
 from services.coordinator.generate.absence import Absence
+from services.coordinator.generate.fitting import merge_measurements
 from services.coordinator.generate.junction import junction_tree, model_bytes
 from services.coordinator.generate.model import TreeModel
+from services.coordinator.generate.signal import prior_weight, trust_in_columns
 
 pytestmark = pytest.mark.property
 
@@ -92,28 +94,32 @@ def test_a_fit_is_as_good_as_mirror_descent_on_the_joint_distribution(problem):
 @given(problems())
 @settings(max_examples=15, deadline=None)
 def test_a_smoothed_fit_is_the_most_probable_distribution(problem):
-    """Loss plus 30 KL(p || q), q the tempered columns of the model it starts from: by exponentiated gradients on p."""
+    """Loss plus w KL(p || q), q the columns of the model it starts from, each shrunk as far as it is not trusted: by
+    exponentiated gradients on p."""
     (domain, cliques, _), measured = problem, noisy_uniform(problem, 20.0)
     estimator = create_estimator("kernel", domain, tolerance=1e-9, iterations=5000)
     start = estimator.fit(measured, total=100.0)
-    columns = [start.marginal([name]) / 100 for name in domain.names]
+    merged = merge_measurements(Absence(domain), measured, 100.0, 1 << 30)
+    trust = trust_in_columns(domain, merged)
+    weight = prior_weight(start, merged, trust, kernel.INDEPENDENCE)
     before, kernel._SMOOTHINGS = kernel._SMOOTHINGS, 1
     try:
         model = estimator.smoothed(start, measured)
     finally:
         kernel._SMOOTHINGS = before
     prior = np.ones(domain.sizes)
-    for axis, column in enumerate(columns):
-        tempered = np.maximum(column, 1e-12) ** (1 - kernel.EVENNESS)
-        prior = prior * (tempered / tempered.sum()).reshape(aligned(domain, (domain.names[axis],)))
+    for axis, name in enumerate(domain.names):
+        column = np.maximum(start.marginal([name]) / 100, 1e-12)
+        shrunk = column.mean() + trust.get(name, 1.0) * (column - column.mean())
+        prior = prior * (shrunk / shrunk.sum()).reshape(aligned(domain, (domain.names[axis],)))
 
     def objective(p):
         squares = sum(np.square(summed(domain, 100 * p, m.clique).ravel() - m.values).sum() for m in measured)
-        return squares / 800 + kernel.INDEPENDENCE * np.sum(p * np.log(np.maximum(p, 1e-300) / prior))
+        return squares / 800 + weight * np.sum(p * np.log(np.maximum(p, 1e-300) / prior))
 
-    p, rate = prior.copy(), 1 / (kernel.INDEPENDENCE + 25 * max(1, len(cliques)))
+    p, rate = prior.copy(), 1 / (weight + 25 * max(1, len(cliques)))
     for _ in range(1500):
-        gradient = kernel.INDEPENDENCE * np.log(np.maximum(p, 1e-300) / prior)
+        gradient = weight * np.log(np.maximum(p, 1e-300) / prior)
         for m in measured:
             gap = summed(domain, 100 * p, m.clique).ravel() - m.values
             gradient = gradient + (gap / 4).reshape(aligned(domain, m.clique))

@@ -95,7 +95,7 @@ GAUSSIAN = Case("gaussian", columns=5)
 MWEM = Case("mwem", parameters={"rounds": 2})
 PURE = Case("mwem", accounting="pure", epsilon="3", parameters={"rounds": 1})
 AIM = Case("aim", parameters={"rounds": 7})
-"""Of these, rounds may be annealed: the coordinator does it where the selection spoke for the first table."""
+"""Where a selection spoke for the first table, the coordinator gives up rounds, or anneals if it may not yet."""
 CASES = {
     "gaussian": GAUSSIAN,
     "gaussian, replaced": replace(GAUSSIAN, relation="bounded"),

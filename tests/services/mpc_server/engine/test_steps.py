@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from caps.data.domain import Attribute, Domain, Layout
 from caps.dp.clear import ClearOracle
 from caps.dp.oracle import Measurement, Selection, rounded_estimate
+from caps.dp.privacy import calibrate
 from caps.dp.privacy.filter import BudgetExceeded, Filter
 from caps.dp.privacy.mechanisms import Gaussian, Laplace, NoisyMax, PermuteAndFlip
 from caps.dp.privacy.neighbouring import Neighbouring, Relation
 from caps.errors import DomainError, LabelReused
+from services.coordinator.algorithms import algorithm
 from services.mpc_server.engine.steps import NoisePool, Steps, Wanted, draw_noise
 from services.mpc_server.testing.world import Failed, Recorder, World
+from tests.kit.algorithms import BruteForce, clear_oracle, domain_of, rows_of, run, task_of
 from tests.kit.cases.sampling import WorldBits
 
 pytestmark = pytest.mark.property
@@ -103,6 +106,22 @@ def test_steps_equal_the_clear_twin_bit_for_bit(seed: int, sizes: list[int], row
     for request, value in zip(requests, got, strict=True):
         expected = oracle.select(request) if isinstance(request, Selection) else oracle.measure(request)
         assert np.array_equal(value, expected)
+
+
+@pytest.mark.parametrize("case", ["aim", "mwem", "mwem, pure", "mst"])
+def test_a_run_on_a_thousandth_of_epsilon_equals_the_clear_twin(case: str) -> None:
+    """Noise as wide as ten thousand persons, in every step of a run."""
+    name, _, pure = case.partition(", ")
+    domain, epsilon = domain_of(3, 2, 2), Fraction(1, 1000)
+    budget = {"pure_epsilon": epsilon} if pure else {"rho": calibrate(epsilon, Fraction(1, 10**9))}
+    task, chosen, codes = task_of(domain, UNBOUNDED, **budget), algorithm(name), rows_of(domain, 3, 200)
+    world, oracle = World(11), clear_oracle(chosen, task, codes)
+    oracle.bits, oracle.path = WorldBits(world), PATH
+    done = run(chosen, task, oracle, BruteForce(domain, steps=10))
+    scales = [request.mechanism.scale(1, UNBOUNDED) for request in done.requests if isinstance(request, Selection)]
+    assert min(scales) > 10_000
+    got = world.run(run_steps, shared_counts(oracle.layout, codes), oracle.layout, done.requests).value
+    assert all(np.array_equal(one, other) for one, other in zip(got, done.results, strict=True))
 
 
 def test_a_filled_pool_changes_no_result_and_takes_the_noise_offline() -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from caps.study import Holder, Manifest
+from caps.study.table import Rows
 from caps.wire import Attestation, Signed
 from deploy.federation import POLICY, SERVERS, Federation
 from services.holder import sharing
-from services.holder.table import Rows
 from tests.kit.federation import POPULATIONS, ServerStores, manifest_of, same_release, spent_once
 from tests.kit.join import KEY, SCHEMA, JoinDriver, Owner, Record, drawn_records, joined
 

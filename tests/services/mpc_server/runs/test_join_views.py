@@ -391,6 +391,7 @@ def law_fits(noise: np.ndarray, sigma2: float) -> float:
     return float(stats.chisquare(found, [*expected[often], expected[~often].sum()]).pvalue)
 
 
+@pytest.mark.slow
 def test_numbers_of_opened_tags_are_those_of_neighbours_with_the_noise_that_is_charged() -> None:
     manifest = neighbours()
     overlaps = manifest.overlaps

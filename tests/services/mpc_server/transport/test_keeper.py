@@ -12,9 +12,9 @@ from itertools import count
 import pytest
 
 from caps.errors import LocalError, PeerError, PeerLost, PeerStalled, PeerUnreachable, SessionClosed
+from caps.federation.ports import free_ports
 from caps.trust.pki import read_certificate, spki_pin
 from caps.trust.tls import Credentials
-from deploy.ports import free_ports
 from services.mpc_server.transport import keeper as keeper_module
 from services.mpc_server.transport import tls
 from services.mpc_server.transport.keeper import MeshKeeper

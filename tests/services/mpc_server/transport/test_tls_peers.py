@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from caps.federation.ports import free_ports
 from caps.trust import pki
-from deploy.ports import free_ports
 from tests.kit.tls import Authority
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration]

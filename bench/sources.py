@@ -1,0 +1,109 @@
+"""Which sources a result follows from, and their digest: a figure of other code than this tree's is not published.
+
+A digest covers what Python executes: comments, docstrings and empty lines do not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import shutil
+import subprocess
+import tokenize
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_ESTIMATOR = ("caps/data", "services/coordinator/estimation.py", "services/coordinator/generate")
+_MECHANISMS = ("caps/basics/uniform.py", "caps/dp", "services/coordinator/algorithms", *_ESTIMATOR)
+_JUDGED = ("bench/datasets.py", "bench/quality.py", "bench/utility_tasks.py")
+_PUBLISHED = ("bench/peers/draws.py", "bench/peers/published.py", "caps/basics/uniform.py", "caps/dp/privacy/zcdp.py")
+_PARTIES = ("bench/timing.py", "caps/data", "caps/dp", "caps/shares", "services/mpc_server")
+_SERVICES = ("caps", "services", "deploy/federation.py", "bench/central.py", "bench/studies.py", "bench/datasets.py")
+_SHARED = ("caps/shares", "services/mpc_server/engine", "services/holder/counting.py", "services/holder/sharing.py")
+
+UTILITY = {
+    "ours": (*_MECHANISMS, *_JUDGED, "bench/central.py"),
+    "original": (*_ESTIMATOR, *_JUDGED, *_PUBLISHED),
+    "floor": ("caps/data", *_JUDGED, *_PUBLISHED, "bench/peers/baselines.py"),
+    "mbi": (*_ESTIMATOR, *_JUDGED, *_PUBLISHED),
+    "packages": (*_JUDGED, "bench/peers/packages.py", "bench/peers/packages_tasks.py"),
+}
+"""Of the suite's mechanisms, by family: each run has the digest of its own."""
+SUBJECTS = {
+    "federated": (*_MECHANISMS, *_SHARED, "bench/central.py", "bench/datasets.py", "bench/quality.py"),
+    "runtime": (*_SERVICES, "bench/runtime.py"),
+    "protocols": (*_PARTIES, "bench/protocols.py", "bench/protocols_tasks.py"),
+    "schemes": (*_PARTIES, "bench/schemes.py", "bench/schemes_tasks.py"),
+    "schemes_runtime": (*_SERVICES, "bench/schemes_runtime.py"),
+    "schemes_join": (*_PARTIES, "bench/schemes_join.py", "bench/join_tasks.py"),
+    "scaling": (*_PARTIES, "bench/scaling.py", "bench/scaling_tasks.py", "bench/protocols_tasks.py"),
+    "load": (*_SERVICES, "bench/load.py"),
+    "network": (*_SERVICES, "bench/network.py"),
+    "noise": (*_MECHANISMS, *_PARTIES, "bench/noise.py", "bench/noise_tasks.py", "bench/central.py"),
+    "join": (*_PARTIES, "services/holder", "bench/join.py", "bench/join_tasks.py", "bench/oprf_join.py"),
+    "judge": ("caps", "bench/judge.py"),
+    "generate": (*_ESTIMATOR, "bench/generate.py", "bench/generate_rounds.py", "bench/generate_tasks.py"),
+    "engine": (*_PARTIES, "bench/engine.py", "bench/engine_tasks.py", "bench/peers"),
+}
+"""Of every other result, by the name it is saved under. Folders stand for all modules in them."""
+
+
+def digest_of(subject: str) -> str:
+    """The digest of a subject's sources in this tree."""
+    return digest(SUBJECTS[subject])
+
+
+@cache
+def digest(paths: tuple[str, ...], root: Path = ROOT) -> str:
+    """16 hexadecimal digits of SHA-256 over the modules' names and what they execute."""
+    found = hashlib.sha256()
+    for module in sorted({module for path in paths for module in _modules(root / path)}):
+        code = executed(module.read_text()).encode()
+        found.update(f"{module.relative_to(root).as_posix()} {len(code)}\n".encode() + code)
+    return found.hexdigest()[:16]
+
+
+def _modules(path: Path) -> Iterable[Path]:
+    if path.is_dir():
+        return path.rglob("*.py")
+    if not path.is_file():
+        raise FileNotFoundError(f"a result is said to follow from {path}, which is not there")
+    return (path,)
+
+
+@cache
+def executed(source: str) -> str:
+    """A module without its comments, docstrings and empty lines. The same for every version of Python."""
+    lines = source.splitlines()
+    for line, start, end in sorted(_idle(source), reverse=True):
+        text = lines[line - 1].encode()
+        lines[line - 1] = (text[:start] + (b"" if end is None else text[end:])).decode()
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _idle(source: str) -> Iterator[tuple[int, int, int | None]]:
+    """Parts of lines that are never executed: line, first byte, and the byte after the last; None for all the rest."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], len(token.line[: token.start[1]].encode()), None
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str()), end_lineno=int(last), end_col_offset=int(end)):
+                for line in range(node.lineno, last + 1):
+                    start = node.col_offset if line == node.lineno else 0
+                    yield line, start, end if line == last else None
+
+
+def commit() -> str:
+    """Which commit the tree is at, marked if the sources differ from it; empty without git."""
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    head, changed = (
+        subprocess.run([git, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--", "*.py"))
+    )
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")

@@ -1,0 +1,72 @@
+"""Digests of code: what counts, what does not, and that every result has one."""
+
+import pytest
+
+from bench import report, results, sources
+
+MODULE = '''"""What it is."""
+
+# a remark
+def double(x):  # why
+    """Twice."""
+
+    return "#" + 2 * x  # é
+
+
+é = """kept"""
+'''
+
+
+def test_what_is_executed_is_left():
+    assert sources.executed(MODULE) == 'def double(x):\n    return "#" + 2 * x\né = """kept"""'
+
+
+def test_docstrings_of_many_lines_and_beside_others():
+    text = 'def f():\n    """One\n    two"""; return 1\n'
+    assert sources.executed(text) == "def f():\n; return 1"
+    assert sources.executed('x = 1\n"""About x,\nin two lines."""\n') == "x = 1"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A folder and a module beside it."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "one.py").write_text(MODULE)
+    (tmp_path / "alone.py").write_text("x = 1\n")
+    return tmp_path
+
+
+def digest(tree):
+    sources.digest.cache_clear()
+    return sources.digest(("package", "alone.py"), tree)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "same"),
+    [
+        ("alone.py", "\n# said otherwise\nx = 1", True),
+        ("alone.py", "x = 2\n", False),
+        ("package/one.py", MODULE.replace("2 * x", "x + x"), False),
+        ("package/one.py", MODULE.replace("Twice", "Two times"), True),
+        ("package/two.py", "", False),
+        ("package/inner/two.py", "y = 1", False),
+        ("other.py", "y = 1", True),
+    ],
+)
+def test_a_digest_follows_the_code_and_nothing_else(tree, name, text, same):
+    before = digest(tree)
+    (tree / name).parent.mkdir(exist_ok=True)
+    (tree / name).write_text(text)
+    assert (digest(tree) == before) == same
+
+
+def test_a_source_that_is_gone_is_named(tree):
+    (tree / "alone.py").unlink()
+    with pytest.raises(FileNotFoundError, match=r"alone\.py"):
+        digest(tree)
+
+
+def test_every_section_of_the_page_has_sources_that_are_there():
+    assert set(report.SECTIONS) - {results.BY_RUN} <= set(sources.SUBJECTS)
+    for paths in (*sources.SUBJECTS.values(), *sources.UTILITY.values()):
+        assert len(sources.digest(paths)) == 16
