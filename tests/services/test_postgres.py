@@ -8,8 +8,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import Engine, MetaData, inspect, select, text
 from sqlalchemy.exc import DBAPIError, InternalError
@@ -22,7 +24,7 @@ from caps.wire.problems import Kind
 from deploy.federation import Federation
 from services.coordinator.states import State
 from services.coordinator.store import News
-from services.mpc_server.storage import tables
+from services.mpc_server.storage import shares, tables
 from services.mpc_server.storage.shares import forgotten
 from tests.kit.coordinator_servers import Bench, performed
 from tests.kit.federation import POPULATIONS, opened
@@ -224,8 +226,31 @@ def test_an_erased_key_is_in_no_file_of_its_table(tmp_path: Path, moved: Moved, 
 
     postgres.execute("CREATE EXTENSION pageinspect", url)
     assert remaining() == 3
-    desk.studies.erase(here.federation.study)
+    with psycopg.connect(url) as older:
+        older.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        older.execute("SELECT 1")  # from here on, this snapshot sees the keys
+        ends = threading.Timer(0.5, older.rollback)
+        ends.start()
+        desk.studies.erase(here.federation.study)
+        ends.join()
     assert remaining() == 0
+
+
+def test_a_snapshot_that_still_sees_erased_keys_is_told_of(
+    tmp_path: Path, moved: Moved, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "_WAITS_FOR_SNAPSHOTS", (0.01,))
+    here = Sealable(tmp_path)
+    here.seal()
+    desk = here.desks["S2"]
+    with psycopg.connect(moved.url(sqlite_url(desk.home / "state" / "state.db"))) as older:
+        older.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        older.execute("SELECT 1")
+        desk.studies.erase(here.federation.study)
+        assert "still sees those of studies, contributions" in caplog.text
+    caplog.clear()
+    desk.studies.sweep(datetime.now(UTC))
+    assert "old rows" not in caplog.text
 
 
 def test_an_erasure_stands_even_if_the_table_cannot_be_written_anew(

@@ -20,14 +20,16 @@ import re
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from caps.basics.files import sync_path, write_private
@@ -35,8 +37,14 @@ from caps.errors import DomainError, LocalError
 from caps.service.migrations import discard_backups
 from services.mpc_server.storage import tables
 
+if TYPE_CHECKING:  # a server whose database is SQLite does without
+    import psycopg
+    from psycopg.errors import Diagnostic
+
 KEY_BYTES = 32
 _NONCE_BYTES = 12
+_WITH_KEYS = (tables.studies, tables.contributions, tables.pairs)
+_WAITS_FOR_SNAPSHOTS = (0.1, 0.2, 0.4, 0.8, 1.6)
 _VERSION = b"\x01"
 _LABEL = b"caps/v1/at-rest\0"
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}){0,7}", re.ASCII)
@@ -224,8 +232,9 @@ def forgotten(database: Engine) -> None:
     """After a transaction that dropped keys: remove what is left of them where the database is kept.
 
     SQLite overwrites what it deletes; its write-ahead log is emptied here, and copies from before a migration go too.
-    PostgreSQL keeps old versions of rows: the tables are written anew without them. Its own write-ahead log, replicas
-    and back-ups still hold wrapped keys until they are recycled, and are worthless without the storage key.
+    PostgreSQL keeps old versions of rows: the tables are written anew without them, again if somebody could still see
+    them. Its own write-ahead log, replicas and back-ups still hold wrapped keys until they are recycled, and are
+    worthless without the storage key.
     """
     if database.dialect.name == "sqlite":
         discard_backups(database)
@@ -237,12 +246,44 @@ def forgotten(database: Engine) -> None:
         return
     try:
         with database.connect().execution_options(isolation_level="AUTOCOMMIT") as autocommit:
-            for table in (tables.studies, tables.contributions, tables.pairs):
-                autocommit.exec_driver_sql(f"VACUUM (FULL) {table.name}")
-    except DBAPIError as error:  # the keys are forgotten; this is done again with the next sweep
-        log.warning(
-            json.dumps({"event": "old rows are still on PostgreSQL's disk", "reason": type(error.orig).__name__})
-        )
+            left = [table.name for table in _WITH_KEYS if not _written_anew(autocommit, table.name)]
+    except DBAPIError as error:
+        _warn_of_old_rows(type(error.orig).__name__)
+    else:
+        if left:
+            _warn_of_old_rows(f"a transaction that began before still sees those of {', '.join(left)}")
+
+
+def _written_anew(autocommit: Connection, table: str) -> bool:
+    """PostgreSQL copies dead rows too while any snapshot is older than their death, and says how many it copied.
+
+    Such snapshots are mostly those of autovacuum's statistics, over in a moment.
+    """
+    for wait in (*_WAITS_FOR_SNAPSHOTS, None):
+        copied = 0
+
+        def count(notice: Diagnostic) -> None:
+            nonlocal copied
+            # "3 dead row versions cannot be removed yet.", in whatever language the database speaks
+            found = re.search(r"\d+", notice.message_detail or "")
+            copied += int(found.group()) if found else 0
+
+        driver: psycopg.Connection[tuple[object, ...]] = autocommit.connection.driver_connection  # type: ignore[assignment]
+        driver.add_notice_handler(count)
+        try:
+            autocommit.exec_driver_sql(f"VACUUM (FULL, VERBOSE) {table}")
+        finally:
+            driver.remove_notice_handler(count)
+        if not copied:
+            return True
+        if wait is not None:
+            time.sleep(wait)
+    return False
+
+
+def _warn_of_old_rows(reason: str) -> None:
+    """The keys are forgotten; the tables are written anew with the next sweep."""
+    log.warning(json.dumps({"event": "old rows are still on PostgreSQL's disk", "reason": reason}))
 
 
 def _chunk_name(contribution: str, number: int) -> str:
