@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from caps.client import Client, Download, Estimate
     from caps.wire.coordinator import FileView
 
+Conditions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        help="COLUMN=VALUE, or COLUMN=FROM..TO between edges of bins. The same column again: or; another: and.",
+    ),
+]
 ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="The release's id, or its beginning.")]
 To = Annotated[Path | None, typer.Option("--out", "-o", help="Write the JSON document here.")]
 ToFile = Annotated[Path | None, typer.Option("--out", "-o", help="The file; by default named after the release.")]
@@ -112,13 +119,7 @@ def _add_rows(release: typer.Typer) -> None:
         out: Output,
         client: "Client",
         release: ReleaseId,
-        where: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--where",
-                help="COLUMN=VALUE, or COLUMN=FROM..TO between edges of bins. The same column again: or; another: and.",
-            ),
-        ] = None,
+        where: Conditions = None,
         by: Annotated[list[str] | None, typer.Option("--by", help="Group by this column; repeat for more.")] = None,
         level: Annotated[float, typer.Option("--level", help="Of the confidence intervals, 0.8 to 0.999.")] = 0.95,
     ) -> None:
@@ -181,10 +182,13 @@ def _add_samples(release: typer.Typer) -> None:
             int | None, typer.Option("--rows", min=1, help="How many rows; by default as many as released.")
         ] = None,
         seed: Annotated[str | None, typer.Option("--seed", help="64 hexadecimal digits; random by default.")] = None,
+        where: Conditions = None,
     ) -> None:
-        """Draw another sample from a release's model. It costs no privacy budget."""
-        found = client.sample(_whole(client, release), rows=rows, seed=seed)
+        """Draw another sample from a release's model, also of some persons only. It costs no privacy budget."""
+        found = client.sample(_whole(client, release), rows=rows, seed=seed, where=_conditions(where or []))
         essentials = {"sample": found.sample, "rows": f"{found.rows:,}", "seed": found.seed}
+        if found.where:
+            essentials["where"] = "; ".join(f"{name}: {', '.join(values)}" for name, values in found.where.items())
         next_step = f"Its rows: caps release get {short(found.release)} --sample {short(found.sample)}"
         out.show(as_document(found), facts(essentials), found.privacy, next_step)
 

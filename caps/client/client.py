@@ -328,9 +328,20 @@ class Client:
         """One release."""
         return self._ask(ReleaseView, "GET", _path("releases", release))
 
-    def sample(self, release: str, *, rows: int | None = None, seed: str | None = None) -> SampleView:
-        """Draw another sample from the release's model."""
-        body = SampleBody(rows=rows, seed=seed).model_dump(exclude_none=True)
+    def sample(
+        self,
+        release: str,
+        *,
+        rows: int | None = None,
+        seed: str | None = None,
+        where: estimates.Where | None = None,
+    ) -> SampleView:
+        """Draw another sample from the release's model; with `where`, as in `estimate`, only rows that meet it."""
+        names = None
+        if where:
+            schema = self.certificate(release).manifest.schema_
+            names = estimates.names_of(schema, estimates.cells_of(schema, where))
+        body = SampleBody(rows=rows, seed=seed, where=names).model_dump(exclude_none=True)
         return self._ask(SampleView, "POST", _path("releases", release, "samples"), body=body)
 
     def delete_sample(self, release: str, sample: str) -> None:

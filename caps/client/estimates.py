@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from caps.audit.measurements import labels
 from caps.data.domain import MISSING, Clique, Codes
-from caps.data.schema import Boolean, Column, Numeric
+from caps.data.schema import Boolean, Column, Numeric, Schema
 from caps.dp.privacy import Laplace
 from caps.errors import DomainError
 from caps.study import Manifest
@@ -109,7 +109,7 @@ class Release:
         if not LEAST_LEVEL <= level <= LARGEST_LEVEL:
             raise DomainError(f"the level must be from {LEAST_LEVEL} to {LARGEST_LEVEL}, not {level}")
         groups = [group_by] if isinstance(group_by, str) else list(group_by)
-        conditions = {name: self._cells(name, given) for name, given in (where or {}).items()}
+        conditions = cells_of(self.manifest.schema_, where or {})
         for name in groups:
             self._column(name)
             if name in conditions:
@@ -265,19 +265,35 @@ class Release:
         return self._scale * int(np.count_nonzero(chosen))
 
     def _column(self, name: str) -> Column:
-        if name not in self._columns:
-            raise DomainError(f"there is no column {name}; the release has {', '.join(self._columns)}")
-        return self._columns[name]
+        return _column_of(self.manifest.schema_, name)
 
-    def _cells(self, name: str, given: Condition) -> tuple[int, ...]:
-        column = self._column(name)
-        if isinstance(column, Numeric) and isinstance(given, tuple):
-            return _between(column, given)
-        values: Iterable[Any] = given if isinstance(given, list | tuple | set | frozenset) else [given]
-        codes = sorted({_code(column, self._names[name], one) for one in values})
-        if not codes:
-            raise DomainError(f"{name}: name at least one value")
-        return tuple(codes)
+
+def _column_of(schema: Schema, name: str) -> Column:
+    """A column by its name. Raises DomainError with the names there are."""
+    for column in schema.columns:
+        if column.name == name:
+            return column
+    raise DomainError(f"there is no column {name}; the release has {', '.join(one.name for one in schema.columns)}")
+
+
+def cells_of(schema: Schema, where: Where) -> _Cells:
+    """The cells of each column that meet its condition. Raises DomainError with what could be meant."""
+    return {name: _matching(_column_of(schema, name), labels(schema, name), given) for name, given in where.items()}
+
+
+def names_of(schema: Schema, cells: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
+    """The public names of these cells."""
+    return {name: [labels(schema, name)[code] for code in codes] for name, codes in cells.items()}
+
+
+def _matching(column: Column, names: Sequence[str], given: Condition) -> tuple[int, ...]:
+    if isinstance(column, Numeric) and isinstance(given, tuple):
+        return _between(column, given)
+    values: Iterable[Any] = given if isinstance(given, list | tuple | set | frozenset) else [given]
+    codes = sorted({_code(column, names, one) for one in values})
+    if not codes:
+        raise DomainError(f"{column.name}: name at least one value")
+    return tuple(codes)
 
 
 def _axes(table: _Table) -> tuple[Clique, tuple[int, ...]]:

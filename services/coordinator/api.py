@@ -298,6 +298,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
             release=sample.release,
             rows=sample.rows,
             seed=sample.seed,
+            where=None if sample.where is None else dict(sample.where),
             created_at=sample.created_at,
             data=files(dict(sample.files)),
         )
@@ -354,7 +355,7 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
     def resample(release: RunId, response: Response, body: SampleBody | None = None) -> SampleView:
         """Further rows from the release's model. The same rows and seed give the same table. Costs no privacy."""
         asked = body or SampleBody()
-        sample, new = publisher.resample(release, asked.rows, asked.seed)
+        sample, new = publisher.resample(release, asked.rows, asked.seed, asked.where)
         response.status_code = 201 if new else 200
         response.headers["Location"] = f"/v1/releases/{release}/samples/{sample.sample}"
         return sample_view(sample)

@@ -125,6 +125,7 @@ class Sample:
     seed: str
     files: Mapping[str, FileEntry]
     created_at: str
+    where: Mapping[str, list[str]] | None = None
 
 
 class Store:
@@ -401,7 +402,8 @@ class Store:
         """Record a sample whose files are complete."""
         row = {name: getattr(sample, name) for name in ("sample", "release", "rows", "seed", "created_at")}
         with self._write() as connection:
-            _insert_once(connection, tables.samples, row | {"files": _files_text(sample.files)})
+            told = {"files": _files_text(sample.files), "conditions": sample.where and json.dumps(sample.where)}
+            _insert_once(connection, tables.samples, row | told)
 
     def drop_sample(self, sample: str) -> None:
         """Forget a sample whose files are about to be erased."""
@@ -413,7 +415,15 @@ class Store:
         order = (tables.samples.c.created_at, tables.samples.c.sample)
         rows = self._all(select(tables.samples).where(tables.samples.c.release == release).order_by(*order))
         return [
-            Sample(row["sample"], release, row["rows"], row["seed"], _files(row["files"]), row["created_at"])
+            Sample(
+                sample=row["sample"],
+                release=release,
+                rows=row["rows"],
+                seed=row["seed"],
+                files=_files(row["files"]),
+                created_at=row["created_at"],
+                where=row["conditions"] and json.loads(row["conditions"]),
+            )
             for row in rows
         ]
 

@@ -106,6 +106,7 @@ samples = Table(
     Column("release", String(32), ForeignKey("releases.release"), nullable=False, index=True),
     Column("rows", Integer, nullable=False),
     Column("seed", String(64), nullable=False),
+    Column("conditions", Text),  # JSON object: by column, the names of the cells that rows may have
     Column("files", Text, nullable=False),
     Column("created_at", String(32), nullable=False),
 )

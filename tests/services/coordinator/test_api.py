@@ -338,6 +338,12 @@ def test_samples_are_a_function_of_rows_and_seed(analyst, released):
     assert analyst.post(path).json()["rows"] == analyst.get(f"/v1/releases/{run}").json()["rows"]
     for bad in ({"rows": 0}, {"rows": 1_000_001}, {"seed": "xyz"}, {"where": 1}):
         assert analyst.post(path, json=bad).status_code == 422
+    for bad in ({"where": {}}, {"where": {"smoker": []}}, {"where": {"nobody": ["yes"]}}, {"where": {"smoker": ["x"]}}):
+        assert analyst.post(path, json=bad).status_code == 422
+    smokers = analyst.post(path, json={"rows": 25, "seed": "1" * 64, "where": {"smoker": ["yes"]}})
+    assert smokers.json()["where"] == {"smoker": ["yes"]}
+    found = analyst.get(smokers.headers["location"] + "/data?format=ndjson").text.splitlines()
+    assert [json.loads(row)["smoker"] for row in found] == [True] * 25
     # The release itself is such a sample.
     body = http.coordinator.store.release(run).certificate.release.document
     same = analyst.post(path, json={"rows": body.rows, "seed": body.seed})
