@@ -28,6 +28,7 @@ check: $(READY) ## lint, types, import contracts, generated docs up to date
 	@$(BIN)/python -m deploy.images.wheels --check
 
 test: check ## everything CI runs: check, then the tests
+	@deploy/scripts/browser >/dev/null || [ "$$CI" != true ]
 	@deploy/scripts/postgres run $(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not exhaustive"
 
 test-slow: $(READY) ## the tests that take minutes

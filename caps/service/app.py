@@ -1,7 +1,8 @@
 """What all services share: authentication, body limits, request ids, a log line per request, problems for errors.
 
 Who calls, whether it may, and how large the body may be are decided in this order, before any of the body is read. A
-body must arrive at a least rate; JSON is bounded in depth, elements and digits before anything parses it.
+body must arrive at a least rate; JSON is bounded in depth, elements and digits before anything parses it. Pages, which
+are under /ui, follow the same rules; there, a person may have a session instead of a token (`caps.service.pages`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ from caps.service.database import is_busy
 from caps.service.identity import CALLER, CERTIFICATE, NOBODY, Allow, Caller, machine_of, unauthenticated
 from caps.service.metrics import Metrics, Reading
 from caps.service.metrics import router as metrics_router
+from caps.service.pages import entrance, forms
+from caps.service.pages import routes as page_routes
+from caps.service.pages.rendering import Pages
 from caps.service.problems import Problem, of_error
 from caps.service.room import DiskRoom, is_full
 from caps.service.tokens import Tokens
@@ -60,8 +64,10 @@ LEAST_RATE = 8192
 SEND_STALLS = 60.0
 """Seconds after which a caller that does not read its answer is given up."""
 OPENAPI_PATH = "/v1/openapi.json"
-PUBLIC_PATHS = frozenset({"/healthz", "/readyz", OPENAPI_PATH})
+PUBLIC_PATHS = frozenset({"/healthz", "/readyz", OPENAPI_PATH, *page_routes.PUBLIC_PATHS})
 """The paths open to everybody. An application with any other public route cannot be built."""
+_PAGES = "caps.pages"
+"""The key in the ASGI scope of what shows problems as pages, for requests under /ui."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
 _MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _LONGEST_LENGTH = 18
@@ -128,10 +134,12 @@ def create_app(
     ready: Callable[[], list[str]] = list,
     room: DiskRoom | None = None,
     metrics: Metrics | None = None,
+    pages: Pages | None = None,
     lifespan: Any = None,
 ) -> FastAPI:
     """A service's application. `ready` lists the reasons why it is not ready; `limits` sets body limits of paths;
     machines with a key among the `denials` are refused, whatever they ask for; without `room` it is not ready either.
+    `pages` sign people in; the routes of the service's own pages are among the `routers`.
     """
     app = FastAPI(
         title=f"CaPS {service}",
@@ -165,7 +173,7 @@ def create_app(
 
     figures = metrics or Metrics(service, name)
     figures.read(lambda: [Reading("caps_ready", not missing())])
-    for router in (health, metrics_router(figures), *routers):
+    for router in (health, metrics_router(figures), *([page_routes.router(pages)] if pages else []), *routers):
         app.include_router(router)
     table = [_served(context) for context in iter_route_contexts(app.routes) if context.path != OPENAPI_PATH]
 
@@ -175,7 +183,7 @@ def create_app(
         return app.openapi_schema
 
     async def on_http(request: Request, error: Exception) -> Response:
-        return problem_response(_of_http(cast(HTTPException, error), request, table), request_id_of(request))
+        return _ended(_of_http(cast(HTTPException, error), request, table), request.scope)
 
     app.state.metrics = figures
     app.openapi = openapi  # type: ignore[method-assign]
@@ -193,6 +201,7 @@ def create_app(
         metrics=figures,
         denials=denials,
         room=room,
+        pages=pages,
     )
     return app
 
@@ -281,17 +290,23 @@ def problem_response(problem: Problem, request_id: str) -> Response:
     return JSONResponse(body, body["status"], headers=problem.headers, media_type=media.PROBLEM)
 
 
+def _ended(problem: Problem, scope: Any) -> Response:
+    """A problem as a response: as a page, if a page was asked for."""
+    pages, request_id = scope.get(_PAGES), str(scope.get(REQUEST_ID, ""))
+    return problem_response(problem, request_id) if pages is None else pages.problem(problem, request_id, scope)
+
+
 def request_id_of(request: Request) -> str:
     """The id of a request, which is also in its problem and its log line."""
     return str(request.scope.get(REQUEST_ID, ""))
 
 
 async def _on_problem(request: Request, error: Exception) -> Response:
-    return problem_response(cast(Problem, error), request_id_of(request))
+    return _ended(cast(Problem, error), request.scope)
 
 
 async def _on_caps_error(request: Request, error: Exception) -> Response:
-    return problem_response(of_error(cast(CapsError, error)), request_id_of(request))
+    return _ended(of_error(cast(CapsError, error)), request.scope)
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
@@ -299,7 +314,7 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
     found = cast(RequestValidationError, error).errors()[:50]
     errors = [{"place": _place(one), "message": _message(one)} for one in found]
     kind = Kind.MALFORMED if found[0]["type"] == "json_invalid" else Kind.INVALID
-    return problem_response(Problem(kind, errors[0]["message"], errors=errors), request_id_of(request))
+    return _ended(Problem(kind, errors[0]["message"], errors=errors), request.scope)
 
 
 def _place(one: dict[str, Any]) -> str:
@@ -351,8 +366,10 @@ class _Frame:
         metrics: Metrics,
         denials: Denials | None,
         room: DiskRoom | None,
+        pages: Pages | None,
     ) -> None:
         self._app = app
+        self._pages = pages
         self._disk = room
         self._denials = denials
         self._metrics = metrics
@@ -360,6 +377,7 @@ class _Frame:
         self._tokens = tokens
         self._clock = clock
         self._table = table
+        self._public = {OPENAPI_PATH, *(context.path for context, allow in table if allow.public)}
         self._limits = [(re.compile(limit.path), limit) for limit in limits]
         self._room = _Room(BODIES_AT_ONCE)
 
@@ -376,6 +394,9 @@ class _Frame:
         # HEAD is GET without the body of its answer.
         inner = dict(scope, method="GET") if scope["method"] == "HEAD" else scope
         inner[REQUEST_ID], inner[CALLER] = request_id, caller
+        pages = self._pages if entrance.is_page(scope["path"]) else None
+        inner[_PAGES] = pages
+        security = _SECURITY_HEADERS if pages is None else entrance.HEADERS
         started, status, begun, received = time.perf_counter(), 500, False, 0
 
         async def receiving() -> Message:
@@ -390,7 +411,7 @@ class _Frame:
                 status, begun = message["status"], True
                 own = list(message.get("headers", []))
                 names = {name.lower() for name, _ in own}
-                rest = [(name, value) for name, value in _SECURITY_HEADERS if name not in names]
+                rest = [(name, value) for name, value in security if name not in names]
                 message = {**message, "headers": [*own, (b"x-request-id", request_id.encode()), *rest]}
             elif scope["method"] == "HEAD":
                 message = {**message, "body": b""}
@@ -403,14 +424,17 @@ class _Frame:
         async def ending(problem: Problem) -> None:
             if begun:  # too late for a problem; ending the connection shows that the answer is incomplete
                 raise ConnectionAbortedError(request_id) from None
-            await problem_response(problem, request_id)(inner, receive, sending)
+            await _ended(problem, inner)(inner, receive, sending)
 
         try:
             headers.check()
             caller = inner[CALLER] = self._caller(scope.get(CERTIFICATE), headers.get("authorization", ""))
+            if pages is not None and caller.person is None:
+                caller = inner[CALLER] = await self._visitor(pages, inner, caller, headers)
             self._authorise(inner, caller)
             with logs.bound(request_id=request_id):
                 if (length := headers.length()) == 0:
+                    self._require_token(inner, headers, None)
                     await self._app(inner, receive, sending)
                 else:
                     await self._with_body(inner, caller, headers, length, receiving, sending)
@@ -462,14 +486,30 @@ class _Frame:
             raise Problem(Kind.FORBIDDEN, f"the key of {found.role}/{found.name} is denied here")
         return Caller(found, person) if found or person else NOBODY
 
+    async def _visitor(self, pages: Pages, scope: Scope, caller: Caller, headers: _Headers) -> Caller:
+        """The same caller with the person of its session, if it has one."""
+        found = await run_in_threadpool(pages.entrance.session, headers)
+        if found is None:
+            return caller
+        scope[entrance.SESSION] = found
+        if entrance.changes(scope["method"]):
+            entrance.require_same_origin(headers)
+        return Caller(caller.machine, found.person)
+
+    def _require_token(self, scope: Scope, headers: _Headers, form: bytes | None) -> None:
+        """Raises a problem, 403, unless what may change something repeats the token of its session."""
+        session = entrance.session_of(scope)
+        if session is not None and entrance.changes(scope["method"]) and scope["path"] not in self._public:
+            entrance.require_token(session, headers, form)
+
     def _authorise(self, scope: Scope, caller: Caller) -> None:
         """Raises a problem, 401 or 403, unless the route is for this caller."""
-        if caller == NOBODY and scope["path"] not in PUBLIC_PATHS:
-            raise unauthenticated()
         for context, allow in self._table:
             if scope["method"] in (context.methods or ()) and context.path_regex.match(scope["path"]):
                 allow.check(caller)
                 return
+        if caller == NOBODY and scope["path"] not in self._public:
+            raise unauthenticated()
 
     async def _with_body(
         self, scope: Scope, caller: Caller, headers: _Headers, length: int | None, receive: Receive, send: Send
@@ -481,7 +521,14 @@ class _Frame:
         with self._room.taken(0 if streamed else most if length is None else length):
             bounded = _bounded(receive, most)
             if headers.are_of_json():
-                bounded = _replayed(await _bounded_json(bounded), bounded)
+                body = await _whole(bounded)
+                await _bound_json(body)
+                bounded = _replayed(body, bounded)
+            form = None
+            if forms.is_form(headers.get("content-type", "")) and not streamed:
+                form = await _whole(bounded)
+                bounded = _replayed(form, bounded)
+            self._require_token(scope, headers, form)
             await self._app(scope, bounded, send)
 
     async def _limit(self, path: str, caller: Caller) -> tuple[int, bool]:
@@ -548,8 +595,8 @@ def _bounded(receive: Receive, most: int) -> Receive:
     return receiving
 
 
-async def _bounded_json(receive: Receive) -> bytes:
-    """A whole body of JSON, not parsed yet. Raises a problem if it would swell."""
+async def _whole(receive: Receive) -> bytes:
+    """A whole body."""
     parts, more = list[bytes](), True
     while more:
         message = await receive()
@@ -557,7 +604,11 @@ async def _bounded_json(receive: Receive) -> bytes:
             raise ClientDisconnect
         parts.append(message.get("body", b""))
         more = message.get("more_body", False)
-    body = b"".join(parts)
+    return b"".join(parts)
+
+
+async def _bound_json(body: bytes) -> None:
+    """Raises a problem if a body of JSON, not parsed yet, would swell."""
     try:
         if len(body) <= SMALL_BODY:
             canonical.bound(body)
@@ -565,7 +616,6 @@ async def _bounded_json(receive: Receive) -> bytes:
             await run_in_threadpool(canonical.bound, body)
     except DomainError as error:
         raise Problem(Kind.MALFORMED, str(error)) from None
-    return body
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -11,7 +11,7 @@ A party's role and name come from its certificate and are stored nowhere else.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -26,6 +26,8 @@ from caps.service.environment import Variable
 from caps.service.identity import Caller, Machine, machine
 from caps.service.logs import level_of, trace
 from caps.service.metrics import Metrics, Reading, sizes_of
+from caps.service.pages.rendering import Link, Pages
+from caps.service.pages.sessions import Sessions
 from caps.service.problems import Problem
 from caps.service.room import DiskRoom
 from caps.service.supervision import Supervisor
@@ -108,6 +110,7 @@ class Site:
         self.signing_key = signing.read_signing_key(home / SIGNING_KEY)
         self.tokens = Tokens(home / TOKENS)
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.sessions = Sessions(settings.data / "sessions.db", self.tokens, clock)
         self.room = DiskRoom(settings.data)
         self.metrics = Metrics(role, self.name)
         self.supervisor = Supervisor(self.metrics)
@@ -123,6 +126,11 @@ class Site:
     def pin(self) -> str:
         """SHA-256 of this party's TLS public key."""
         return pki.spki_pin(pki.read_certificate(self.credentials.certificate)).hex()
+
+    def pages(self, templates: Path, links: Sequence[Link] = (), *, static: Sequence[Path] = ()) -> Pages:
+        """This party's pages, whose own templates and static files are in these folders."""
+        named = {"service": self.role, "name": self.name, "sessions": self.sessions}
+        return Pages(**named, templates=templates, links=links, static=static)
 
     def now(self) -> datetime:
         """The time."""

@@ -92,11 +92,13 @@ class Tokens:
         digest = sha256(match[2].encode()).hexdigest()
         if record is None or not hmac.compare_digest(digest, str(record["sha256"])):
             return None
-        if datetime.fromisoformat(str(record["expires"])) <= now:
-            return None
-        scopes = record["scopes"]
-        assert isinstance(scopes, list)
-        return Person(str(record["name"]), frozenset(map(Scope, scopes)), match[1])
+        return _person(match[1], record, now)
+
+    def person(self, identity: str, now: datetime) -> Person | None:
+        """The person of a token that was shown before, by its id; None if it was revoked since, or has expired."""
+        self._load()
+        record = self._records.get(identity)
+        return None if record is None else _person(identity, record, now)
 
     def _load(self) -> None:
         try:
@@ -129,3 +131,11 @@ class Tokens:
         temporary.replace(self._path)
         sync_path(self._path.parent)
         self._load()
+
+
+def _person(identity: str, record: dict[str, object], now: datetime) -> Person | None:
+    if datetime.fromisoformat(str(record["expires"])) <= now:
+        return None
+    scopes = record["scopes"]
+    assert isinstance(scopes, list)
+    return Person(str(record["name"]), frozenset(map(Scope, scopes)), identity)

@@ -14,6 +14,7 @@ from caps.client.calls import TIMEOUT
 from caps.service.app import create_app
 from caps.service.database import open_database
 from caps.service.site import Site
+from services.coordinator import pages
 from services.coordinator.api import limits, make_router
 from services.coordinator.execution import PATIENCE
 from services.coordinator.publish import Publisher
@@ -74,11 +75,15 @@ class Coordinator:
             yield
             await run_in_threadpool(self.close)
 
+        found = self.site.pages(pages.TEMPLATES, pages.LINKS)
         return create_app(
             service=ROLE,
             name=self.site.name,
             description=DESCRIPTION,
-            routers=[make_router(self.store, self.studies, self.runs, self.publisher, self.quotas)],
+            routers=[
+                make_router(self.store, self.studies, self.runs, self.publisher, self.quotas),
+                pages.router(found, self.site),
+            ],
             tokens=self.site.tokens,
             denials=self.site.denials,
             clock=self.site.clock,
@@ -86,5 +91,6 @@ class Coordinator:
             ready=self.site.expired,
             room=self.site.room,
             metrics=self.site.metrics,
+            pages=found,
             lifespan=lifespan,
         )

@@ -35,6 +35,7 @@ from caps.wire.holder import (
     TableReport,
 )
 from caps.wire.problems import Kind
+from services.holder import pages
 from services.holder.service import HolderService, Progress
 from services.holder.store import ContributionRecord, MatchingRecord, StudyRecord
 from services.holder.table import Sent
@@ -65,17 +66,19 @@ def holder_app(service: HolderService) -> FastAPI:
         await to_thread.run_sync(service.close)
 
     upload = service.options.max_upload
+    found = service.site.pages(pages.TEMPLATES, pages.LINKS)
     return create_app(
         service="holder",
         name=service.site.name,
         description=DESCRIPTION,
-        routers=[router(service)],
+        routers=[router(service), pages.router(found, service)],
         tokens=service.site.tokens,
         denials=service.site.denials,
         clock=service.site.clock,
         ready=service.site.expired,
         room=service.site.room,
         metrics=service.site.metrics,
+        pages=found,
         limits=[Limit("/v1/studies/[^/]*/(?:table|contribution)", upload, streamed=True)],
         lifespan=lifespan,
     )

@@ -18,6 +18,7 @@ from caps.service.database import open_database
 from caps.service.serve import serve
 from caps.service.site import Site
 from caps.study import Policy
+from services.mpc_server import pages
 from services.mpc_server.build import build_digest
 from services.mpc_server.figures import ledger_figures, mesh_figures
 from services.mpc_server.intake import matching_api, studies_api
@@ -89,7 +90,8 @@ class MpcServer:
 
     @property
     def app(self) -> FastAPI:
-        """The REST interface."""
+        """The REST interface and the pages."""
+        found = self._site.pages(pages.TEMPLATES, pages.LINKS)
         return create_app(
             service="mpc-server",
             name=self._site.name,
@@ -98,6 +100,7 @@ class MpcServer:
                 studies_api.router(self._studies, self._contributions),
                 matching_api.router(self._matching),
                 runs_api.router(self._runs, self._ledger, self._heads),
+                pages.router(found, self.missing),
             ],
             tokens=self._site.tokens,
             denials=self._site.denials,
@@ -110,6 +113,7 @@ class MpcServer:
             ready=self.missing,
             room=self._site.room,
             metrics=self._site.metrics,
+            pages=found,
             lifespan=self._lifespan,
         )
 

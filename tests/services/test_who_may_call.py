@@ -25,6 +25,7 @@ from fastapi.routing import iter_route_contexts
 from caps.service.app import OPENAPI_PATH, PUBLIC_PATHS
 from caps.service.database import open_database, sqlite_url
 from caps.service.identity import CERTIFICATE
+from caps.service.pages.rendering import SIGN_IN
 from caps.service.site import Settings, Site
 from caps.service.tokens import Scope, Tokens
 from caps.trust import pki
@@ -82,6 +83,7 @@ class House:
 
     def call(self, who: str, method: str, path: str, **known: Any) -> httpx.Response:
         body = self.bodies.get(f"{method} {path}")
+        named = {"session": "0" * 64} | self.known | known
         given: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {} if body is None else {"json": body}
         headers = {"Authorization": f"Bearer {self._tokens[who]}"} if who in self._tokens else {}
         if isinstance(body, bytes):
@@ -95,7 +97,7 @@ class House:
         async def exchange() -> httpx.Response:
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="https://service.test") as client:
-                return await client.request(method, path.format(**self.known | known), headers=headers, **given)
+                return await client.request(method, path.format(**named), headers=headers, **given)
 
         return asyncio.run(exchange())
 
@@ -188,7 +190,13 @@ O, A, P, U = "owner", "analyst", "operator", "auditor"
 ANY_C, ANY_H, ANY_M = (
     tuple(f"{kind} {party}" for kind in ("own", "strange", "false")) for party in ("coordinator", "holder", "server")
 )
-COMMON = {"GET /metrics": (P, U)}
+COMMON = {
+    "GET /metrics": (P, U),
+    "GET /ui": PEOPLE,
+    "GET /ui/sessions": PEOPLE,
+    "POST /ui/sessions/{session}/end": PEOPLE,
+    "POST /ui/sign-out": PEOPLE,
+}
 """Of every service; those of PUBLIC_PATHS are for everybody."""
 TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "mpc-server": {
@@ -288,7 +296,7 @@ def houses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 def test_every_route_is_in_the_table(houses: Callable[[str], House], service: str) -> None:
     contexts = iter_route_contexts(houses(service).app.routes)
     found = {f"{method} {one.path}" for one in contexts for method in one.methods or ()}
-    public = {f"{method} {path}" for path in PUBLIC_PATHS for method in ("GET", "HEAD")}
+    public = {f"{method} {path}" for path in PUBLIC_PATHS for method in ("GET", "HEAD")} | {f"POST {SIGN_IN}"}
     assert found - public == {*TABLES[service], *COMMON}
     assert f"GET {OPENAPI_PATH}" in public
 
