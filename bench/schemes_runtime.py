@@ -11,7 +11,7 @@ compared by the seconds that each run would have taken for the same number of st
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import product
 from statistics import median
 from typing import Any
@@ -47,14 +47,14 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
     return report
 
 
-def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """By scheme: its run of median time, and what its runs would take on average work, beside the passive scheme."""
+def compared(runs: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """By scheme: its run of median time, and what its runs would take for the same work, beside the passive scheme."""
     every = [run for found in runs.values() for run in found]
     selections, measurements = (median(steps_of(run)[kind] for run in every) for kind in (0, 1))
     entry: dict[str, Any] = {}
     for scheme, found in runs.items():
         even = median(at_equal_work(run, selections, measurements) for run in found)
-        entry[scheme] = {**middle(list(found)), "every_rounds": [run["rounds"] for run in found], "even_seconds": even}
+        entry[scheme] = {**middle(found), "every_rounds": [run["rounds"] for run in found], "even_seconds": even}
     for one in entry.values():
         one["seconds_ratio"] = one["even_seconds"] / entry[PASSIVE]["even_seconds"]
     return entry
