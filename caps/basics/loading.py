@@ -11,12 +11,16 @@ from __future__ import annotations
 import gc
 import sys
 from importlib import import_module
+from threading import Event
+
+_serving = Event()
 
 
 def keep_loaded() -> None:
     """Set apart all that is there now. For a service, when it has been put together and before it answers anybody."""
     gc.collect()
     gc.freeze()
+    _serving.set()
 
 
 def load(module: str) -> None:
@@ -27,12 +31,12 @@ def load(module: str) -> None:
     """
     if module in sys.modules:
         return
-    serving = gc.get_freeze_count() > 0
-    if serving:
-        gc.disable()
+    if not _serving.is_set():
+        import_module(module)
+        return
+    gc.disable()
     try:
         import_module(module)
     finally:
-        if serving:
-            gc.freeze()
-            gc.enable()
+        gc.freeze()
+        gc.enable()
