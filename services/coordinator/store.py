@@ -42,7 +42,11 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Run:
-    """A run as recorded. `contributions` maps each to its holder; `sealed` has them in the servers' order."""
+    """A run as recorded. `contributions` maps each to its holder; `sealed` has them in the servers' order.
+
+    sealing: the request to seal, as text: it has an approval of every holder, and whoever asks how a run is has no use
+    for them.
+    """
 
     run: str
     study: str
@@ -50,12 +54,17 @@ class Run:
     party: str | None
     reason: str | None
     contributions: Mapping[str, str]
-    seal_request: SealRequest
+    sealing: str
     inputs: str | None
     sealed: tuple[str, ...]
     seed: str | None
     published_at: str | None
     created_at: str
+
+    @property
+    def seal_request(self) -> SealRequest:
+        """The contributions to seal, and all approvals."""
+        return SealRequest.model_validate_json(self.sealing)
 
 
 @dataclass(frozen=True)
@@ -174,6 +183,7 @@ class Store:
             for server in manifest.servers:
                 pending = {"study": manifest.study_id, "server": server.name, "state": Judged.PENDING}
                 _insert_once(connection, tables.judgements, pending | {"objections": "[]"})
+        self._manifests.keep(manifest.study_id, manifest)
         return added
 
     def studies(self) -> list[str]:
@@ -186,7 +196,9 @@ class Store:
         if (found := self._manifests.find(study)) is not None:
             return found
         row = self._one(select(tables.studies.c.manifest).where(tables.studies.c.study == study))
-        return None if row is None else self._manifests.keep(study, Manifest.model_validate_json(row["manifest"]))
+        if row is None:
+            return None
+        return self._manifests.obtain(study, lambda: Manifest.model_validate_json(row["manifest"]))
 
     def proposed_at(self, study: str) -> str:
         """When a study became known here."""
@@ -381,6 +393,7 @@ class Store:
         with self._write() as connection:
             connection.execute(insert(tables.releases).values(row))
             self._enter(connection, run, RunEvent.RELEASE)
+        self._releases.keep(run, Release(run, certificate, dict(files), row["created_at"]))
 
     def release(self, release: str) -> Release | None:
         """A release, if it is published."""
@@ -395,8 +408,7 @@ class Store:
         return [self._release(row) for row in self._all(select(tables.releases).order_by(*order))]
 
     def _release(self, row: RowMapping) -> Release:
-        known = self._releases.find(row["release"])
-        return known or self._releases.keep(row["release"], _release(row))
+        return self._releases.obtain(row["release"], lambda: _release(row))
 
     def add_sample(self, sample: Sample) -> None:
         """Record a sample whose files are complete."""
@@ -454,7 +466,7 @@ def _run(row: RowMapping) -> Run:
         row["party"],
         row["reason"],
         json.loads(row["contributions"]),
-        SealRequest.model_validate_json(row["seal_request"]),
+        row["seal_request"],
         row["inputs"],
         tuple(json.loads(row["sealed"] or "[]")),
         row["seed"],

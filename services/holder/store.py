@@ -312,9 +312,7 @@ class Store:
 
     def _manifest(self, row: RowMapping) -> Manifest:
         """The manifest of a study. It never changes, and checking it is slow: it is kept."""
-        study = row["study"]
-        found = self._manifests.find(study)
-        return found or self._manifests.keep(study, Manifest.model_validate_json(row["manifest"]))
+        return self._manifests.obtain(row["study"], lambda: Manifest.model_validate_json(row["manifest"]))
 
 
 def _json(value: Mapping[str, Any] | None) -> str | None:

@@ -102,7 +102,7 @@ def test_a_federation_by_hand_runs_as_printed(tmp_path: Path) -> None:
         for pid in left.values():
             os.kill(pid, signal.SIGTERM)
     assert (tmp_path / "coordinator" / "synthetic.csv").read_text().startswith("age,smoker,region,diagnosis")
-    until(lambda: not [pid for folder, pid in kept.items() if serves(pid, folder)], 30)
+    until(lambda: not [pid for folder, pid in kept.items() if serves(pid, folder)])
 
 
 def serves(pid: int, folder: Path) -> bool:

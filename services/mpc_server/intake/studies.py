@@ -152,8 +152,10 @@ class Studies:
 
     def manifest(self, study: str) -> Manifest:
         """The manifest of a study known here. It never changes, and checking it is slow: it is kept."""
-        found = self._manifests.find(study)
-        return found or self._manifests.keep(study, Manifest.model_validate_json(self._row(study).manifest))
+        if (found := self._manifests.find(study)) is not None:
+            return found
+        row = self._row(study)
+        return self._manifests.obtain(study, lambda: Manifest.model_validate_json(row.manifest))
 
     def party(self, study: str) -> int:
         """This server's place among the study's servers, counted from 0."""
