@@ -13,6 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from datetime import date
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -137,6 +138,8 @@ def _series(values: object, column: Column) -> pl.Series:
     if not isinstance(values, pl.Series):
         dtype = getattr(values, "dtype", None)
         array = np.asarray(values, dtype if isinstance(dtype, np.dtype) else object)
+        if array.ndim == 1 and array.dtype.kind == "M" and column.takes_days:
+            return pl.Series(array.astype("datetime64[D]")).cast(pl.Date)
         if array.ndim != 1 or array.dtype.kind not in "biufUO":
             raise DomainError(f"column {column.name} must be a flat list of text, numbers or booleans")
         if array.dtype.kind in "biuf":
@@ -146,7 +149,8 @@ def _series(values: object, column: Column) -> pl.Series:
         values = values.cast(pl.String)
     if values.dtype == pl.Object:
         return _texts(values.to_list(), column)
-    if not (values.dtype.is_numeric() or values.dtype in (pl.String, pl.Boolean)):
+    days = column.takes_days and values.dtype in (pl.Date, pl.Datetime)
+    if not (days or values.dtype.is_numeric() or values.dtype in (pl.String, pl.Boolean)):
         raise DomainError(f"column {column.name} must contain text, numbers or booleans")
     return values
 
@@ -163,6 +167,8 @@ def _texts(values: list[object], column: Column) -> pl.Series:
             return None if value != value else repr(float(value))  # noqa: PLR0124  NaN alone differs from itself
         if isinstance(value, int | np.integer):
             return str(int(value))
+        if isinstance(value, date) and column.takes_days:
+            return column.spell(value)
         raise DomainError(f"column {column.name} must contain only text, numbers, booleans and None")
 
     with suppress(UnicodeError):  # the error quotes the text
@@ -344,7 +350,7 @@ def _check_texts(lazy: pl.LazyFrame, limits: Limits, unfolding: Unfolding) -> No
 
 
 def _plain_values(values: pl.Expr, dtype: pl.DataType, column: Column, days: Collection[str]) -> pl.Expr:
-    if column.name in days and dtype in (pl.Date, pl.Datetime):
+    if (column.takes_days or column.name in days) and dtype in (pl.Date, pl.Datetime):
         return values
     if dtype in (pl.Categorical, pl.Enum, pl.Null):
         return values.cast(pl.String)
