@@ -531,7 +531,7 @@ class Date(Column):
         return len(self._edges) - 1
 
     @cached_property
-    def texts(self) -> Sequence[str]:  # type: ignore[override]
+    def texts(self) -> Sequence[str]:
         """The names of the bins, such as 2025-Q1."""
         if self.bin_edges:
             return spans(self._edges)
@@ -556,7 +556,7 @@ class Date(Column):
             missing = days.is_null() | (days.cast(pl.Int32) + EPOCH).is_in(tokens)
         else:
             text = _without_nan(given, dtype).cast(pl.String)
-            shaped = pl.when(text.str.contains(self._spelling.pattern)).then(text)
+            shaped: pl.Expr = pl.when(text.str.contains(self._spelling.pattern)).then(text)
             if self.format == ISO:
                 shaped = shaped.str.head(len("2025-12-31"))
             days = shaped.str.to_date(self.format.replace("%-", "%"), strict=False, exact=True, cache=False)
