@@ -41,11 +41,14 @@ _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
 
 
 class HeaderRefused(DomainError):
-    """The table's columns are not those asked for. `missing` are names of the schema, never of the file."""
+    """The table's columns are not those asked for. `missing` are names of the schema, never of the file.
 
-    def __init__(self, what: str, missing: Sequence[str]) -> None:
+    extra: how many columns of the file are not asked for, if that is refused.
+    """
+
+    def __init__(self, what: str, missing: Sequence[str], extra: int) -> None:
         super().__init__(what)
-        self.missing = tuple(missing)
+        self.missing, self.extra = tuple(missing), extra
 
 
 class LineRefused(DomainError):
@@ -131,7 +134,7 @@ def _check_header(header: Sequence[object], columns: Sequence[Column], extra: st
     if extra == "refuse" and more:
         wrong.append(f"has {more} column{'s' * (more > 1)} that the schema does not have")
     if wrong:
-        raise HeaderRefused(f"the table {'; it '.join(wrong)}", missing)
+        raise HeaderRefused(f"the table {'; it '.join(wrong)}", missing, more if extra == "refuse" else 0)
 
 
 def _series(values: object, column: Column) -> pl.Series:
