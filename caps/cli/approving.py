@@ -84,6 +84,11 @@ class Approving:
         if (found.study, found.role) != (self.study, self._role):
             raise SignatureRefused("what was signed is not the study that was shown")
 
+    @property
+    def party(self) -> str:
+        """Who is to approve."""
+        return self._me.name
+
     def screen(self) -> list[str]:
         """What there is to agree to."""
         if isinstance(self._budget, StudyBudget):

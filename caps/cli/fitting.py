@@ -70,7 +70,7 @@ def _refusal(error: TableDoesNotFit, others: list[str], show_lines: int) -> tupl
         views += [f"  line {error.line} of the file"] if error.line is not None else []
         views += ["Rows are counted as in a spreadsheet: the header is row 1."] if error.rows else []
     elif error.rows or error.extra or error.line is not None:
-        views.append("--show-lines 20 lists rows, and columns that are too many, here and nowhere else.")
+        views.append("caps table check --show-lines 20 lists such rows and columns, to you and nobody else.")
     return document, views
 
 
