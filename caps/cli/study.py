@@ -104,7 +104,7 @@ def _add_files(study: typer.Typer) -> None:
             float | None,
             typer.Option(
                 "--error",
-                help="Find the epsilon at which so large a part of --persons, as 0.05, is in the wrong cell on average.",
+                help="Find the epsilon at which only so large a part of --persons, as 0.05, is in a wrong cell.",
             ),
         ] = None,
         simulate: Annotated[

@@ -21,20 +21,17 @@ from caps.service.problems import Problem
 from caps.service.quotas import Slots
 from caps.service.site import confirm
 from caps.service.tokens import Scope
-from caps.study import Holder, Manifest, Server
+from caps.study import Manifest
 from caps.wire import Approval, Certificate, Decline, Signed, media
 from caps.wire.coordinator import (
     Declined,
     FileView,
     HolderView,
-    Judged,
     ParticipationView,
-    PartView,
     ReleaseView,
     RunView,
     SampleBody,
     SampleView,
-    ServerView,
     StartBody,
     StudyView,
 )
@@ -47,7 +44,8 @@ from services.coordinator.runs import Runs
 from services.coordinator.settings import Quotas
 from services.coordinator.states import ENDED, State
 from services.coordinator.store import FileEntry, Release, Run, Sample, Store
-from services.coordinator.studies import HOLDER, SERVER, Studies, reasons_shown
+from services.coordinator.studies import Studies
+from services.coordinator.views import participation_view, study_view
 
 StudyId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 RunId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
@@ -112,43 +110,7 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
     """Proposals, approvals, participation."""
 
     def view(study: str, caller: Caller) -> StudyView:
-        manifest, approvals, judged = studies.manifest(study), store.approvals(study), store.judgements(study)
-        runs, declines = store.runs(study), store.declines(study)
-
-        def declined(role: str, party: Server | Holder) -> Declined | None:
-            found = declines.get((role, party.name))
-            if found is None:
-                return None
-            return Declined(at=found.at, reason=found.reason if reasons_shown(caller, party) else None)
-
-        holders = [
-            HolderView(holder=one.name, approved=(HOLDER, one.name) in approvals, declined=declined(HOLDER, one))
-            for one in manifest.holders
-        ]
-        servers = [
-            ServerView(
-                server=one.server,
-                state=one.state,
-                reason=one.reason,
-                objections=list(one.objections),
-                declined=declined(SERVER, server),
-            )
-            for server, one in ((server, judged[server.name]) for server in manifest.servers)
-        ]
-        return StudyView(
-            study=study,
-            title=manifest.title,
-            state=studies.state(study, runs),
-            proposed_at=store.proposed_at(study),
-            servers=servers,
-            holders=holders,
-            missing=[
-                *(one.server for one in servers if one.state is not Judged.APPROVED),
-                *(one.holder for one in holders if not one.approved),
-            ],
-            runs=[run.run for run in runs],
-            releases=[run.run for run in runs if run.state is State.RELEASED],
-        )
+        return study_view(store, studies, study, caller)
 
     manifest_body = {"content": {media.JSON: {"schema": Manifest.model_json_schema()}}, "required": True}
 
@@ -212,18 +174,7 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
     @router.get("/v1/studies/{study}/participation", dependencies=[Depends(_WATCHERS)])
     def participation(study: StudyId) -> ParticipationView:
         """Which holders approved, and which servers hold their contributions."""
-        found = studies.participation(study)
-        parts = [
-            PartView(
-                holder=part.holder,
-                approved=part.approved,
-                held_by=sorted(part.held),
-                contribution=part.contribution,
-                complete=part.contribution is not None,
-            )
-            for part in found.parts
-        ]
-        return ParticipationView(study=study, holders=parts, unreached=dict(found.unreached))
+        return participation_view(studies, study)
 
 
 def run_routes(router: APIRouter, store: Store, runs: Runs, quotas: Quotas) -> None:

@@ -1,0 +1,75 @@
+"""What is told of studies, by REST and on pages alike."""
+
+from __future__ import annotations
+
+from caps.service.identity import Caller
+from caps.study import Holder, Server
+from caps.wire.coordinator import (
+    Declined,
+    HolderView,
+    Judged,
+    ParticipationView,
+    PartView,
+    ServerView,
+    StudyView,
+)
+from services.coordinator.states import State
+from services.coordinator.store import Store
+from services.coordinator.studies import HOLDER, SERVER, Studies, reasons_shown
+
+
+def study_view(store: Store, studies: Studies, study: str, caller: Caller) -> StudyView:
+    """A study: its state, its approvals, who declined, and which are missing. Reasons are for some callers only."""
+    manifest, approvals, judged = studies.manifest(study), store.approvals(study), store.judgements(study)
+    runs, declines = store.runs(study), store.declines(study)
+
+    def declined(role: str, party: Server | Holder) -> Declined | None:
+        found = declines.get((role, party.name))
+        if found is None:
+            return None
+        return Declined(at=found.at, reason=found.reason if reasons_shown(caller, party) else None)
+
+    holders = [
+        HolderView(holder=one.name, approved=(HOLDER, one.name) in approvals, declined=declined(HOLDER, one))
+        for one in manifest.holders
+    ]
+    servers = [
+        ServerView(
+            server=one.server,
+            state=one.state,
+            reason=one.reason,
+            objections=list(one.objections),
+            declined=declined(SERVER, server),
+        )
+        for server, one in ((server, judged[server.name]) for server in manifest.servers)
+    ]
+    return StudyView(
+        study=study,
+        title=manifest.title,
+        state=studies.state(study, runs),
+        proposed_at=store.proposed_at(study),
+        servers=servers,
+        holders=holders,
+        missing=[
+            *(one.server for one in servers if one.state is not Judged.APPROVED),
+            *(one.holder for one in holders if not one.approved),
+        ],
+        runs=[run.run for run in runs],
+        releases=[run.run for run in runs if run.state is State.RELEASED],
+    )
+
+
+def participation_view(studies: Studies, study: str) -> ParticipationView:
+    """Which holders approved, and which servers hold their contributions: the servers are asked now."""
+    found = studies.participation(study)
+    parts = [
+        PartView(
+            holder=part.holder,
+            approved=part.approved,
+            held_by=sorted(part.held),
+            contribution=part.contribution,
+            complete=part.contribution is not None,
+        )
+        for part in found.parts
+    ]
+    return ParticipationView(study=study, holders=parts, unreached=dict(found.unreached))
