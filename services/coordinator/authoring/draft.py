@@ -39,7 +39,7 @@ STEPS: Mapping[Step, str] = {
 ALGORITHMS: Mapping[str, str] = {
     "aim": "The usual choice: round by round, it measures what the model so far gets most wrong. Best where some "
     "columns depend on others and nobody knows which.",
-    "mst": "Measures every column, then one tree of pairs: quick, with little noise. What is not in the tree is guessed.",
+    "mst": "Measures every column, then one tree of pairs: quick, with little noise. The rest is guessed from these.",
     "mwem": "Like AIM with a fixed number of rounds; the only one for pure epsilon, without delta.",
     "gaussian": "Measures everything that you ask for, once. Good for few tables; the noise grows with their number.",
 }
@@ -96,6 +96,8 @@ class Draft(BaseModel):
     purpose: str = ""
     population: str = ""
     columns: list[TypedColumn] = []
+    new_name: str = ""
+    new_asked: str = ""
     left_out: dict[str, str] = {}
     cards: list[Card] = []
     url: str = ""

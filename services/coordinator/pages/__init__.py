@@ -6,16 +6,22 @@ from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 
+from caps.service.app import MANIFEST_LIMIT, Limit
 from caps.service.pages.rendering import ROOT, Link, Pages
 from caps.service.pages.routes import Signed
 from caps.service.site import Site
+from services.coordinator.authoring.drafts import Drafts
+from services.coordinator.pages import author
+from services.coordinator.store import Store
+from services.coordinator.studies import Studies
 
-TEMPLATES = Path(__file__).parent / "templates"
-LINKS = (Link.to("Overview", ROOT),)
+TEMPLATES, STATIC = Path(__file__).parent / "templates", Path(__file__).parent / "static"
+LINKS = (Link.to("Overview", ROOT), *author.LINKS)
+LIMITS = (Limit(author.SAVING, MANIFEST_LIMIT),)
 ABOUT = "The coordinator takes studies from their manifest to a release. It sees opened, noisy values only."
 
 
-def router(pages: Pages, site: Site) -> APIRouter:
+def router(pages: Pages, site: Site, store: Store, studies: Studies) -> APIRouter:
     """The routes of one coordinator."""
     routes = APIRouter(prefix=ROOT, include_in_schema=False)
 
@@ -24,4 +30,5 @@ def router(pages: Pages, site: Site) -> APIRouter:
         """What this service is, and whether it is ready."""
         return pages.page(request, "home.html", about=ABOUT, reasons=[*site.expired(), *site.room.reasons()])
 
+    author.add_to(routes, pages, site, store, studies, Drafts(site.settings.data / "drafts.db", site.clock))
     return routes
