@@ -207,22 +207,20 @@ def _within(place: str, outer: str) -> bool:
     return place == outer or (place.startswith(outer) and place[len(outer)] in ".[")
 
 
-_STEPS: Sequence[tuple[re.Pattern[str], Step]] = [
-    (re.compile(pattern), step)
-    for pattern, step in (
-        (r"title|purpose|privacy\.population", "about"),
-        (r"holders\[\d+\]\.capacity|join|alignment", "matching"),
-        (r"schema", "columns"),
-        (r"servers|coordinator|holders|scheme", "parties"),
-        (r"workload|algorithm", "question"),
-        (r"privacy", "privacy"),
-    )
-]
+_STEPS: Mapping[Step, re.Pattern[str]] = {
+    "about": re.compile(r"title|purpose|privacy\.population"),
+    "matching": re.compile(r"holders\[\d+\]\.capacity|join|alignment"),
+    "columns": re.compile(r"schema"),
+    "parties": re.compile(r"servers|coordinator|holders|scheme"),
+    "question": re.compile(r"workload|algorithm"),
+    "privacy": re.compile(r"privacy"),
+}
+"""The places of each step; the first that matches counts."""
 
 
 def step_of(place: str) -> Step:
     """The step in which a place of the manifest is typed."""
-    return next((step for pattern, step in _STEPS if pattern.match(place)), "review")
+    return next((step for step, places in _STEPS.items() if places.match(place)), "review")
 
 
 def judged(draft: Draft, coordinator: Party) -> Judged:

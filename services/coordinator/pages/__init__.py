@@ -7,7 +7,8 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 
 from caps.service.app import MANIFEST_LIMIT, Limit
-from caps.service.pages.rendering import ROOT, Link, Pages
+from caps.service.pages.entrance import ROOT
+from caps.service.pages.rendering import Link, Pages
 from caps.service.pages.routes import Signed
 from caps.service.site import Site
 from services.coordinator.authoring.drafts import Drafts

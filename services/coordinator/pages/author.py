@@ -17,8 +17,9 @@ from caps.data.schema.codebooks import MOST_CODES, read_codebook
 from caps.data.schema.templates import TEMPLATES, suggestion
 from caps.errors import DomainError
 from caps.service.identity import Allow, Caller
+from caps.service.pages.entrance import ROOT
 from caps.service.pages.forms import Fields, Form
-from caps.service.pages.rendering import ROOT, Link, Pages, see_other
+from caps.service.pages.rendering import Link, Pages, see_other
 from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.service.tokens import Scope
