@@ -245,6 +245,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "POST /ui/drafts/{draft}/review/propose": (P,),
         "GET /ui/proposals/{study}": (P,),
         "GET /ui/proposals/{study}/contributions": (P,),
+        "POST /ui/proposals/{study}/refresh": (P,),
         "POST /v1/studies": (P,),
         "GET /v1/studies": (*ANY_H, *ANY_M, *PEOPLE),
         "GET /v1/studies/{study}": (H, M, *PEOPLE),

@@ -184,6 +184,12 @@ def add_to(routes: APIRouter, pages: Pages, site: Site, store: Store, studies: S
         view = study_view(store, studies, study, caller)
         return pages.page(request, "author_proposal.html", view=view, manifest=manifest)
 
+    @routes.post("/proposals/{study}/refresh")
+    def refresh(study: StudyId, caller: Author) -> Response:
+        """Ask again the servers that have not approved."""
+        studies.refresh(study)
+        return see_other(f"{PROPOSALS}/{study}")
+
     @routes.get("/proposals/{study}/contributions")
     def contributions(study: StudyId, request: Request, caller: Author) -> Response:
         """Who has contributed: the servers are asked."""

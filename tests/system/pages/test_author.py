@@ -34,7 +34,7 @@ def test_an_author_writes_and_proposes_a_study(federation: LocalFederation, visi
         page.keyboard.type("To plan beds.")
     page.reload()  # nothing was sent but what is kept as it is typed
     assert page.get_by_label("Purpose").input_value() == "To plan beds."
-    page.get_by_label("Population").fill("author-patients")
+    page.get_by_label("Population").fill("invented-patients")
     page.keyboard.press("Enter")
     page.wait_for_url("**/columns")
 
@@ -122,6 +122,8 @@ def test_an_author_writes_and_proposes_a_study(federation: LocalFederation, visi
     page.get_by_role("heading", name=f"Wards {SCRIPT}").wait_for()
     assert page.locator("img[onerror]").count() == 0
     page.get_by_role("cell", name="nobody").first.wait_for()
+    approvals = page.get_by_role("region", name="Who has approved").get_by_text("approved", exact=True)
+    assert approvals.count() == len(manifest.servers)
     author.check()
     author.picture("author-proposal")
     page.go_back()

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from caps.data.schema import Schema
 from caps.data.schema.codebooks import read_codebook
 from caps.errors import DomainError
 from caps.study import authoring
 from caps.trust.cards import Card, Party
-from services.coordinator.authoring.columns import by_name_and_template, described, typed
+from services.coordinator.authoring.columns import KINDS, by_name_and_template, described, typed
 from services.coordinator.authoring.draft import (
     STEPS,
     Draft,
@@ -198,6 +200,29 @@ def test_what_identifies_persons_is_left_out_with_a_reason() -> None:
     assert "identifies" in str(by_name_and_template("patient_id", "id"))
     with pytest.raises(DomainError, match="templates are"):
         by_name_and_template("age", "years")
+
+
+ANYTHING = st.text(max_size=12) | st.sampled_from(
+    ["1e999", "nan", "9" * 40, "..", "0..1/0", "2020..2019/day", "-1", "%"]
+)
+
+
+@pytest.mark.property
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_whatever_is_typed_is_judged_and_kept(data: st.DataObject) -> None:
+    texts = {name for name, field in Draft.model_fields.items() if field.annotation is str}
+    changes: dict[str, Any] = data.draw(st.dictionaries(st.sampled_from(sorted(texts)), ANYTHING, max_size=4))
+    kinds = st.sampled_from([*KINDS, "magic"])
+    column = st.builds(TypedColumn, name=ANYTHING, kind=kinds, values=ANYTHING, other=ANYTHING, missing=ANYTHING)
+    key = st.builds(TypedKey, name=ANYTHING, kind=ANYTHING, remove=ANYTHING, formats=ANYTHING)
+    draft = spread(**changes, keys=data.draw(st.lists(key, max_size=2)))
+    draft.add_columns(data.draw(st.lists(column, max_size=2)))
+    found = judge(draft)
+    assert (found.manifest is None) == bool(found.errors)
+    assert all(step_of(one.place) in STEPS for one in found.remarks)
+    assert found.text
+    assert Draft.model_validate_json(draft.model_dump_json()) == draft
 
 
 def test_cards_come_one_after_another_or_in_a_list() -> None:

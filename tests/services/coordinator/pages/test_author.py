@@ -122,6 +122,12 @@ def test_from_an_empty_draft_to_a_proposed_study(bench: Bench, author: Author) -
     assert SCRIPT not in shown
     assert "not yet" in shown
     author.page(f"/ui/proposals/{manifest.study_id}/contributions")
+    no = bench.federation.decline("clinic-a", f"Not {SCRIPT}", study=manifest.study_id)
+    author.coordinator.studies.decline(manifest.study_id, manifest.holder("clinic-a"), no)
+    shown = author.page(f"/ui/proposals/{manifest.study_id}")
+    assert "clinic-a says no." in shown
+    assert "Not &lt;script&gt;" in shown
+    assert author.sends(f"/ui/proposals/{manifest.study_id}/refresh") == f"/ui/proposals/{manifest.study_id}"
 
 
 def test_what_is_typed_stays_and_what_should_not_have_been_sent_does_not(author: Author) -> None:
