@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import yaml
@@ -197,7 +198,7 @@ class Judged:
         """The remarks on a place, and on what is in it."""
         return [one for one in self.remarks if _within(one.place, place)]
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The manifest as a file, for people."""
         return yaml.safe_dump(dict(self.document), sort_keys=False, allow_unicode=True, width=110)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 
+from caps.basics.recent import Recent
 from caps.data.schema.codebooks import MOST_CODES, read_codebook
 from caps.data.schema.templates import TEMPLATES, suggestion
 from caps.errors import DomainError
@@ -24,7 +26,7 @@ from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.service.tokens import Scope
 from caps.study import Manifest
-from caps.study.planning import EPSILONS, RelativeError, declared_costs, epsilon_for, plan_study
+from caps.study.planning import EPSILONS, Planned, RelativeError, declared_costs, epsilon_for, plan_study
 from caps.trust import signing
 from caps.trust.cards import ROLES, Card, Party
 from caps.wire.problems import Kind
@@ -56,7 +58,9 @@ AUTHORS = (Scope.OPERATOR,)
 LINKS = (Link.to("Write a study", PATH, *AUTHORS),)
 SAVING = rf"{PATH}/[0-9a-f]{{32}}/[a-z]+(?:/\d+)?/(?:save|keep)"
 """Where forms of a draft are sent: with a code book, they may be long."""
-_EARLIER, _WORST = 10, 8
+_EARLIER, _WORST, _KEPT = 10, 8, 32
+_BESIDE = {"seen", "last_key", "new_name", "new_asked", "left_out", "persons", "wished", "proposed"}
+"""What a draft has and its manifest does not."""
 Author = Annotated[Caller, Depends(Allow(scopes=AUTHORS))]
 DraftId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
 StudyId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
@@ -208,6 +212,9 @@ class _Wizard:
 
     def __init__(self, pages: Pages, site: Site, store: Store, drafts: Drafts) -> None:
         self._pages, self._site, self._store, self._drafts = pages, site, store, drafts
+        self._me = Party(name=site.name, pin=site.pin, signing_key=signing.public_hex(site.signing_key))
+        self._judged: Recent[bytes, Judged] = Recent(_KEPT)
+        self._needed: Recent[tuple[str, float, int], tuple[Planned | None]] = Recent(_KEPT)
 
     def found(self, caller: Caller, draft: str) -> Draft:
         """A person's draft. Raises a problem if there is none."""
@@ -227,9 +234,9 @@ class _Wizard:
         return found
 
     def judged(self, draft: Draft) -> Judged:
-        """What `caps study check` says."""
-        site = self._site
-        return judged(draft, Party(name=site.name, pin=site.pin, signing_key=signing.public_hex(site.signing_key)))
+        """What `caps study check` says. A draft is judged once, however often it is looked at."""
+        key = sha256(draft.model_dump_json(exclude=_BESIDE).encode()).digest()
+        return self._judged.obtain(key, lambda: judged(draft, self._me))
 
     def own_url(self, request: Request) -> str:
         """This coordinator's address, as earlier studies have it; or as the author's browser does."""
@@ -237,6 +244,10 @@ class _Wizard:
             if self._site.is_me(manifest.coordinator):
                 return manifest.coordinator.url
         return f"https://{request.headers.get('host', '')}"
+
+    def _epsilon_for(self, manifest: Manifest, wished: float, persons: int) -> Planned | None:
+        key = manifest.study_id, wished, persons
+        return self._needed.obtain(key, lambda: (epsilon_for(manifest, wished, persons),))[0]
 
     def _earlier(self) -> list[Manifest]:
         found = (self._store.manifest(study) for study in reversed(self._store.studies()[-_EARLIER:]))
@@ -273,7 +284,7 @@ class _Wizard:
         elif step == "question":
             given["algorithms"] = ALGORITHMS
         elif step == "privacy":
-            given |= _planned(draft, judgement)
+            given |= _planned(draft, judgement, self._epsilon_for)
         elif step == "review" and judgement.manifest is not None:
             given["plan"] = plan_study(judgement.manifest, declared_costs(judgement.manifest))
         if (refused := more.get("refused")) is not None:
@@ -314,7 +325,9 @@ def _columns_shown(draft: Draft) -> dict[str, Any]:
     return {"rows": rows, "templates": TEMPLATES, "most": MOST_CODES, "kinds": KINDS, "wrong": wrong, "hint": hint}
 
 
-def _planned(draft: Draft, judgement: Judged) -> dict[str, Any]:
+def _planned(
+    draft: Draft, judgement: Judged, inverse: Callable[[Manifest, float, int], Planned | None]
+) -> dict[str, Any]:
     """The plan in both directions, as far as the draft has what it needs."""
     found: dict[str, Any] = {"errors": [], "average": None, "needed": None, "problem": "", "persons": None}
     found["waits"] = [step for step in STEPS if step in {step_of(one.place) for one in judgement.errors}]
@@ -328,7 +341,7 @@ def _planned(draft: Draft, judgement: Judged) -> dict[str, Any]:
     if draft.wished:
         try:
             wished = float(draft.wished.removesuffix("%").strip().replace(",", ".")) / 100
-            needed = epsilon_for(judgement.manifest, wished, persons)
+            needed = inverse(judgement.manifest, wished, persons)
             found |= {"needed": needed, "out_of_reach": needed is None, "wished": wished}
         except ValueError:
             found["problem"] = "give a percentage of all persons, as 5"
