@@ -135,6 +135,7 @@ class MpcServer:
     def close(self) -> None:
         """End the engine's thread."""
         self._engine.stop()
+        self._site.sessions.dispose()
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:

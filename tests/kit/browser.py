@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "deploy" / "scripts" / "browser"
@@ -37,6 +37,11 @@ _FLAGS = (
 )
 
 
+_PATIENCE = 30_000
+"""Milliseconds that anything on a page may take: machines that test are busy."""
+expect.set_options(timeout=_PATIENCE)
+
+
 class Visitor:
     """A person at a browser of their own, with an address, and perhaps signed in."""
 
@@ -51,7 +56,7 @@ class Visitor:
             locale="en-GB",
             accept_downloads=True,
         )
-        self._context.set_default_timeout(30_000)
+        self._context.set_default_timeout(_PATIENCE)
         self.page: Page = self._context.new_page()
         self._watch(self.page)
 
