@@ -10,12 +10,14 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +105,8 @@ class Visitor:
         if PICTURES in os.environ:
             folder = Path(os.environ[PICTURES])
             folder.mkdir(parents=True, exist_ok=True)
-            self.page.screenshot(path=folder / f"{name}.png", full_page=whole)
+            taken = BytesIO(self.page.screenshot(full_page=whole))
+            Image.open(taken).convert("RGB").quantize(128).save(folder / f"{name}.png", optimize=True)
 
     def close(self) -> None:
         """Close the browser; it must not have complained."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from caps.client import Client
 from caps.federation.local import LocalFederation
-from caps.federation.sample import table
+from caps.federation.sample import SCHEMA, table
 from caps.study import Manifest
 from tests.kit.browser import Visit, Visitor
 from tests.kit.waiting import until
@@ -25,7 +27,7 @@ CANARY = "Ottilie-Canary-1927"
 
 @dataclass
 class Case:
-    """A study of one test, whose text tries to be more than text."""
+    """A study of one test."""
 
     federation: LocalFederation
     study: str
@@ -38,12 +40,9 @@ class Case:
         return f"/ui/studies/{self.study}{page}"
 
 
-@pytest.fixture(scope="module")
-def case(federation: LocalFederation) -> Case:
-    """Proposed, and approved by the servers."""
-    text = yaml.safe_load((federation.directory / "sample" / "study.yaml").read_text())
-    text |= {"title": f"Smoking {SCRIPT}", "purpose": f"To learn. <img src=x onerror=alert(2)> {SCRIPT}"}
-    text["schema"]["columns"][1]["categories"] = ["no", "former", "yes", "<b>?</b>"]
+def proposed(federation: LocalFederation, **changes: Any) -> Case:
+    """The sample with these changes, proposed, and approved by the servers."""
+    text = yaml.safe_load((federation.directory / "sample" / "study.yaml").read_text()) | changes
     manifest = Manifest.from_json(text)
     made = Case(federation, manifest.study_id, manifest)
     with made.client("coordinator") as coordinator:
@@ -69,14 +68,48 @@ def drop(page: Page, path: Path) -> None:
     page.locator(".drop").dispatch_event("drop", {"dataTransfer": data})
 
 
-def test_from_the_invitation_to_the_release(case: Case, visit: Visit, tmp_path: Path) -> None:
-    ada = owner(case, visit)
-    page = ada.page
+def fetched(case: Case, page: Page) -> None:
+    """Invited by somebody who told the coordinator's address and the study's id."""
     page.get_by_label("Address of the coordinator").fill(case.federation.places["coordinator"].url)
     page.get_by_label("Id of the study").fill(case.study)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text(case.manifest.title)
-    expect(page.locator("main")).to_contain_text("<img src=x onerror=alert(2)>")
+
+
+def test_text_of_others_is_shown_as_text(federation: LocalFederation, visit: Visit, tmp_path: Path) -> None:
+    schema = copy.deepcopy(SCHEMA)
+    schema["columns"][1]["categories"] = ["no", "former", "yes", "<b>?</b>"]
+    image = "<img src=x onerror=alert(2)>"
+    case = proposed(federation, title=f"Smoking {SCRIPT}", purpose=f"To learn. {image}", schema=schema)
+    ada = owner(case, visit, narrow=True)
+    page = ada.page
+    fetched(case, page)
+    expect(page.locator("main")).to_contain_text(image)
+    page.get_by_role("button", name="Approve").click()
+    page.get_by_role("link", name="Load the table").click()
+    named = tmp_path / "<img src=x onerror=alert(3)>.csv"
+    named.write_text(f"age,smoker,region,diagnosis\n40,{SCRIPT},north,none\n")
+    drop(page, named)
+    expect(page.locator("#found")).to_contain_text("no, former, yes, <b>?</b>")
+    expect(page.locator(".drop")).to_contain_text(named.name)
+    assert SCRIPT not in page.content()
+    named.write_text("age,smoker,region,diagnosis\n40,<b>?</b>,north,none\n")
+    drop(page, named)
+    expect(page.locator("#found svg").nth(1)).to_contain_text("<b>?</b>")
+    ada.check()
+    ada.go("/ui")
+    expect(page.locator("main")).to_contain_text(SCRIPT)
+
+
+def test_from_the_invitation_to_the_release(federation: LocalFederation, visit: Visit, tmp_path: Path) -> None:
+    case = proposed(
+        federation,
+        title="Smoking and diagnoses in the county",
+        purpose="To learn how diagnoses depend on smoking and age, without showing anybody a patient's record.",
+    )
+    ada = owner(case, visit)
+    page = ada.page
+    fetched(case, page)
     expect(page.locator("main")).to_contain_text("2.72 times")
     expect(page.locator("main")).to_contain_text("S3: epsilon")  # the servers were asked
     ada.check()
@@ -95,7 +128,7 @@ def test_from_the_invitation_to_the_release(case: Case, visit: Visit, tmp_path: 
 
     # Wrong files: a column that is misspelt, values that are not admitted, and what is no table at all.
     good = table("north")
-    wrong = tmp_path / f"{SCRIPT.replace('/', '')}.csv"
+    wrong = tmp_path / "patients.csv"
     wrong.write_text(good.replace("smoker", "Smoker ", 1))
     drop(page, wrong)
     expect(page.locator("#found")).to_contain_text("is it Smoker")
@@ -109,7 +142,6 @@ def test_from_the_invitation_to_the_release(case: Case, visit: Visit, tmp_path: 
     expect(rows.nth(0)).to_contain_text(re.compile("smoker.*2 not among the categories.*8, 10", re.DOTALL))
     expect(page.locator("#found")).to_contain_text("1 unreadable")
     assert CANARY not in page.content()
-    expect(page.locator(".drop")).to_contain_text(wrong.name)  # the file's name, as text
     ada.check()
     ada.picture("owner-table-refused")
     path = tmp_path / "empty.csv"
@@ -141,9 +173,9 @@ def test_from_the_invitation_to_the_release(case: Case, visit: Visit, tmp_path: 
     page.get_by_role("link", name="Contribute again").click()
     page.get_by_role("button", name="Contribute").click()
     expect(page.get_by_text("All 3 servers have signed for your data")).to_be_visible(timeout=60_000)
+    ada.picture("owner-receipts")
     page.go_back()
     expect(page.get_by_role("button", name="Contribute")).to_have_count(0)
-    ada.picture("owner-receipts")
     with case.client("north") as north:
         assert len(north.table_ledger().entries) == 2
         assert [entry.counted for entry in north.table_ledger().entries] == [False, True]
