@@ -114,9 +114,12 @@ class Visitor:
         assert not self.complaints, self.complaints
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium. Skipped with a reason where it cannot be had, except in CI, where that is a failure."""
+    """Chromium. Skipped with a reason where it cannot be had, except in CI, where that is a failure.
+
+    For one module: as long as it is there, Playwright's event loop runs in this thread, and tests can start no other.
+    """
     found = subprocess.run([SCRIPT], capture_output=True, text=True, timeout=600, check=False)
     if found.returncode:
         why = f"Chromium cannot be had here: {found.stderr.strip()[-300:]}"

@@ -154,9 +154,16 @@ def router(pages: Pages, service: HolderService) -> APIRouter:
             await receive(service, study, request, sent, service.load)
         except TableRefusal as error:
             refusal = error
-        context = await to_thread.run_sync(lambda: table_context(service.store.study(study), refusal))
-        status = 200 if refusal is None else 422
-        return await to_thread.run_sync(lambda: pages.page(request, "table_part.html", status=status, **context))
+
+        def shown() -> Response:
+            context = table_context(service.store.study(study), refusal)
+            status = 200 if refusal is None else 422
+            return pages.page(request, "table_part.html", status=status, **context)
+
+        response = await to_thread.run_sync(shown)
+        if refusal is None:
+            response.headers["HX-Refresh"] = "true"  # the whole page says so
+        return response
 
     @routes.get("/table/counts")
     def counts(study: Hex32, request: Request, caller: ByOwner) -> Response:

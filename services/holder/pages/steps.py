@@ -51,9 +51,7 @@ def step_of(service: HolderService, record: StudyRecord) -> Step:
         return Step(0 if refused else 1, word, "bad" if refused else "note", "Show progress", f"{here}/contribution")
     if record.state is State.CONTRIBUTED:
         return Step(2, "contributed", "good", "Receipts", f"{here}/contribution")
-    if record.state is State.WITHDRAWN:
-        return Step(2, "withdrawn", "note", "Show", f"{here}/contribution")
-    return Step(2, record.state.value, "note", "Show", here)
+    return Step(2, "withdrawn", "note", "Show", f"{here}/contribution")
 
 
 def done(service: HolderService, record: StudyRecord) -> set[str]:

@@ -51,6 +51,10 @@
         window.location.assign(elsewhere);
         return;
       }
+      if (request.getResponseHeader("HX-Refresh")) {
+        window.location.reload();
+        return;
+      }
       ended(`${file.name}, ${shown(file.size)}`);
       result.innerHTML = request.responseText;
       window.htmx.process(result);
