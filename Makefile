@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Every service that a test starts would compile its modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup check test test-slow test-exhaustive test-soak test-compose demo bench docs pictures client lock sbom clean
 
@@ -31,8 +33,9 @@ test: check ## everything CI runs: check, then the tests
 	@deploy/scripts/browser >/dev/null || [ "$$CI" != true ]
 	@deploy/scripts/postgres run $(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not exhaustive"
 
-test-slow: $(READY) ## the tests that take minutes
+test-slow: $(READY) ## the tests that take minutes, and every protocol with many more inputs
 	@$(BIN)/pytest -q -m slow
+	@CAPS_TEST_EXAMPLES=60 $(BIN)/pytest -q tests/services/mpc_server/engine -k "as_declared or claims_hold"
 
 test-exhaustive: $(READY) ## a crash at every single point of a study, for hours
 	@$(BIN)/pytest -q -m exhaustive

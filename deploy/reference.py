@@ -61,6 +61,7 @@ OTHERS = (
     Variable("CAPS_OUTSIDE", "deploy/compose/guest.yml: the network of guests", "caps_outside"),
     Variable("CAPS_SERVERS", "deploy/compose/provision.py: how many MPC servers there are", "3"),
     Variable("CAPS_COMPOSE_CACHE", "make test-compose: folder for wheels", "/var/cache/caps-compose"),
+    Variable("CAPS_TEST_EXAMPLES", "tests: inputs drawn for each protocol in each scheme", "6"),
     Variable("CAPS_TEST_POSTGRES", "tests: URL of a PostgreSQL to use", "one is started, or its tests are skipped"),
     Variable("CAPS_BENCH_RESULTS", "benchmarks: folder for results that are kept", "bench/results"),
     Variable("CAPS_BENCH_DOCS", "benchmarks: folder for the page and its pictures", "docs"),

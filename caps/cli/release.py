@@ -1,6 +1,7 @@
 """`caps release`: find, read and download published synthetic data."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
@@ -18,10 +19,18 @@ if TYPE_CHECKING:
     from caps.client import Client, Download, Estimate
     from caps.wire.coordinator import FileView
 
+Conditions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        help="COLUMN=VALUE, or COLUMN=FROM..TO between edges of bins. The same column again: or; another: and.",
+    ),
+]
 ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="The release's id, or its beginning.")]
 To = Annotated[Path | None, typer.Option("--out", "-o", help="Write the JSON document here.")]
 ToFile = Annotated[Path | None, typer.Option("--out", "-o", help="The file; by default named after the release.")]
 DIGITS = 32
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _SHOWN = 12
 """Cells of a measured table that are shown unless all are asked for."""
 
@@ -112,13 +121,7 @@ def _add_rows(release: typer.Typer) -> None:
         out: Output,
         client: "Client",
         release: ReleaseId,
-        where: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--where",
-                help="COLUMN=VALUE, or COLUMN=FROM..TO between edges of bins. The same column again: or; another: and.",
-            ),
-        ] = None,
+        where: Conditions = None,
         by: Annotated[list[str] | None, typer.Option("--by", help="Group by this column; repeat for more.")] = None,
         level: Annotated[float, typer.Option("--level", help="Of the confidence intervals, 0.8 to 0.999.")] = 0.95,
     ) -> None:
@@ -181,10 +184,13 @@ def _add_samples(release: typer.Typer) -> None:
             int | None, typer.Option("--rows", min=1, help="How many rows; by default as many as released.")
         ] = None,
         seed: Annotated[str | None, typer.Option("--seed", help="64 hexadecimal digits; random by default.")] = None,
+        where: Conditions = None,
     ) -> None:
-        """Draw another sample from a release's model. It costs no privacy budget."""
-        found = client.sample(_whole(client, release), rows=rows, seed=seed)
+        """Draw another sample from a release's model, also of some persons only. It costs no privacy budget."""
+        found = client.sample(_whole(client, release), rows=rows, seed=seed, where=_conditions(where or []))
         essentials = {"sample": found.sample, "rows": f"{found.rows:,}", "seed": found.seed}
+        if found.where:
+            essentials["where"] = "; ".join(f"{name}: {', '.join(values)}" for name, values in found.where.items())
         next_step = f"Its rows: caps release get {short(found.release)} --sample {short(found.sample)}"
         out.show(as_document(found), facts(essentials), found.privacy, next_step)
 
@@ -301,14 +307,20 @@ def _conditions(given: list[str]) -> dict[str, Any]:
     return found
 
 
-def _ends(text: str) -> tuple[float | None, float | None] | None:
-    """The two ends of FROM..TO; None if it is not a range."""
+def _ends(text: str) -> tuple[float | str | None, float | str | None] | None:
+    """The two ends of FROM..TO, numbers or days; None if it is not a range."""
     first, dots, last = text.partition("..")
     try:
-        ends = tuple(float(end) if end.strip() else None for end in (first, last))
+        ends = tuple(_end(end.strip()) for end in (first, last))
     except ValueError:
         return None
     return (ends[0], ends[1]) if dots and ends != (None, None) else None
+
+
+def _end(text: str) -> float | str | None:
+    if _DAY.fullmatch(text):
+        return text
+    return float(text) if text else None
 
 
 def _estimates(found: "list[Estimate]", level: float) -> Iterator[Any]:

@@ -44,6 +44,7 @@ from caps.wire import (
     Approval,
     Certificate,
     ContributionState,
+    Decline,
     LedgerHead,
     Receipt,
     RunStatus,
@@ -73,6 +74,7 @@ Study = coordinator.StudyView | holder.StudyView | server.StudyState
 """A study, as the called service sees it."""
 _STUDY: TypeAdapter[Study] = TypeAdapter(Study)
 _STUDIES: TypeAdapter[list[Study]] = TypeAdapter(list[Study])
+_DECLINED: TypeAdapter[holder.StudyView | Signed[Decline]] = TypeAdapter(holder.StudyView | Signed[Decline])
 _APPROVED: TypeAdapter[holder.StudyView | Signed[Approval]] = TypeAdapter(holder.StudyView | Signed[Approval])
 _BUDGET: TypeAdapter[holder.StudyBudget | server.PopulationState] = TypeAdapter(
     holder.StudyBudget | server.PopulationState
@@ -235,6 +237,10 @@ class Client:
         """At a holder, its owner's signature; at an MPC server, its operator's consent."""
         return self._ask(_APPROVED, "POST", _path("studies", study, "approval"))
 
+    def decline(self, study: str, reason: str) -> holder.StudyView | Signed[Decline]:
+        """At a holder, its owner does not take part; at an MPC server, its operator. Approving takes it back."""
+        return self._ask(_DECLINED, "POST", _path("studies", study, "decline"), body={"reason": reason})
+
     # The coordinator.
 
     def propose(self, manifest: Manifest | Mapping[str, Any]) -> coordinator.StudyView:
@@ -328,9 +334,20 @@ class Client:
         """One release."""
         return self._ask(ReleaseView, "GET", _path("releases", release))
 
-    def sample(self, release: str, *, rows: int | None = None, seed: str | None = None) -> SampleView:
-        """Draw another sample from the release's model."""
-        body = SampleBody(rows=rows, seed=seed).model_dump(exclude_none=True)
+    def sample(
+        self,
+        release: str,
+        *,
+        rows: int | None = None,
+        seed: str | None = None,
+        where: estimates.Where | None = None,
+    ) -> SampleView:
+        """Draw another sample from the release's model; with `where`, as in `estimate`, only rows that meet it."""
+        names = None
+        if where:
+            schema = self.certificate(release).manifest.schema_
+            names = estimates.names_of(schema, estimates.cells_of(schema, where))
+        body = SampleBody(rows=rows, seed=seed, where=names).model_dump(exclude_none=True)
         return self._ask(SampleView, "POST", _path("releases", release, "samples"), body=body)
 
     def delete_sample(self, release: str, sample: str) -> None:

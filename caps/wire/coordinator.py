@@ -13,6 +13,12 @@ from caps.wire.documents import Evidence, Signed
 _FREE = "A sample is drawn from the published model and costs no privacy budget: the data are not used again."
 
 
+_Name = Annotated[str, Field(max_length=200)]
+Conditions = Annotated[
+    dict[_Name, Annotated[list[_Name], Field(min_length=1, max_length=10_000)]], Field(min_length=1, max_length=1_000)
+]
+
+
 class Judged(StrEnum):
     """A server's decision on a study: pending if it has not been reached yet, waiting if its operator must decide."""
 
@@ -22,20 +28,29 @@ class Judged(StrEnum):
     REFUSED = "refused"
 
 
+class Declined(BaseModel):
+    """A person said no. reason: for operators and auditors of this coordinator and for the party that declined."""
+
+    at: str
+    reason: str | None
+
+
 class ServerView(BaseModel):
-    """A server's decision on a study, with its reasons."""
+    """A server's decision on a study, with its reasons. declined: if it was its operator who said no."""
 
     server: str
     state: Judged
     reason: str | None
     objections: list[str]
+    declined: Declined | None = None
 
 
 class HolderView(BaseModel):
-    """Whether a holder has approved the study."""
+    """Whether a holder has approved the study, or declined it."""
 
     holder: str
     approved: bool
+    declined: Declined | None = None
 
 
 class StudyView(BaseModel):
@@ -156,10 +171,14 @@ class ReleaseView(BaseModel):
 
 
 class SampleBody(Document):
-    """A request for a sample. rows: if not given, as many as the release has. seed: if not given, a random one."""
+    """A request for a sample. rows: if not given, as many as the release has. seed: if not given, a random one.
+
+    where: by column, the names of the cells that rows may have, as measurements name them. Each row meets all of it.
+    """
 
     rows: int | None = None
     seed: Hex32 | None = None
+    where: Conditions | None = None
 
 
 class SampleView(BaseModel):
@@ -169,6 +188,7 @@ class SampleView(BaseModel):
     release: str
     rows: int
     seed: str
+    where: dict[str, list[str]] | None = None
     created_at: str
     data: list[FileView]
     privacy: str = _FREE

@@ -40,6 +40,10 @@ class Measured:
             raise DomainError(f"the standard deviation of noise must be positive, not {self.sigma}")
 
 
+class ImpossibleConditions(DomainError):
+    """No row that the model can draw meets the conditions."""
+
+
 class Model(Protocol):
     """A distribution over the domain, times the number of rows it stands for."""
 

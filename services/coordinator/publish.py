@@ -13,7 +13,7 @@ the data: quality is judged by how the model compares with the noisy answers.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import pi, sqrt
 from pathlib import Path
@@ -26,9 +26,10 @@ from caps import __version__
 from caps.audit.measurements import noisy_marginal
 from caps.basics import canonical
 from caps.basics.files import erase
+from caps.client.estimates import cells_of
 from caps.dp.oracle import Measurement
 from caps.dp.privacy import Laplace, PrivacyStatement
-from caps.errors import LocalError
+from caps.errors import DomainError, LocalError
 from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Manifest
@@ -48,7 +49,7 @@ from caps.wire.releases import (
     ReportedPrivacy,
     Software,
 )
-from services.coordinator.estimation import Model
+from services.coordinator.estimation import ImpossibleConditions, Model, Where
 from services.coordinator.execution import Attested
 from services.coordinator.formats import appearing, entries, write_all
 from services.coordinator.generate import load_model
@@ -157,8 +158,13 @@ class Publisher:
                 return found
         raise Problem(Kind.NOT_FOUND, "this release has no such sample", release=release)
 
-    def resample(self, release: str, rows: int | None, seed: str | None) -> tuple[Sample, bool]:
-        """Further rows from a release's model, and whether they are new. The same rows and seed give the same table."""
+    def resample(
+        self, release: str, rows: int | None, seed: str | None, where: Mapping[str, list[str]] | None = None
+    ) -> tuple[Sample, bool]:
+        """Further rows from a release's model, and whether they are new. The same request gives the same table.
+
+        where: by column, the names of the cells that rows may have. A model is public, and so is what follows from it.
+        """
         found = self.release(release)
         manifest = found.certificate.manifest
         if not manifest.publication.resamples:
@@ -166,8 +172,13 @@ class Publisher:
         count = found.certificate.release.document.rows if rows is None else rows
         if not 1 <= count <= LARGEST_SAMPLE:
             raise Problem(Kind.INVALID, f"a sample has 1 to {LARGEST_SAMPLE} rows")
+        try:
+            cells = cells_of(manifest.schema_, where) if where else None
+        except DomainError as error:
+            raise Problem(Kind.INVALID, str(error), release=release) from None
         drawn = secrets.token_hex(32) if seed is None else seed
-        name = canonical.digest("sample", {"release": release, "rows": count, "seed": drawn}).hex()[:32]
+        asked = {"release": release, "rows": count, "seed": drawn} | ({"where": dict(where)} if where else {})
+        name = canonical.digest("sample", asked).hex()[:32]
         with self._sampling:  # one at a time: each takes the memory of its rows
             kept = self._store.samples(release)
             for one in kept:
@@ -179,8 +190,11 @@ class Publisher:
             model = load_model(self.file(release, MODEL))
             folder = self._samples / name
             with appearing(folder) as draft:
-                write_rows(manifest, model, count, drawn, draft)
-            sample = Sample(name, release, count, drawn, entries(folder), self._store.now())
+                try:
+                    write_rows(manifest, model, count, drawn, draft, cells)
+                except ImpossibleConditions as error:
+                    raise Problem(Kind.INVALID, str(error), release=release) from None
+            sample = Sample(name, release, count, drawn, entries(folder), self._store.now(), where)
             self._store.add_sample(sample)
         return sample, True
 
@@ -191,9 +205,12 @@ class Publisher:
             erase(self._samples / sample)
 
 
-def write_rows(manifest: Manifest, model: Model, rows: int, seed: str, folder: Path) -> None:
-    """Draw rows and write them. They depend on the model and the seed alone."""
-    write_all(manifest.schema_, model.sample(rows, seed=bytes.fromhex(seed)), seed, folder, manifest.lacking)
+def write_rows(
+    manifest: Manifest, model: Model, rows: int, seed: str, folder: Path, where: Where | None = None
+) -> None:
+    """Draw rows that meet the conditions and write them. They depend on these, the model and the seed alone."""
+    codes = model.sample(rows, seed=bytes.fromhex(seed), where=where)
+    write_all(manifest.schema_, codes, seed, folder, manifest.lacking)
 
 
 def make_report(manifest: Manifest, attested: Attested, rows: int, measurements: Sequence[NoisyMarginal]) -> Report:

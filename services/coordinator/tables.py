@@ -26,6 +26,15 @@ approvals = Table(
     Column("approval", Text, nullable=False),  # Signed[Approval]
 )
 
+declines = Table(
+    "declines",
+    metadata,
+    Column("study", String(64), ForeignKey("studies.study"), primary_key=True),
+    Column("role", String(16), primary_key=True),  # mpc-server or holder
+    Column("name", String(63), primary_key=True),
+    Column("decline", Text, nullable=False),  # Signed[Decline]
+)
+
 judgements = Table(
     "judgements",
     metadata,
@@ -106,6 +115,7 @@ samples = Table(
     Column("release", String(32), ForeignKey("releases.release"), nullable=False, index=True),
     Column("rows", Integer, nullable=False),
     Column("seed", String(64), nullable=False),
+    Column("conditions", Text),  # JSON object: by column, the names of the cells that rows may have
     Column("files", Text, nullable=False),
     Column("created_at", String(32), nullable=False),
 )

@@ -25,6 +25,7 @@ from caps.wire.holder import (
     StudyView,
     TableReport,
 )
+from caps.wire.server import DeclineBody
 from services.holder import pages
 from services.holder.receiving import receive, sent_as
 from services.holder.service import HolderService, Progress
@@ -118,6 +119,11 @@ def router(service: HolderService) -> APIRouter:
     def approve(study: Hex32) -> StudyView:
         """Sign the study; the signature is sent to the coordinator."""
         return study_view(service, service.approve(study))
+
+    @routes.post("/{study}/decline", dependencies=OWNER)
+    def decline(study: Hex32, body: DeclineBody) -> StudyView:
+        """Do not take part, and say why; it is signed and sent to the coordinator. An approval takes it back."""
+        return study_view(service, service.decline(study, body.reason))
 
     @routes.put("/{study}/table", dependencies=OWNER, openapi_extra=_BODY)
     async def load(study: Hex32, request: Request, ignore_extra: bool = False) -> TableReport:

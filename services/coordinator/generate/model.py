@@ -13,7 +13,7 @@ import numpy as np
 from caps.basics.uniform import Uniform
 from caps.data.domain import MISSING, Clique, Codes, Domain
 from caps.errors import DomainError
-from services.coordinator.estimation import Floats, Where
+from services.coordinator.estimation import Floats, ImpossibleConditions, Where
 from services.coordinator.generate import kernels
 from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.fitting import MODEL_LIMIT, check_size
@@ -145,5 +145,5 @@ def _calibrated(index: TreeIndex, theta: Floats, total: float) -> Floats:
         folded, total, cells, np.empty(index.sep_cells), index.parents, index.starts, index.links, index.maps
     )
     if log_sum == -np.inf:
-        raise DomainError("the model gives probability 0 to every row that meets these conditions")
+        raise ImpossibleConditions("the model gives probability 0 to every row that meets these conditions")
     return cells

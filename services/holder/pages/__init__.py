@@ -24,6 +24,7 @@ from caps.service.pages.rendering import ROOT, Link, Pages, allowed, see_other
 from caps.service.tokens import Scope
 from caps.wire import agreement
 from caps.wire.holder import Goal, Invitation, State
+from caps.wire.server import DeclineBody
 from services.holder import comparing
 from services.holder.pages.findings import expected_of, findings, missing_columns
 from services.holder.pages.steps import GROUPS, TITLES, done, step_of
@@ -118,6 +119,16 @@ def router(pages: Pages, service: HolderService) -> APIRouter:
     def approve(study: Hex32, caller: ByOwner) -> Response:
         """Sign the study."""
         service.approve(study)
+        return see_other(f"{ROOT}/studies/{study}")
+
+    @routes.post("/decline")
+    def decline(study: Hex32, form: Fields, caller: ByOwner) -> Response:
+        """Do not take part, and say why."""
+        try:
+            given = DeclineBody.model_validate({"reason": form.one("reason")})
+        except ValidationError as error:
+            raise invalid(error) from None
+        service.decline(study, given.reason)
         return see_other(f"{ROOT}/studies/{study}")
 
     def table_context(record: StudyRecord, refusal: TableRefusal | None = None) -> dict[str, Any]:

@@ -39,6 +39,8 @@ def step_of(service: HolderService, record: StudyRecord) -> Step:
     asked, made = service.store.matching(record.study), service.store.contribution(record.study)
     if record.state is State.KNOWN:
         return Step(0, "awaits your approval", "act", "Read and decide", here)
+    if record.state is State.DECLINED:
+        return Step(2, "declined", "note", "Show", here)
     if record.state is State.APPROVED:
         return Step(0, "needs your table", "warn", "Load the table", f"{here}/table")
     if asked is not None and asked.wanted:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,6 +83,9 @@ def sources(draw: st.DrawFn) -> Source:
     sizes, values = draw(st.integers(0, 2**32)), draw(st.integers(0, 2**32))
     return Source(np.random.default_rng(sizes), np.random.default_rng(values))
 
+
+EXAMPLES = int(os.environ.get("CAPS_TEST_EXAMPLES", "6"))
+"""Inputs that are drawn for each protocol in each scheme. They differ from run to run; `make test-slow` draws many."""
 
 CASES: dict[str, tuple[Callable[..., Any], Callable[[Source], Call]]] = {}
 

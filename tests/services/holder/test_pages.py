@@ -47,9 +47,18 @@ def owner(bench: HolderBench, visit: Visit, path: str = "/ui") -> tuple[Visitor,
 def test_servers_out_of_reach_are_named_and_do_not_keep_the_page(
     bench: HolderBench, rest: httpx.Client, visit: Visit
 ) -> None:
-    _, page = owner(bench, visit, f"/ui/studies/{bench.study}")
+    ada, page = owner(bench, visit, f"/ui/studies/{bench.study}")
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
     expect(page.locator("main")).to_contain_text("S1 does not say")
+    page.get_by_text("Decline it").click()
+    page.get_by_label("Why").fill("Our ethics board <b>meets</b> in May.")
+    page.get_by_role("button", name="Decline").click()
+    expect(page.get_by_text("You have declined this study")).to_be_visible()
+    expect(page.locator("main")).to_contain_text("<b>meets</b>")
+    ada.check()
+    ada.go("/ui")
+    expect(page.get_by_role("region", name="Done")).to_contain_text("declined")
+    page.go_back()
     page.get_by_role("button", name="Approve").click()
     expect(page.locator("main")).to_contain_text(re.compile("does not have it yet|is on its way"))
 

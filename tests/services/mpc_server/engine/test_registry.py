@@ -13,7 +13,7 @@ from services.mpc_server.engine.registry import REGISTRY
 from services.mpc_server.engine.verbs import multiply, reveal
 from services.mpc_server.testing.world import Failed, Recorder, World
 from tests.kit.cases.all import CASES
-from tests.kit.cases.base import Call, Source, assert_equal, sources
+from tests.kit.cases.base import EXAMPLES, Call, Source, assert_equal, sources
 
 pytestmark = pytest.mark.property
 
@@ -34,7 +34,7 @@ def source(sizes: int, values: int, fill: str = "random") -> Source:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(drawn=sources())
 def test_result_and_cost_are_as_declared(name: str, drawn: Source) -> None:
     call = CASES[name][1](drawn)

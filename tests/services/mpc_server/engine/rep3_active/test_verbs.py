@@ -16,7 +16,7 @@ from services.mpc_server.engine.registry import REGISTRY
 from services.mpc_server.testing.world import Failed, Outcome, Recorder, World
 from services.mpc_server.transport.memory import Message
 from tests.kit.cases.all import CASES
-from tests.kit.cases.base import Call, Source, assert_equal, sources
+from tests.kit.cases.base import EXAMPLES, Call, Source, assert_equal, sources
 from tests.kit.recorded_claims import Recorded, assert_alike, recorded, violated
 
 pytestmark = pytest.mark.property
@@ -54,7 +54,7 @@ def test_every_verb_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(drawn=sources())
 def test_results_are_right_and_claims_hold(name: str, drawn: Source) -> None:
     with recorded() as guards:

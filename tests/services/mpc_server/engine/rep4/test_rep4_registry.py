@@ -19,7 +19,7 @@ from services.mpc_server.engine.rep4 import matrices
 from services.mpc_server.testing.world import Recorder, World
 from services.mpc_server.transport.memory import Message
 from tests.kit.cases.all import CASES
-from tests.kit.cases.base import Call, Source, assert_equal, sources
+from tests.kit.cases.base import EXAMPLES, Call, Source, assert_equal, sources
 
 pytestmark = pytest.mark.property
 
@@ -58,7 +58,7 @@ def source(sizes: int, values: int, fill: str = "random") -> Source:
 
 
 @pytest.mark.parametrize(("name", "narrow"), WIDE)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(drawn=sources())
 def test_result_and_cost_are_as_declared(name: str, narrow: int, drawn: Source) -> None:
     """Checks share rounds with other branches where there are any, so only for verbs is the number of rounds exact."""
