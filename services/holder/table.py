@@ -103,7 +103,8 @@ def read_table(
     except TableDoesNotFit as error:
         near: dict[str, list[str]] = {}
         if error.missing:
-            near = table.close_names(path, manifest, holder, error.missing, encoding=sent.encoding, limits=limits)
+            others = table.other_names(path, manifest, holder, encoding=sent.encoding, limits=limits)
+            near = table.close_names(error.missing, others)
         raise TableRefusal(error, near) from None
     except DomainError as error:
         raise Problem(Kind.TABLE_REFUSED, str(error)) from None

@@ -70,10 +70,10 @@ def test_a_file_beyond_the_limit_is_refused_by_the_page_and_by_the_service(
     ada, page = owner(bench, visit, f"/ui/studies/{bench.study}/table")
     path = tmp_path / "huge.csv"
     path.write_text(GOOD + "30,yes,north,A\n" * 2000)
-    page.locator("input[type=file]").set_input_files(path)
+    page.locator(".drop[data-ready] input[type=file]").set_input_files(path)
     expect(page.locator(".drop")).to_contain_text("takes files of up to 20 KB")
     page.evaluate("document.querySelector('.drop').dataset.most = '1e9'")
-    page.locator("input[type=file]").set_input_files(path)
+    page.locator(".drop[data-ready] input[type=file]").set_input_files(path)
     expect(page.locator("main")).to_contain_text(re.compile("larger than the 20000 bytes|refused it midway"))
     answer = rest.put(f"/ui/studies/{bench.study}/table", content=path.read_bytes())
     assert answer.status_code == 413
@@ -90,7 +90,7 @@ def test_a_session_that_ends_during_an_upload_leads_to_signing_in(
     page.context.clear_cookies()
     path = tmp_path / "good.csv"
     path.write_text(GOOD)
-    page.locator("input[type=file]").set_input_files(path)
+    page.locator(".drop[data-ready] input[type=file]").set_input_files(path)
     page.wait_for_url(lambda found: "/ui/sign-in?" in found)
     assert bench.files() == []
     page.get_by_label("Token").fill(bench.tokens[Scope.OWNER])

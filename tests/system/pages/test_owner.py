@@ -60,12 +60,14 @@ def owner(case: Case, visit: Visit, name: str = "north", **choices: bool) -> Vis
 
 
 def drop(page: Page, path: Path) -> None:
-    """Drop a file on the page, as from the desktop."""
+    """Drop a file on the page, as from the desktop, once its script is there."""
+    box = page.locator(".drop[data-ready]")
+    box.wait_for()
     data = page.evaluate_handle(
         "([name, text]) => { const all = new DataTransfer(); all.items.add(new File([text], name)); return all; }",
         [path.name, path.read_text()],
     )
-    page.locator(".drop").dispatch_event("drop", {"dataTransfer": data})
+    box.dispatch_event("drop", {"dataTransfer": data})
 
 
 def fetched(case: Case, page: Page) -> None:
@@ -152,7 +154,7 @@ def test_from_the_invitation_to_the_release(federation: LocalFederation, visit: 
     # The right one, chosen instead of dropped.
     path = tmp_path / "north.csv"
     path.write_text(good)
-    page.locator("input[type=file]").set_input_files(path)
+    page.locator(".drop[data-ready] input[type=file]").set_input_files(path)
     expect(page.get_by_text("Your table fits the study")).to_be_visible()
     expect(page.locator("#found")).to_contain_text("400 rows")
     expect(page.locator("#found svg").first).to_be_visible()

@@ -87,6 +87,7 @@
         send(box, event.dataTransfer.files[0]);
       }
     });
+    box.dataset.ready = "yes";
   }
 
   document.querySelectorAll("[data-to]").forEach(prepare);
