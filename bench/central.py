@@ -35,7 +35,9 @@ class Watched:
     """An oracle whose time is counted."""
 
     oracle: Oracle
-    spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("compute", "compare", "select", "measure"), 0.0))
+    spent: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("compute", "compare", "select", "measure"), 0.0)
+    )
 
     @property
     def layout(self) -> Layout:

@@ -42,8 +42,9 @@ class Spend:
     """All releases of a run that one mechanism makes in one role.
 
     draws: the most noise values of all these releases together. cells: those of the largest marginal measured, of a
-    batch, or of all candidates together. candidates: the most in a selection or comparison; 0 for measurements. last: whether this is the round
-    that takes what is left. annealed: the mechanisms that take this one's place each time AIM anneals, the first few.
+    batch, or of all candidates together. candidates: the most in a selection or comparison; 0 for measurements. last:
+    whether this is the round that takes what is left. annealed: the mechanisms that take this one's place each time
+    AIM anneals, the first few.
     """
 
     role: Role
@@ -54,6 +55,11 @@ class Spend:
     candidates: int = 0
     last: bool = False
     annealed: tuple[AnyMechanism, ...] = ()
+
+    @property
+    def requests(self) -> int:
+        """How many requests make these releases: one for all candidates that are compared."""
+        return 1 if self.role is Role.COMPARE else self.releases
 
     def rho(self, neighbouring: Neighbouring) -> Fraction:
         """The charge of all releases together."""
@@ -155,7 +161,8 @@ def forecast(program: Program, task: Task, candidates: Mapping[Clique, int]) -> 
         match role:
             case Role.INITIAL:
                 each = task.domain.cells_of(program.initial(task))
-                spends.append(Spend(role, mechanism, releases, sum(each), max(each)))
+                cells = sum(each) if isinstance(mechanism, GaussianBatch) else max(each)
+                spends.append(Spend(role, mechanism, releases, sum(each), cells))
             case Role.COMPARE:
                 spends.append(Spend(role, mechanism, releases, releases, sum(sizes), len(candidates)))
             case Role.SELECT:

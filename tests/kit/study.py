@@ -14,7 +14,7 @@ import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from caps.audit.measurements import noisy_marginal
+from caps.audit.measurements import noisy_marginals
 from caps.basics import canonical
 from caps.basics.schemes import SCHEMES
 from caps.dp.oracle import Compute, Measurement, Selection, StepRequest, request_digest
@@ -337,9 +337,7 @@ def example_release(
         for name in manifest.sharing.server_names
     )
     measured = [
-        noisy_marginal(manifest, line.answer.step, request, line.answer.value)
-        for line in lines
-        if isinstance(line.answer.value, tuple) and isinstance(request := line.request, Measurement)
+        one for line in lines for one in noisy_marginals(manifest, line.answer.step, line.request, line.answer.value)
     ]
     files = {
         "model.caps": b"model",

@@ -1,11 +1,11 @@
 """How a batch's budget is divided among marginals, so that the workload's expected error is least.
 
-A marginal that is not measured is guessed from others, with an error (L1) of D. One that is measured, by noise whose
-errors add up to N, is known with an error of D N / sqrt(D^2 + N^2): guess and measurement are weighed as their variances
-ask for, which is what the prior of the last fit does. N = a / sqrt(rho) with rho spent on it, so the error is
-D / sqrt(1 + (D / a)^2 rho): convex in rho, with a finite slope at 0. What minimises the sum of these under a given total
-is therefore one price for all: who lowers the error by less than the price, even with the first bit of rho, gets
-nothing. No marginal has to be chosen beforehand, and no threshold has to be set.
+A marginal that is not measured is guessed from others, with an error (L1) of D. One that is measured, with noise that
+adds up to N over its cells, is known with an error of D N / sqrt(D^2 + N^2) if guess and measurement are weighed as
+their variances ask for; the prior of the last fit does so. N = a / sqrt(rho) with rho spent on it, so the error is
+D / sqrt(1 + (D / a)^2 rho): convex in rho, with a finite slope at 0. So the sum of errors under a given total is least
+if there is one price for all: who would not lower the error by as much, even with the first bit of rho, gets nothing.
+No marginal has to be chosen beforehand, and no threshold has to be set.
 """
 
 from __future__ import annotations
@@ -195,7 +195,9 @@ def in_parts(shares: Mapping[Clique, float], parts: int) -> dict[Clique, int]:
             continue
         left -= following - given[clique]
         given[clique] = following
-        raised = following * 3 // 2 if following > 1 and following.bit_count() == 1 else following + max(1, following // 3)
+        raised = (
+            following * 3 // 2 if following > 1 and following.bit_count() == 1 else following + max(1, following // 3)
+        )
         heapreplace(waiting, (-shares[clique] / raised, order, clique, raised))
     most = max(given, key=lambda clique: given[clique])
     given[most] += left

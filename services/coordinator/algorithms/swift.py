@@ -12,7 +12,6 @@ from caps.dp.oracle import MOST_BATCHED
 from caps.dp.privacy.mechanisms import GaussianBatch
 from caps.dp.privacy.schedule import Role
 from caps.dp.programs.swift import SwiftProgram
-from caps.errors import LocalError
 from services.coordinator.algorithms.base import Algorithm, Walk, register
 from services.coordinator.algorithms.division import Division, in_parts, interactions, shrunk
 from services.coordinator.estimation import Estimator, Floats, Model
@@ -23,9 +22,9 @@ class Swift(SwiftProgram, Algorithm):
     """Measures what lowers the workload's expected error most, as far as noisy errors tell.
 
     Deviation from dpsynth's swift.py: there a clique tree is grown from the pairs with the largest errors, for several
-    penalties on their sizes, and a subset of what it supports is chosen. Here the budget is divided among all candidates
-    at once (`division`), errors are first cleared of what their own noise and that of the columns explains, columns may
-    be measured again, and the tree is whatever the marginals that get a share need, within `max_model_bytes`.
+    penalties on their sizes, and a subset of what it supports is chosen. Here the budget is divided among all
+    candidates at once (`division`), errors are first cleared of what their own noise and that of the columns explains,
+    columns may be measured again, and the tree is what the marginals that get a share need, within `max_model_bytes`.
     """
 
     def loop(self, walk: Walk) -> Model:
