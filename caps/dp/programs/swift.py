@@ -23,14 +23,14 @@ from caps.errors import DomainError
 class SwiftProgram(Program):
     """Measure every column; compare all parts of queries with what independent columns say; measure once.
 
-    max_model_bytes: the limit for the model.
+    max_model_bytes: the limit for the model, which is fitted once: a million cells take seconds.
     """
 
     SHARE: ClassVar[Fraction] = Fraction(1, 10)
     """What the columns cost of rho, and what the comparison costs."""
 
     name: ClassVar[str] = "swift"
-    max_model_bytes: int = 25 << 20
+    max_model_bytes: int = 8 << 20
 
     def schedule(self, task: Task) -> FixedSchedule:
         """A tenth for the columns, a tenth for the comparison, the rest for what is measured then."""

@@ -55,6 +55,15 @@ def interactions(candidates: Sequence[Clique], errors: Floats, columns: Mapping[
     return np.sqrt([squares[clique] for clique in candidates])
 
 
+def peopled(guess: Floats) -> float:
+    """How many cells the persons of a marginal are in, as its guess has them: the inverse of Simpson's index.
+
+    Equal cells count as what they are. Where nearly nobody is, noise adds no error: a count is not negative, and the
+    prior knows that next to nothing is there.
+    """
+    return float(guess.sum() ** 2 / max(np.square(guess).sum(), 1e-300))
+
+
 def _parts(query: Clique) -> Iterator[Clique]:
     """The parts of a query that are candidates: those of two columns or more."""
     return (part for size in range(2, len(query) + 1) for part in combinations(query, size))
@@ -64,7 +73,8 @@ def _parts(query: Clique) -> Iterator[Clique]:
 class Division:
     """A budget to divide: what is known of the candidates and columns, and what each is worth.
 
-    guessed: the error of each candidate if it is not measured. spent: rho that each column has cost already.
+    guessed: the error of each candidate if it is not measured. cells: how many cells of each its persons are in
+    (`peopled`). spent: rho that each column has cost already.
     """
 
     domain: Domain
@@ -72,6 +82,7 @@ class Division:
     neighbouring: Neighbouring
     candidates: Sequence[Clique]
     guessed: Floats
+    cells: Floats
     spent: float
 
     def divide(self, rho: float, fits: Callable[[Sequence[Clique]], Sequence[Clique]]) -> dict[Clique, float]:
@@ -100,7 +111,7 @@ class Division:
 
     @property
     def _noise(self) -> Floats:
-        return self._unit * np.array(self.domain.cells_of(self.candidates), np.float64)
+        return self._unit * self.cells
 
     def _remaining(self, rho: Floats) -> Floats:
         """The part of each guessed error that remains once so much is spent on it."""
@@ -175,22 +186,24 @@ class _Sparse:
         if not self._entries:
             return np.zeros(self._rows)
         rows, columns, values = (np.array(part) for part in zip(*self._entries, strict=True))
-        return np.bincount(rows, values * vector[columns], minlength=self._rows)
+        return np.asarray(np.bincount(rows, values * vector[columns], minlength=self._rows), np.float64)
 
 
 def in_parts(shares: Mapping[Clique, float], parts: int) -> dict[Clique, int]:
     """Shares of a budget in whole parts, all of which are given away; who gets none is left out.
 
     Numbers of parts are 1, 2, 3, 4, 6, 8, 12, ..., and one that takes what is left: servers build a table for each
-    number. Who is furthest below its share is raised next.
+    number. Who is furthest below its share is raised next, to a third above it at most.
     """
+    whole = sum(shares.values())
     given = dict.fromkeys(shares, 0)
     waiting = [(-share, order, clique, 1) for order, (clique, share) in enumerate(shares.items()) if share > 0]
     heapify(waiting)
     left = parts
     while waiting:
         _, order, clique, following = waiting[0]
-        if following - given[clique] > left:
+        above = following > 1 and following * whole > shares[clique] * parts * 4 / 3
+        if above or following - given[clique] > left:
             heappop(waiting)
             continue
         left -= following - given[clique]
@@ -199,6 +212,6 @@ def in_parts(shares: Mapping[Clique, float], parts: int) -> dict[Clique, int]:
             following * 3 // 2 if following > 1 and following.bit_count() == 1 else following + max(1, following // 3)
         )
         heapreplace(waiting, (-shares[clique] / raised, order, clique, raised))
-    most = max(given, key=lambda clique: given[clique])
+    most = max(shares, key=lambda clique: shares[clique])
     given[most] += left
     return {clique: number for clique, number in given.items() if number}
