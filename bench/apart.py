@@ -1,7 +1,7 @@
 """Whole studies with the three servers far apart: AIM, with its rounds, beside SWIFT, with three openings.
 
-The lines are those of `bench.network`. A study goes from the upload to published rows; its MPC rounds are what server
-S1 counted after COMPUTE ANSWERS.
+The lines are those of `bench.network`. A study goes from the upload to published rows; its MPC rounds are all that
+server S1 counted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
                     codes, entry = studies.perform(
                         federation, dataset, algorithm=algorithm, setting=options.setting, seed=i, watch=look
                     )
-                    runs.append({**entry, **look.counted(), "error": workload_error(layout, truth, codes)})
+                    look.counted()
+                    rounds, sent = look.total
+                    error = workload_error(layout, truth, codes)
+                    runs.append({**entry, "mpc_rounds": rounds, "mpc_bytes": sent, "error": error})
                 report[f"{name}, {algorithm}"] = {
                     "dataset": options.dataset,
                     "setting": options.setting,

@@ -162,8 +162,18 @@ class Enforcer:
 
     @property
     def left(self) -> int:
-        """How many requests are known, whatever the loop decides: those that remain of the step, on every branch."""
-        return min((branch.step.requests - branch.done for branch in self._branches), default=0)
+        """How many requests are known, whatever the loop decides: those that remain of the step, on every branch.
+
+        After a first batch, which is one request, comes a comparison whose noise is known as well.
+        """
+        known = min((branch.step.requests - branch.done for branch in self._branches), default=0)
+        return known + (known == 1 and self._compares_next)
+
+    @property
+    def _compares_next(self) -> bool:
+        following = [after.step.role for branch in self._branches for after in branch.following()]
+        batched = all(isinstance(branch.step.mechanism, GaussianBatch) for branch in self._branches)
+        return batched and following == [Role.COMPARE]
 
     def upcoming(self, ahead: int = 1) -> list[Upcoming]:
         """Every step that may be among the next `ahead`, soonest first."""

@@ -55,15 +55,6 @@ def interactions(candidates: Sequence[Clique], errors: Floats, columns: Mapping[
     return np.sqrt([squares[clique] for clique in candidates])
 
 
-def peopled(guess: Floats) -> float:
-    """How many cells the persons of a marginal are in, as its guess has them: the inverse of Simpson's index.
-
-    Equal cells count as what they are. Where nearly nobody is, noise adds no error: a count is not negative, and the
-    prior knows that next to nothing is there.
-    """
-    return float(guess.sum() ** 2 / max(np.square(guess).sum(), 1e-300))
-
-
 def _parts(query: Clique) -> Iterator[Clique]:
     """The parts of a query that are candidates: those of two columns or more."""
     return (part for size in range(2, len(query) + 1) for part in combinations(query, size))
@@ -73,8 +64,7 @@ def _parts(query: Clique) -> Iterator[Clique]:
 class Division:
     """A budget to divide: what is known of the candidates and columns, and what each is worth.
 
-    guessed: the error of each candidate if it is not measured. cells: how many cells of each its persons are in
-    (`peopled`). spent: rho that each column has cost already.
+    guessed: the error of each candidate if it is not measured. spent: rho that each column has cost already.
     """
 
     domain: Domain
@@ -82,7 +72,6 @@ class Division:
     neighbouring: Neighbouring
     candidates: Sequence[Clique]
     guessed: Floats
-    cells: Floats
     spent: float
 
     def divide(self, rho: float, fits: Callable[[Sequence[Clique]], Sequence[Clique]]) -> dict[Clique, float]:
@@ -111,7 +100,7 @@ class Division:
 
     @property
     def _noise(self) -> Floats:
-        return self._unit * self.cells
+        return self._unit * np.array(self.domain.cells_of(self.candidates), np.float64)
 
     def _remaining(self, rho: Floats) -> Floats:
         """The part of each guessed error that remains once so much is spent on it."""

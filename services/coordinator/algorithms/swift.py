@@ -13,7 +13,7 @@ from caps.dp.privacy.mechanisms import GaussianBatch
 from caps.dp.privacy.schedule import Role
 from caps.dp.programs.swift import SwiftProgram
 from services.coordinator.algorithms.base import Algorithm, Walk, register
-from services.coordinator.algorithms.division import Division, in_parts, interactions, peopled, shrunk
+from services.coordinator.algorithms.division import Division, in_parts, interactions, shrunk
 from services.coordinator.estimation import Estimator, Floats, Model
 
 
@@ -37,12 +37,10 @@ class Swift(SwiftProgram, Algorithm):
         if not candidates:
             return model
         walk.next_round()
-        estimates = model.marginals(candidates)
-        errors, deviation = walk.compare(candidates, estimates)
+        errors, deviation = walk.compare(candidates, model.marginals(candidates))
         noise, rho = walk.measured[0].sigma, walk.measured[0].sigma ** -2 * task.neighbouring.l2_squared / 2
         guessed = _guessed(task.domain, candidates, np.clip(errors, 0, 2 * model.total), deviation, noise)
-        cells = np.array([peopled(estimate) for estimate in estimates])
-        division = Division(task.domain, task.workload, task.neighbouring, candidates, guessed, cells, rho)
+        division = Division(task.domain, task.workload, task.neighbouring, candidates, guessed, rho)
         shares = division.divide(walk.batch_budget, self._room(task.domain, walk.estimator))
         walk.measure_batch(in_parts(shares, GaussianBatch.PARTS), role=Role.MEASURE)
         model = walk.fit(model)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from caps.data.domain import Workload
 from caps.dp.privacy import BOUNDED, UNBOUNDED, GaussianBatch
 from services.coordinator.algorithms import algorithm, all_pairs
-from services.coordinator.algorithms.division import Division, in_parts, interactions, peopled, shrunk
+from services.coordinator.algorithms.division import Division, in_parts, interactions, shrunk
 from tests.kit.algorithms import BruteForce, clear_oracle, domain_of, run, task_of, tree_bytes
 
 DOMAIN = domain_of(4, 3, 5, 2)
@@ -23,7 +23,7 @@ CELLS = np.array([12.0, 20, 8, 15, 6, 10])
 
 
 def division(guessed: list[float], workload: Workload | None = None, spent: float = 0.001) -> Division:
-    return Division(DOMAIN, workload or all_pairs(DOMAIN), UNBOUNDED, PAIRS, np.array(guessed, float), CELLS, spent)
+    return Division(DOMAIN, workload or all_pairs(DOMAIN), UNBOUNDED, PAIRS, np.array(guessed, float), spent)
 
 
 def everything(cliques):
@@ -127,12 +127,6 @@ def test_a_triple_that_its_pairs_explain_adds_nothing() -> None:
     assert found[3] == pytest.approx(sqrt((explained + 40) ** 2 - explained**2))
     assert interactions(candidates, np.array([*pairs, explained]), noise)[3] == pytest.approx(0, abs=1e-6)
     assert interactions([("a0", "a1")], np.array([-5.0]), noise).tolist() == [0.0]
-
-
-def test_persons_are_in_as_many_cells_as_share_them() -> None:
-    assert peopled(np.full((4, 5), 3.0)) == pytest.approx(20)
-    assert peopled(np.array([100.0, 0, 0, 0])) == pytest.approx(1)
-    assert 1 < peopled(np.array([100.0, 1, 1, 1])) < 1.1
 
 
 def chain(rows: int) -> np.ndarray:
