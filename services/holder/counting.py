@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.data.domain import MISSING, Layout
+from caps.data.kept import give_back
 from caps.dp.bounds import MOST_COUNTED
 from caps.errors import DomainError
 
@@ -42,4 +43,5 @@ def count_marginals(layout: Layout, codes: npt.NDArray[np.integer]) -> npt.NDArr
             found = np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape)
             known = found[tuple(slice(domain.sizes[position]) for position in clique)]
             counts[offset : offset + size] += known.reshape(-1).astype(np.uint32)
+        give_back(codes)
     return counts

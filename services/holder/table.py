@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from email.message import Message
 from pathlib import Path
 from typing import Self
@@ -15,7 +15,7 @@ from caps.study.table import Counted, Rows, TableDoesNotFit
 from caps.wire import media
 from caps.wire.holder import TableReport
 from caps.wire.problems import Kind
-from services.holder.fingerprint import fingerprint
+from services.holder.fingerprint import Fingerprint
 
 _FORMATS = {
     media.CSV: files.CSV,
@@ -71,12 +71,20 @@ def read_table(
 
     recognise: whether the report has the fingerprint of the rows, and the file must be in the format it was sent as.
     """
+    seen = Fingerprint() if recognise else None
     try:
         if recognise and files.format_of_file(path) != sent.format:
             raise TableDoesNotFit("the file is not in the format that it was sent as")
         extra = "ignore" if sent.ignore_extra else "refuse"
         rows, counted = table.read_table(
-            path, manifest, holder, limits, encoding=sent.encoding, extra=extra, with_given=recognise
+            path,
+            manifest,
+            holder,
+            limits,
+            encoding=sent.encoding,
+            extra=extra,
+            folder=path.parent,
+            watch=None if seen is None else seen.add,
         )
     except TableDoesNotFit as error:
         members = {} if error.report is None else {"report": _report(error.report).model_dump(mode="json")}
@@ -84,9 +92,9 @@ def read_table(
     except DomainError as error:
         raise Problem(Kind.TABLE_REFUSED, str(error)) from None
     report = _report(counted)
-    if rows.given is not None:
-        report.fingerprint = fingerprint(dict(rows.given))
-    return replace(rows, given=None), report
+    if seen is not None:
+        report.fingerprint = seen.hex()
+    return rows, report
 
 
 def _report(counted: Counted) -> TableReport:

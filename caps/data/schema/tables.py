@@ -1,4 +1,4 @@
-"""Checks the shape of an owner's table and turns it into a lazy frame of text, numbers and booleans.
+"""Checks the shape of an owner's table and reads it as blocks of text, numbers and booleans.
 
 `caps.data.schema.files` turns other formats and encodings into CSV in UTF-8. polars reads CSV fast but accepts short
 rows, stray quotes and repeated headers. So array operations check the bytes first, and polars only sees files on which
@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import codecs
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -26,16 +29,43 @@ from caps.data.schema.limits import Limits, Unfolding
 from caps.data.schema.parquet import NOT_PARQUET, check_parquet
 from caps.errors import DomainError
 
-Table: TypeAlias = Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | bytes | BinaryIO
-"""Arrays by column name, a frame, or a file in one of the formats that are read, as path, bytes or binary stream."""
+BLOCK = 1 << 16
+"""The most rows that are read at a time."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A table about to be read. types: of the columns asked for, which are named by position. rows: how many there are,
+    if that is known before. blocks: computes expressions over these columns, a block of rows at a time.
+    """
+
+    types: Mapping[str, pl.DataType]
+    rows: int | None
+    blocks: Callable[[Sequence[pl.Expr]], Iterator[pl.DataFrame]]
+
+
+class Source(ABC):
+    """A table that is elsewhere, for example in a database, and is read in memory that does not grow with its rows."""
+
+    @abstractmethod
+    def open(
+        self, columns: Sequence[Column], *, extra: str, limits: Limits, held: ExitStack, days: Collection[str]
+    ) -> Opened:
+        """As `opened`. Raises DomainError, which names the source and never a value or a credential."""
+
+
+Table: TypeAlias = Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | bytes | BinaryIO | Source
+"""Arrays by column name, a frame, a file in one of the formats that are read, as path, bytes or binary stream, or a
+source."""
 
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What polars raises when it reads a file: the messages may quote data. Some damaged files make it panic."""
 
+UNREADABLE = "the table could not be read"
 _CHUNK = 1 << 22
 _STRAY = "the file has a carriage return that is neither quoted nor followed by a newline"
 _BAD_ROW = "a row does not have the header's {} fields"
-_LONG_FIELD = "a field has more than {} bytes"
+LONG_FIELD = "a field has more than {} bytes"
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
 
 
@@ -55,7 +85,7 @@ class LineRefused(DomainError):
         self.line = line
 
 
-def lazy_frame(
+def opened(
     table: Table,
     columns: Sequence[Column],
     *,
@@ -64,12 +94,39 @@ def lazy_frame(
     limits: Limits,
     held: ExitStack,
     days: Collection[str] = (),
-) -> tuple[pl.LazyFrame, int]:
-    """Returns the requested columns, in order, and the number of rows. Raises DomainError unless each is there once.
+) -> Opened:
+    """Returns the requested columns, in order, for reading. Raises DomainError unless each is there once.
 
-    `held` is open as long as the frame is used. The columns are named by position, because polars reads some names, "*"
+    `held` is open as long as the table is read. The columns are named by position, because polars reads some names, "*"
     for one, as patterns. In Parquet, columns named in `days` may be dates or times.
     """
+    if isinstance(table, Source):
+        return table.open(columns, extra=extra, limits=limits, held=held, days=days)
+    lazy, rows = _lazy_frame(table, columns, extra, encoding, limits, held, days)
+    return Opened(dict(lazy.collect_schema()), rows, partial(_blocks, lazy, rows))
+
+
+def _blocks(lazy: pl.LazyFrame, rows: int, expressions: Sequence[pl.Expr]) -> Iterator[pl.DataFrame]:
+    """Raises DomainError if the rows cannot be read, or their number is wrong."""
+    seen = 0
+    with suppress(*_POLARS_ERRORS):
+        for frame in lazy.select(expressions).collect_batches(chunk_size=BLOCK, engine="streaming"):
+            seen += frame.height
+            yield from frame.iter_slices(BLOCK)
+        if seen == rows:
+            return
+    raise DomainError(UNREADABLE)
+
+
+def _lazy_frame(
+    table: Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | bytes | BinaryIO,
+    columns: Sequence[Column],
+    extra: str,
+    encoding: str | None,
+    limits: Limits,
+    held: ExitStack,
+    days: Collection[str],
+) -> tuple[pl.LazyFrame, int]:
     if isinstance(table, pl.DataFrame):
         table = {name: table[name] for name in table.columns}
     if not isinstance(table, Mapping):
@@ -81,7 +138,7 @@ def lazy_frame(
         if data is bytes_given and files.format_of(data[:8].tobytes(), data[-8:].tobytes()) == files.PARQUET:
             return _parquet(given, data, columns, extra, limits, days)
         return _csv(source, data, columns, extra, limits)
-    _check_header(list(table), columns, extra)
+    check_header(list(table), columns, extra)
     series = [_series(table[column.name], column) for column in columns]
     if len({len(one) for one in series}) > 1:
         raise DomainError("the table's columns differ in length")
@@ -104,16 +161,7 @@ def header_of(path: Path, columns: Sequence[Column], *, encoding: str | None, li
     return files.header_of(_first_line(data), [column.name for column in columns])[0]
 
 
-def collected(lazy: pl.LazyFrame, rows: int) -> pl.DataFrame:
-    """Returns the rows of a lazy frame. Raises DomainError if they cannot be read or their number is wrong."""
-    with suppress(*_POLARS_ERRORS):
-        frame = lazy.collect(engine="streaming")
-        if frame.height == rows:
-            return frame
-    raise DomainError("the table could not be read")
-
-
-def _check_header(header: Sequence[object], columns: Sequence[Column], extra: str) -> None:
+def check_header(header: Sequence[object], columns: Sequence[Column], extra: str) -> None:
     """Raises HeaderRefused with all that is wrong at once."""
     if extra not in ("ignore", "refuse"):
         raise DomainError('extra must be "ignore" or "refuse"')
@@ -181,7 +229,7 @@ def _csv(
     header, separator = files.header_of(line, [column.name for column in columns])
     if len(header) > limits.columns:
         raise DomainError(f"the table has more than {limits.columns} columns")
-    _check_header(header, columns, extra)
+    check_header(header, columns, extra)
     rows = _check_body(data, len(line) + 1, len(header), ord(separator), limits)
     lazy = pl.scan_csv(
         source,
@@ -271,7 +319,7 @@ def _check_body(data: npt.NDArray[np.uint8], start: int, fields: int, separator:
             raise LineRefused(_STRAY, _line(data, lone[0] - 1))
         ends = np.flatnonzero(breaks) + at
         if max(np.diff(ends, prepend=last).max(initial=0), stop - (ends[-1] if len(ends) else last)) > limits.field + 1:
-            raise DomainError(_LONG_FIELD.format(limits.field))
+            raise DomainError(LONG_FIELD.format(limits.field))
         lines = np.flatnonzero(data[ends] == _NEWLINE)
         bad = np.flatnonzero(np.diff(lines, prepend=-1 - pending) != fields)
         if len(bad):
@@ -323,9 +371,9 @@ def _parquet(
     with suppress(*_POLARS_ERRORS):
         schema = lazy.collect_schema()
         header = schema.names()
-        _check_header(header, columns, extra)
+        check_header(header, columns, extra)
         lazy = lazy.select(
-            _plain_values(pl.nth(header.index(column.name)), schema[column.name], column, days).alias(str(position))
+            plain_values(pl.nth(header.index(column.name)), schema[column.name], column, days).alias(str(position))
             for position, column in enumerate(columns)
         )
         _check_texts(lazy, limits, unfolding)
@@ -340,10 +388,11 @@ def _check_texts(lazy: pl.LazyFrame, limits: Limits, unfolding: Unfolding) -> No
         if not column.name.endswith("max"):
             unfolding.add(found)
         elif found > limits.field:
-            raise DomainError(_LONG_FIELD.format(limits.field))
+            raise DomainError(LONG_FIELD.format(limits.field))
 
 
-def _plain_values(values: pl.Expr, dtype: pl.DataType, column: Column, days: Collection[str]) -> pl.Expr:
+def plain_values(values: pl.Expr, dtype: pl.DataType, column: Column, days: Collection[str]) -> pl.Expr:
+    """A column of a typed table as text, numbers or booleans, or a day if it is in `days`. Raises DomainError."""
     if column.name in days and dtype in (pl.Date, pl.Datetime):
         return values
     if dtype in (pl.Categorical, pl.Enum, pl.Null):
