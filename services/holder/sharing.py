@@ -81,6 +81,13 @@ class Secrets:
         return cls(scheme, seeds, nonces)
 
 
+@dataclass(frozen=True, repr=False)
+class Counts:
+    """The marginals of a study's layout, counted where the rows are; words of Z_2^32."""
+
+    marginals: npt.NDArray[np.uint32]
+
+
 @dataclass(frozen=True)
 class Parcel:
     """The directory with one contribution's secrets and vector, which is erased once the servers have signed."""
@@ -127,13 +134,15 @@ def stated(form: Form, study: str, holder: str, commitments: tuple[str, ...], at
 
 
 def prepare(
-    site: Site, manifest: Manifest, holder: Holder, rows: Rows, folder: Path, entropy: Entropy
+    site: Site, manifest: Manifest, holder: Holder, rows: Rows | Counts, folder: Path, entropy: Entropy
 ) -> Signed[Contribution]:
     """Count or spread the rows, share them, and durably write all that a push needs into `folder`."""
     form = manifest.form_of(holder)
     secrets = Secrets.draw(entropy, manifest.sharing)
     folder.mkdir(mode=0o700)
-    if form.form == "marginals":
+    if isinstance(rows, Counts):
+        pieces: Iterator[Words] = iter([rows.marginals])
+    elif form.form == "marginals":
         pieces = iter([count_marginals(manifest.layout, rows.codes)])
     elif form.form == "columns":
         pieces = one_hot_pieces(manifest.columns_of(holder).domain(), rows, form.shape[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from email.message import Message
 from pathlib import Path
@@ -24,6 +26,8 @@ _FORMATS = {
     media.XLSX: files.XLSX,
 }
 _BETWEEN = "; "
+SOURCE = "source"
+"""What a record has in place of a format if the table is read from a source."""
 
 
 @dataclass(frozen=True)
@@ -72,30 +76,34 @@ def read_table(
     recognise: whether the report has the fingerprint of the rows, and the file must be in the format it was sent as.
     """
     seen = Fingerprint() if recognise else None
-    try:
+    with refusing():
         if recognise and files.format_of_file(path) != sent.format:
             raise TableDoesNotFit("the file is not in the format that it was sent as")
-        extra = "ignore" if sent.ignore_extra else "refuse"
         rows, counted = table.read_table(
             path,
             manifest,
             holder,
             limits,
             encoding=sent.encoding,
-            extra=extra,
+            extra="ignore" if sent.ignore_extra else "refuse",
             folder=path.parent,
             watch=None if seen is None else seen.add,
         )
+    return rows, report_of(counted, None if seen is None else seen.hex())
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turns what is wrong with a table into a Problem, with a report if it could be read."""
+    try:
+        yield
     except TableDoesNotFit as error:
-        members = {} if error.report is None else {"report": _report(error.report).model_dump(mode="json")}
+        members = {} if error.report is None else {"report": report_of(error.report).model_dump(mode="json")}
         raise Problem(Kind.TABLE_REFUSED, str(error), **members) from None
     except DomainError as error:
         raise Problem(Kind.TABLE_REFUSED, str(error)) from None
-    report = _report(counted)
-    if seen is not None:
-        report.fingerprint = seen.hex()
-    return rows, report
 
 
-def _report(counted: Counted) -> TableReport:
-    return TableReport.model_validate(asdict(counted))
+def report_of(counted: Counted, fingerprint: str | None = None) -> TableReport:
+    """What was counted, for the owner."""
+    return TableReport.model_validate({**asdict(counted), "fingerprint": fingerprint})

@@ -88,26 +88,36 @@ class Tally:
     def begin(self, columns: Sequence[Column]) -> None:
         """The columns of the table that is about to be read."""
         self._columns = columns
-        self._counts = np.zeros((len(columns), 1 - min(Fault)), np.int64)
+        self._counts = [dict.fromkeys(Fault, 0) for _ in columns]
         self._refused = [0] * len(columns)
         self._first: list[list[int]] = [[] for _ in columns]
 
+    def count(self, position: int, counts: Mapping[Fault, int], lacking: bool = False) -> int:
+        """Count faults of a column. Returns how many of them have no remedy."""
+        remedies = self.remedies(position, lacking)
+        refused = sum(number for fault, number in counts.items() if fault not in remedies)
+        for fault, number in counts.items():
+            self._counts[position][fault] += number
+        self._refused[position] += refused
+        return refused
+
+    def remedies(self, position: int, lacking: bool) -> dict[Fault, int]:
+        """The codes that replace a column's faults."""
+        return ({Fault.MISSING: MISSING} if lacking else {}) | self._columns[position].remedies
+
     def remedy(self, position: int, codes: Codes, lacking: bool) -> None:
         """Count the faults among a column's codes of one block, and put the codes that replace them in their place."""
-        counts = np.bincount(-codes[codes < 0], minlength=1 - min(Fault))
-        if not counts.any():
+        faults = np.bincount(-codes[codes < 0], minlength=1 - min(Fault))
+        if not faults.any():
             return
-        self._counts[position] += counts
-        remedies = ({Fault.MISSING: MISSING} if lacking else {}) | self._columns[position].remedies
-        unremedied = [fault.value for fault in Fault if fault not in remedies]
-        refused = int(sum(counts[-fault] for fault in unremedied))
-        first = self._first[position]
-        if refused and len(first) < MOST_SHOWN:
+        remedies, first = self.remedies(position, lacking), self._first[position]
+        counts = {fault: int(faults[-fault]) for fault in Fault}
+        if self.count(position, counts, lacking) and len(first) < MOST_SHOWN:
+            unremedied = [fault.value for fault in Fault if fault not in remedies]
             found = np.flatnonzero(np.isin(codes, unremedied))[: MOST_SHOWN - len(first)]
             first += (found + self.rows + 2).tolist()
-        self._refused[position] += refused
         for fault, code in remedies.items():
-            if counts[-fault]:
+            if counts[fault]:
                 codes[codes == fault] = code
 
     @property
@@ -119,7 +129,7 @@ class Tally:
     def report(self) -> Report:
         """The counts of all blocks so far."""
         columns = tuple(
-            ColumnReport(column.name, **{fault.name.lower(): int(counts[-fault]) for fault in Fault}, refused=refused)
+            ColumnReport(column.name, **{fault.name.lower(): counts[fault] for fault in Fault}, refused=refused)
             for column, counts, refused in zip(self._columns, self._counts, self._refused, strict=True)
         )
         first = {column.name: tuple(rows) for column, rows in zip(self._columns, self._first, strict=True) if rows}
