@@ -170,6 +170,7 @@ def holder(folder: Path, stack: ExitStack) -> House:
     bodies = {
         "POST /v1/studies": {"coordinator": "https://127.0.0.1:1", "study": manifest.study_id},
         "PUT /v1/studies/{study}/table": table,
+        "PUT /v1/studies/{study}/table/source": {"source": "registry"},
         "POST /v1/studies/{study}/contribution": table,
     }
     names = {"holder": "clinic-a", "coordinator": "coordinator", "server": "S1"}
@@ -252,6 +253,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /v1/studies/{study}/budget": (O, P),
         "POST /v1/studies/{study}/approval": (O,),
         "PUT /v1/studies/{study}/table": (O,),
+        "PUT /v1/studies/{study}/table/source": (O,),
         "GET /v1/studies/{study}/table": (O,),
         "DELETE /v1/studies/{study}/table": (O,),
         "GET /v1/studies/{study}/preview": (O,),
@@ -259,6 +261,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "POST /v1/studies/{study}/contribution": (O,),
         "GET /v1/studies/{study}/contribution": (O, P),
         "DELETE /v1/studies/{study}/contribution": (O,),
+        "GET /v1/sources": (O, P),
         "GET /v1/ledger": (O,),
     },
 }
