@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup check test test-slow test-exhaustive test-soak test-compose demo bench docs pictures client lock sbom clean
+.PHONY: help setup check test test-slow test-spark test-exhaustive test-soak test-compose demo bench docs pictures client lock sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,11 @@ test: check ## everything CI runs: check, then the tests
 
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/pytest -q -m slow
+
+test-spark: $(READY) ## holders with tables of Spark: installs pyspark, some 450 MB, into .venv, and a Java runtime
+	@deploy/scripts/java
+	@$(BIN)/python -c "import pyspark" 2>/dev/null || $(BIN)/uv pip install -q --python $(BIN)/python "pyspark>=4.1"
+	@$(BIN)/pytest -q -m slow tests/services/holder/test_sources.py
 
 test-exhaustive: $(READY) ## a crash at every single point of a study, for hours
 	@$(BIN)/pytest -q -m exhaustive

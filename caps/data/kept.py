@@ -46,7 +46,7 @@ class Keeper:
 
     def add(self, codes: npt.NDArray[np.signedinteger[Any]]) -> None:
         """Some more rows."""
-        block = np.ascontiguousarray(codes, self._type)
+        block: SmallCodes = np.ascontiguousarray(codes).astype(self._type, copy=False)
         self._bytes += block.nbytes
         if self._file is None and self._bytes > IN_MEMORY:
             self._file = _unnamed(self._folder)
@@ -68,12 +68,12 @@ class Keeper:
 
 def give_back(codes: npt.NDArray[Any]) -> None:
     """Let the system take back the memory in which rows of a file were read. They can be read again."""
-    whole = codes
-    while isinstance(whole.base, np.ndarray):
-        whole = whole.base
-    if isinstance(whole.base, mmap.mmap):
+    base: Any = codes
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap):
         with suppress(ValueError, OSError):
-            whole.base.madvise(mmap.MADV_DONTNEED)
+            base.madvise(mmap.MADV_DONTNEED)
 
 
 def selected(codes: SmallCodes, rows: npt.NDArray[np.int64], domain: Domain, folder: Path | None = None) -> SmallCodes:

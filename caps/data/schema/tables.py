@@ -61,6 +61,8 @@ source."""
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What polars raises when it reads a file: the messages may quote data. Some damaged files make it panic."""
 
+_PART = 1 << 18
+"""Row groups of so many rows together are read at a time."""
 UNREADABLE = "the table could not be read"
 _CHUNK = 1 << 22
 _STRAY = "the file has a carriage return that is neither quoted nor followed by a newline"
@@ -102,20 +104,31 @@ def opened(
     """
     if isinstance(table, Source):
         return table.open(columns, extra=extra, limits=limits, held=held, days=days)
-    lazy, rows = _lazy_frame(table, columns, extra, encoding, limits, held, days)
-    return Opened(dict(lazy.collect_schema()), rows, partial(_blocks, lazy, rows))
+    lazy, parts = _lazy_frame(table, columns, extra, encoding, limits, held, days)
+    return Opened(dict(lazy.collect_schema()), sum(parts), partial(_blocks, lazy, parts))
 
 
-def _blocks(lazy: pl.LazyFrame, rows: int, expressions: Sequence[pl.Expr]) -> Iterator[pl.DataFrame]:
+def _blocks(lazy: pl.LazyFrame, parts: Sequence[int], expressions: Sequence[pl.Expr]) -> Iterator[pl.DataFrame]:
     """Raises DomainError if the rows cannot be read, or their number is wrong."""
     seen = 0
     with suppress(*_POLARS_ERRORS):
-        for frame in lazy.select(expressions).collect_batches(chunk_size=BLOCK, engine="streaming"):
+        for frame in _frames(lazy.select(expressions), parts):
             seen += frame.height
             yield from frame.iter_slices(BLOCK)
-        if seen == rows:
+        if seen == sum(parts):
             return
     raise DomainError(UNREADABLE)
+
+
+def _frames(lazy: pl.LazyFrame, parts: Sequence[int]) -> Iterator[pl.DataFrame]:
+    """One part after the other: of a file that is read in one, polars would have many row groups in memory."""
+    if len(parts) == 1:
+        yield from lazy.collect_batches(chunk_size=BLOCK, engine="streaming")
+        return
+    start = 0
+    for rows in parts:
+        yield lazy.slice(start, rows).collect(engine="streaming")
+        start += rows
 
 
 def _lazy_frame(
@@ -126,7 +139,8 @@ def _lazy_frame(
     limits: Limits,
     held: ExitStack,
     days: Collection[str],
-) -> tuple[pl.LazyFrame, int]:
+) -> tuple[pl.LazyFrame, list[int]]:
+    """The columns asked for, and the numbers of rows of the parts in which they can be read."""
     if isinstance(table, pl.DataFrame):
         table = {name: table[name] for name in table.columns}
     if not isinstance(table, Mapping):
@@ -144,7 +158,7 @@ def _lazy_frame(
         raise DomainError("the table's columns differ in length")
     if len(series[0]) > limits.rows:
         raise DomainError(f"the table has more than {limits.rows} rows")
-    return pl.LazyFrame([one.alias(str(position)) for position, one in enumerate(series)]), len(series[0])
+    return pl.LazyFrame([one.alias(str(position)) for position, one in enumerate(series)]), [len(series[0])]
 
 
 def header_of(path: Path, columns: Sequence[Column], *, encoding: str | None, limits: Limits) -> list[str]:
@@ -224,7 +238,7 @@ def _csv(
     columns: Sequence[Column],
     extra: str,
     limits: Limits,
-) -> tuple[pl.LazyFrame, int]:
+) -> tuple[pl.LazyFrame, list[int]]:
     line = _first_line(data)
     header, separator = files.header_of(line, [column.name for column in columns])
     if len(header) > limits.columns:
@@ -242,7 +256,7 @@ def _csv(
         schema={str(position): pl.String for position in range(len(header))},
     )
     at = [str(header.index(column.name)) for column in columns]
-    return lazy.select(pl.col(name).alias(str(position)) for position, name in enumerate(at)), rows
+    return lazy.select(pl.col(name).alias(str(position)) for position, name in enumerate(at)), [rows]
 
 
 def _first_line(data: npt.NDArray[np.uint8]) -> bytes:
@@ -361,12 +375,12 @@ def _parquet(
     extra: str,
     limits: Limits,
     days: Collection[str],
-) -> tuple[pl.LazyFrame, int]:
+) -> tuple[pl.LazyFrame, list[int]]:
     """Reads the file's own size figures first, so that its decompressed size is known before a page is decompressed,
     and the lengths of texts before the texts, because a long one in a dictionary may be every row's.
     """
     unfolding = Unfolding(len(data), limits)
-    rows = check_parquet(data, limits, unfolding)
+    parts = _together(check_parquet(data, limits, unfolding))
     lazy = pl.scan_parquet(source, glob=False)
     with suppress(*_POLARS_ERRORS):
         schema = lazy.collect_schema()
@@ -376,19 +390,33 @@ def _parquet(
             plain_values(pl.nth(header.index(column.name)), schema[column.name], column, days).alias(str(position))
             for position, column in enumerate(columns)
         )
-        _check_texts(lazy, limits, unfolding)
-        return lazy, rows
+        _check_texts(lazy, parts, limits, unfolding)
+        return lazy, parts
     raise DomainError(NOT_PARQUET)
 
 
-def _check_texts(lazy: pl.LazyFrame, limits: Limits, unfolding: Unfolding) -> None:
+def _together(groups: Sequence[int]) -> list[int]:
+    """Row groups as parts to read: small ones together, because each part costs a look at all metadata."""
+    parts = [0]
+    for rows in groups:
+        if parts[-1] and parts[-1] + rows > _PART:
+            parts.append(0)
+        parts[-1] += rows
+    return parts
+
+
+def _check_texts(lazy: pl.LazyFrame, parts: Sequence[int], limits: Limits, unfolding: Unfolding) -> None:
     lengths = pl.selectors.string().str.len_bytes().cast(pl.Int64)
-    for column in lazy.select(lengths.max().name.suffix(" max"), lengths.sum()).collect(engine="streaming"):
-        found = column.item() or 0
-        if not column.name.endswith("max"):
-            unfolding.add(found)
-        elif found > limits.field:
-            raise DomainError(LONG_FIELD.format(limits.field))
+    start = 0
+    for rows in parts:
+        part = lazy.slice(start, rows).select(lengths.max().name.suffix(" max"), lengths.sum())
+        for column in part.collect(engine="streaming"):
+            found = column.item() or 0
+            if not column.name.endswith("max"):
+                unfolding.add(found)
+            elif found > limits.field:
+                raise DomainError(LONG_FIELD.format(limits.field))
+        start += rows
 
 
 def plain_values(values: pl.Expr, dtype: pl.DataType, column: Column, days: Collection[str]) -> pl.Expr:
