@@ -164,7 +164,7 @@ class EngineTable(Source):
             if rows > limits.rows:
                 raise DomainError(f"the table has more than {limits.rows} rows")
             with told(self.name, "read the table"):
-                given = frame.cast(dict(types)).select(plain)
+                given = frame.cast(pl.Schema(types)).select(plain)
                 longest = given.select(pl.selectors.string().str.len_bytes().max())
                 computed = given.select(expressions)
             if longest.width and any((found or 0) > limits.field for found in longest.row(0)):

@@ -46,7 +46,7 @@ _ENCODINGS = frozenset({0, 2, 3, 5, 6, 8, 9})
 
 
 def check_parquet(data: npt.NDArray[np.uint8], limits: Limits, unfolding: Unfolding) -> list[int]:
-    """Returns the rows of each row group. Raises DomainError if a page is not where it should be or a limit exceeded."""
+    """Returns the rows of each row group. Raises DomainError if a page is not where it should be or a limit passed."""
     try:
         return _walk(data, limits, unfolding)
     except (IndexError, KeyError, TypeError, AttributeError):
