@@ -52,13 +52,15 @@ class Declared(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: _Text | None = None
-    url_env: _Text | None = None
-    url_file: Path | None = None
-    file: Path | None = None
-    encoding: _Text | None = None
-    table: _Text | None = None
-    schema_: Annotated[_Text | None, Field(alias="schema")] = None
+    url: Annotated[_Text | None, Field(description="the engine's address for Ibis, without a password")] = None
+    url_env: Annotated[_Text | None, Field(description="or the environment variable that has it, with a password")] = (
+        None
+    )
+    url_file: Annotated[Path | None, Field(description="or the file that has it")] = None
+    table: Annotated[_Text | None, Field(description="the table or view of the engine")] = None
+    schema_: Annotated[_Text | None, Field(alias="schema", description="the schema that the table is in")] = None
+    file: Annotated[Path | None, Field(description="in place of an engine: a file on the holder's machine")] = None
+    encoding: Annotated[_Text | None, Field(description="of the file, if it is a CSV and not in UTF-8")] = None
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:

@@ -168,6 +168,7 @@ def test_addresses_are_named_without_credentials() -> None:
     assert "s3cret" not in str(refused.value)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=9), st.integers(1, 3))
 def test_few_queries_give_every_marginal_once(sizes: list[int], degree: int) -> None:
     domain = Domain(tuple(Attribute(f"a{i}", size, nullable=i % 2 == 0) for i, size in enumerate(sizes)))
