@@ -61,7 +61,7 @@ def add_to(app: typer.Typer) -> None:
         client: "Client",
         study: StudyId,
         file: Annotated[
-            Path | None, typer.Argument(metavar="[FILE]", help=f"{FORMATS}.", exists=True, dir_okay=False)
+            Path | None, typer.Argument(metavar="FILE", help=f"{FORMATS}.", exists=True, dir_okay=False)
         ] = None,
         source: Annotated[
             str | None, typer.Option("--source", help="In place of a file: a source of your holder, by its name.")
