@@ -57,7 +57,7 @@ def _add_files(study: typer.Typer) -> None:
             list[str] | None,
             typer.Option("--holder", help="A data owner whose card is missing; repeat for more."),
         ] = None,
-        algorithm: Annotated[str, typer.Option("--algorithm", help="aim, mwem, mst or gaussian.")] = "aim",
+        algorithm: Annotated[str, typer.Option("--algorithm", help="aim, mwem, mst, swift or gaussian.")] = "aim",
         scheme: Annotated[
             str, typer.Option("--scheme", help="rep3, rep3-active or rep4: how many servers, and what they may do.")
         ] = "rep3",
@@ -132,15 +132,17 @@ def _add_files(study: typer.Typer) -> None:
         planned = plan_study(manifest, declared_costs(manifest))
         document = planned.to_json()
         errors = None if persons is None else planned.relative_errors(persons)
-        if errors is not None:
-            document["relative_errors"] = {"persons": persons, "marginals": [asdict(one) for one in errors]}
+        if errors is not None and persons is not None:
+            marginals = [asdict(one) for one in errors]
+            document["relative_errors"] = {"persons": persons, "marginals": marginals}
+            document["advice"] = planned.advice(persons)
         simulation = None
         if simulate:
             from caps.study.simulation import simulate as simulated
 
             simulation = simulated(manifest, persons or manifest.privacy.rows or SIMULATED_PERSONS)
             document["simulation"] = asdict(simulation)
-        out.show(document, *plan_views(planned, errors, simulation, full=full))
+        out.show(document, *plan_views(planned, errors, simulation, persons=persons, full=full))
 
 
 def read_schema(path: Path) -> Any:

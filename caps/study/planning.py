@@ -13,14 +13,25 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from importlib.metadata import entry_points
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 from math import exp, inf, pi, sqrt
 
 from pydantic import ValidationError
 
 from caps.basics.schemes import Scheme
 from caps.data.domain import Clique, Codes
-from caps.dp.privacy import ETA_MAX, AnyMechanism, Charged, Gaussian, GaussianOverlaps, Laplace, LaplaceOverlaps, Role
+from caps.dp.privacy import (
+    ETA_MAX,
+    AnyMechanism,
+    Charged,
+    Gaussian,
+    GaussianBatch,
+    GaussianErrors,
+    GaussianOverlaps,
+    Laplace,
+    LaplaceOverlaps,
+    Role,
+)
 from caps.dp.privacy.statement import shown
 from caps.errors import DomainError
 from caps.study.forecast import Spend
@@ -40,6 +51,10 @@ EPSILONS = tuple(
     f"{Decimal(digits).scaleb(power).normalize():f}" for power in range(-4, 1) for digits in range(10, 100)
 )
 """Those that a plan proposes: two digits, from 0.001 to 99."""
+
+
+_TRIED = 16
+_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +105,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSpend:
-    """All releases of one mechanism in one role. `scale` is sigma, the Laplace scale, or epsilon."""
+    """All releases of one mechanism in one role. `scale` is sigma, the Laplace scale, epsilon, or rho of a batch."""
 
     role: str
     mechanism: str
@@ -106,8 +121,9 @@ class PlannedMarginal:
     """The error of a marginal that is measured once.
 
     deviation: standard deviation of each cell, in persons. error: the expected sum of absolute errors over all cells.
-    measured: `always`, in the first step; or `if selected`, in a round before any annealing, which reduces the error.
-    Marginals that are never measured are estimated from the others, with an error that cannot be predicted.
+    measured: `always`, in the first step; or `if selected`, in a round before any annealing, which reduces the error,
+    or in a batch of as many marginals as there are columns, in equal parts. Marginals that are never measured are
+    estimated from the others, with an error that cannot be predicted.
     """
 
     attributes: Clique
@@ -182,6 +198,10 @@ class StudyPlan:
     uploads: tuple[PlannedUpload, ...]
     memory: Memory
     costs: Costs | None
+    narrowest: float
+    """The standard deviation, in persons, of a single count on which all of the budget would be spent."""
+    columns: tuple[int, ...]
+    """The cells of each column."""
     views: tuple[str, ...] = ()
     """What the guarantee covers, and does not cover, of what is published and of what each party sees."""
 
@@ -221,6 +241,34 @@ class StudyPlan:
         found = self.relative_errors(persons)
         return sum(one.misplaced for one in found) / len(found)
 
+    def advice(self, persons: int) -> str:
+        """Whether the budget is enough for so many persons, in words; if not, what would be.
+
+        A table of m cells, measured with noise of a deviation s, puts m s / sqrt(2 pi) persons into wrong cells. With
+        half of them there, it says no more than a guess. Columns have the whole budget to share, if need be; a pair a
+        sixteenth of it, which is what AIM tries before it gives up.
+        """
+        wrong = self.narrowest / sqrt(2 * pi) / persons
+        pairs = sorted(one * other for one, other in combinations(self.columns, 2)) or [max(self.columns)]
+        column = wrong * sqrt(len(self.columns)) * sum(self.columns) / len(self.columns)
+        pair = wrong * sqrt(_TRIED) * pairs[len(pairs) // 2]
+        if max(column, pair) <= _HALF:
+            return f"For {persons:,} persons the budget is enough to tell columns and pairs of them from noise."
+        larger = float(self.epsilon) * pair / _HALF
+        if column <= _HALF:
+            return (
+                f"For {persons:,} persons the budget is enough for columns, but most pairs are lost in noise: only the "
+                f"strongest will show. Epsilon {_about(larger)} or {_HALF / pair:.0%} of the cells in a pair, by "
+                "coarser bins, would show most of them."
+            )
+        fewer = int(len(self.columns) * (_HALF / column) ** 2)
+        few = f", {fewer} of the {len(self.columns)} columns" if fewer >= 1 else ""
+        return (
+            f"For {persons:,} persons the budget is NOT enough: not even columns can be told from noise, and rows will "
+            f"be little more than a guess. Epsilon {_about(float(self.epsilon) * column / _HALF)}{few} or "
+            f"{persons * column / _HALF:,.0f} persons would be enough for columns; epsilon {_about(larger)} for pairs."
+        )
+
     def words(self) -> list[str]:
         """The plan in sentences."""
         views = f"Who sees what: {'; '.join(self.views)}."
@@ -235,15 +283,22 @@ class StudyPlan:
             what = {
                 COMPUTE_ROLE: "noisy count by the servers of the persons that holders have in common",
                 "initial": "first measurement",
+                "compare": "error of an estimate",
                 "select": "selection",
                 "measure": "measurement",
             }[spend.role]
-            gaussian = spend.mechanism in (Gaussian.kind, GaussianOverlaps.kind)
+            if spend.mechanism == GaussianBatch.kind:
+                columns = "columns, in equal parts" if spend.role == Role.INITIAL else "what the errors ask for"
+                yield f"{spend.share:.0%} for one batch of measurements by {spend.mechanism}: of {columns}."
+                continue
+            gaussian = spend.mechanism in (Gaussian.kind, GaussianErrors.kind, GaussianOverlaps.kind)
             scale = "epsilon" if spend.role == Role.SELECT else "sigma" if gaussian else "scale"
-            yield (
-                f"{spend.share:.0%} for {spend.releases} {what}{'s'[: spend.releases > 1]} by {spend.mechanism}, "
-                f"{scale} = {spend.scale:.4g} each."
-            )
+            number = f"{spend.releases} {what}{'s'[: spend.releases > 1]}"
+            if spend.role == Role.COMPARE:
+                number = f"the errors of {spend.releases} estimates, all at once,"
+            yield f"{spend.share:.0%} for {number} by {spend.mechanism}, {scale} = {spend.scale:.4g} each."
+        if self.rounds and self.algorithm in ("mwem", "mst"):
+            yield "Where a quarter of the rounds show only noise, the rest is spent on the columns."
         if self.rounds and self.algorithm == "aim":
             yield (
                 f"At most {self.rounds} rounds are planned. After one that shows only noise the next ones are dearer, "
@@ -350,6 +405,8 @@ def plan_study(manifest: Manifest, costs: Costs | None = None) -> StudyPlan:
         uploads=tuple(_uploads(manifest)),
         memory=memory_of(manifest),
         costs=costs,
+        narrowest=sqrt(task.neighbouring.l2_squared / (2 * manifest.budget)),
+        columns=manifest.domain.sizes,
         views=manifest.views,
     )
 
@@ -398,6 +455,11 @@ def duration_shown(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 100 else f"{seconds / 60:,.0f} minutes"
 
 
+def _about(value: float) -> str:
+    """Rounded to one digit."""
+    return f"{float(f'{value:.1g}'):g}"
+
+
 def _enumerated(names: Sequence[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
@@ -405,8 +467,10 @@ def _enumerated(names: Sequence[str]) -> str:
 
 def _scale(mechanism: Charged) -> float:
     match mechanism:
-        case Gaussian() | GaussianOverlaps():
+        case Gaussian() | GaussianErrors() | GaussianOverlaps():
             return sqrt(mechanism.sigma_squared)
+        case GaussianBatch():
+            return float(mechanism.total)
         case Laplace() | LaplaceOverlaps():
             return float(mechanism.scale)
     return float(mechanism.epsilon_star)
@@ -424,7 +488,12 @@ def _cell_errors(mechanism: AnyMechanism) -> tuple[float, float]:
 def _marginals(manifest: Manifest, spends: Sequence[Spend]) -> Iterator[PlannedMarginal]:
     by_role = {spend.role: spend.mechanism for spend in reversed(spends)}  # if a role has several, the first
     initial = set(manifest.program.initial(manifest.task))
-    errors = {role: _cell_errors(mechanism) for role, mechanism in by_role.items() if role is not Role.SELECT}
+    columns, neighbouring = len(manifest.domain.names), manifest.task.neighbouring
+    for role, mechanism in by_role.items():
+        if isinstance(mechanism, GaussianBatch):  # about as many as columns, as in a tree
+            by_role[role] = mechanism.part(max(1, mechanism.PARTS // columns), neighbouring)
+    measured_in = (Role.INITIAL, Role.MEASURE)
+    errors = {role: _cell_errors(mechanism) for role, mechanism in by_role.items() if role in measured_in}
     for clique, cells in zip(manifest.layout.cliques, manifest.layout.sizes, strict=True):
         role = Role.INITIAL if clique in initial else Role.MEASURE
         if role in errors:

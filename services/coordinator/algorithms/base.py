@@ -22,19 +22,32 @@ import numpy as np
 from caps.data.domain import Clique
 from caps.dp.bounds import UNIT_BITS
 from caps.dp.installed import LOOPS, installed
-from caps.dp.oracle import Measurement, Oracle, Selection, rounded_estimate
-from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
+from caps.dp.oracle import Batch, Comparison, Measurement, Oracle, Selection, rounded_estimate
+from caps.dp.privacy.mechanisms import (
+    AnyMechanism,
+    Gaussian,
+    GaussianBatch,
+    GaussianErrors,
+    Laplace,
+    NoisyMax,
+    PermuteAndFlip,
+)
 from caps.dp.privacy.schedule import Choice, Role, Schedule, Step, step_name
 from caps.dp.programs.base import Program, Task, chosen, program, registered
 from caps.errors import DomainError, LocalError
 from caps.wire.coordinator import RunProgress
 from services.coordinator.estimation import Estimator, Floats, Measured, Model
 
+PATIENCE = 1 / 4
+"""Equal rounds are given up once this part of them in a row shows only noise. One round would be too noisy to tell; and
+of columns that get the other three quarters of the budget, the noise is only a seventh wider than with all of it."""
+
 
 class Stage(StrEnum):
     """What has just been done: a step, in the words of `Role`, or a fit."""
 
     INITIAL = "initial"
+    COMPARE = "compare"
     SELECT = "select"
     MEASURE = "measure"
     GENERATE = "generate"
@@ -114,6 +127,8 @@ class Walk:
     _fitted: tuple[Measured, ...] = ()
     _before: Schedule | None = None
     _asked: Counter[Role] = field(default_factory=Counter)
+    _surprises: list[tuple[float, int]] = field(default_factory=list)
+    """Of each round, the sum of squares of what the measurement differed from what was expected, and its cells."""
 
     @property
     def going(self) -> bool:
@@ -163,7 +178,9 @@ class Walk:
         step = self._due(Role.MEASURE, Gaussian, Laplace)
         measured = self._ask(clique, step, draws)
         self._advance()
-        error = np.abs(measured.values - np.ravel(estimate)).sum() - magnitude(step.mechanism) * measured.values.size
+        beyond = measured.values - np.ravel(estimate)
+        self._surprises.append((float(np.square(beyond / measured.sigma).sum()), beyond.size))
+        error = np.abs(beyond).sum() - magnitude(step.mechanism) * beyond.size
         self._tell(Stage.MEASURE, clique, error=max(0.0, float(error)))
         return measured
 
@@ -180,6 +197,36 @@ class Walk:
             self._tell(Stage(role.value), clique, spent=spent + number * each)
         self._advance()
 
+    def compare(self, candidates: Sequence[Clique], estimates: Sequence[Floats]) -> tuple[Floats, float]:
+        """COMPARE the candidates' estimates: how far each is off (L1), with noise of this deviation, in people."""
+        mechanism = self._due(Role.COMPARE, GaussianErrors).mechanism
+        assert isinstance(mechanism, GaussianErrors)
+        estimate = rounded_estimate(np.concatenate([np.ravel(one) for one in estimates]))
+        opened = self.oracle.compare(Comparison(self._name(Role.COMPARE), tuple(candidates), estimate, mechanism))
+        self._advance()
+        self._tell(Stage.COMPARE, None)
+        return opened.astype(np.float64) / (1 << UNIT_BITS), mechanism.deviation
+
+    @property
+    def batch_budget(self) -> float:
+        """rho of the batch that is due."""
+        mechanism = self._due(Role.MEASURE, GaussianBatch).mechanism
+        assert isinstance(mechanism, GaussianBatch)
+        return float(mechanism.total)
+
+    def measure_batch(self, parts: Mapping[Clique, int], *, role: Role) -> None:
+        """MEASURE all these marginals at once, each with so many parts of the batch's budget."""
+        mechanism = self._due(role, GaussianBatch).mechanism
+        assert isinstance(mechanism, GaussianBatch)
+        batch = Batch(self._name(role), tuple(parts), np.array(list(parts.values()), np.int64), mechanism)
+        opened, spent = self.oracle.measure_batch(batch), self.schedule.spent
+        ends = np.cumsum(batch.sizes(self.oracle.layout))[:-1]
+        self._advance()
+        for asked, values in zip(batch.measurements(self.task.neighbouring), np.split(opened, ends), strict=True):
+            self.measured.append(Measured(asked.clique, values.astype(np.float64), asked.mechanism.deviation))
+            spent += mechanism.total * parts[asked.clique] / mechanism.PARTS
+            self._tell(Stage(role.value), asked.clique, spent=min(spent, self.schedule.spent))
+
     def choose(self, *choices: Choice) -> Choice:
         """Take the first of these choices that the schedule allows after the measurement just made, or go on."""
         if self._before is None:
@@ -187,6 +234,23 @@ class Walk:
         choice = next((choice for choice in choices if choice in self._before.choices), Choice.GO_ON)
         self.schedule = self._before.after(choice)
         return choice
+
+    def settles(self, planned: int) -> bool:
+        """Settle, if the last of so many planned rounds, `PATIENCE` of them, showed only noise and the schedule allows.
+
+        The columns are to be measured then.
+        """
+        quiet = self.going and self.quiet(max(1, round(PATIENCE * planned)))
+        return quiet and self.choose(Choice.SETTLE) is Choice.SETTLE
+
+    def quiet(self, rounds: int) -> bool:
+        """Whether the last so many rounds, together, differed from what was expected no more than by noise.
+
+        The squares of n cells of noise, in units of its variance, sum to n on average; what they sum to beyond is an
+        estimate, without bias, of the squares of what there is to learn.
+        """
+        last = self._surprises[-rounds:]
+        return len(last) == rounds and sum(square for square, _ in last) <= sum(cells for _, cells in last)
 
     def fit(self, warm_start: Model | None = None, *, measurements: Sequence[Measured] | None = None) -> Model:
         """GENERATE: fit a model to these measurements, or to all of them. Report it with `fitted`."""

@@ -338,6 +338,7 @@ def _planned(
     plan = plan_study(judgement.manifest)
     ranked: Sequence[RelativeError] = sorted(plan.relative_errors(persons), key=lambda one: -one.misplaced)
     found |= {"errors": ranked[:_WORST], "tables": len(ranked), "average": plan.average_error(persons)}
+    found["advice"] = plan.advice(persons)
     if draft.wished:
         try:
             wished = float(draft.wished.removesuffix("%").strip().replace(",", ".")) / 100
