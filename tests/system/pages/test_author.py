@@ -34,6 +34,14 @@ def test_an_author_writes_and_proposes_a_study(federation: LocalFederation, visi
         page.keyboard.type("To plan beds.")
     page.reload()  # nothing was sent but what is kept as it is typed
     assert page.get_by_label("Purpose").input_value() == "To plan beds."
+    step = page.url
+    page.context.clear_cookies()  # as if the session had ended
+    page.get_by_label("Population").focus()
+    page.keyboard.type("i")
+    page.get_by_label("Token").fill(federation.token("coordinator", "operator"))
+    page.keyboard.press("Enter")
+    page.wait_for_url(step)
+    assert page.get_by_label("Purpose").input_value() == "To plan beds."
     page.get_by_label("Population").fill("invented-patients")
     page.keyboard.press("Enter")
     page.wait_for_url("**/columns")
