@@ -48,7 +48,7 @@ TOGETHER = 0.05
 LEVELS = (3.0, 6.0, 12.0)
 """Where colours change, in units of noise: a pair that was measured and explained is below the first, because its bound
 is the distance to the noisy counts and what their noise may add; then it doubles."""
-EDGES = np.linspace(-4, 4, 17)
+EDGES = np.linspace(-3.75, 3.75, 16)
 """Of the histogram of residuals; the outermost bins take what is beyond."""
 MOST_KEPT = 4
 """Releases whose findings are kept: those of one are as large as its model."""
@@ -403,8 +403,8 @@ class Findings:
 
     def histogram(self) -> tuple[list[str], list[int], list[float]]:
         """Bins of residuals, how many there are in each, and how many there would be if they were fresh noise."""
-        shown = [f"{low:g} to {high:g}" for low, high in pairwise(EDGES)]
-        shown[0], shown[-1] = f"below {EDGES[1]:g}", f"above {EDGES[-2]:g}"
+        shown = [f"{(low + high) / 2:g}" for low, high in pairwise(EDGES)]
+        shown[0], shown[-1] = f"≤ {shown[0]}", f"≥ {shown[-1]}"
         counted, expected = np.zeros(len(shown), np.int64), np.zeros(len(shown))
         inner = EDGES[1:-1]
         for one, values in zip(self._tables, self._residuals, strict=True):

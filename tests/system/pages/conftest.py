@@ -36,7 +36,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
 
 
 HOSTILE = '<img src=x onerror="alert(1)">'
-"""A category, and a part of the title, of the study that is released."""
+"""A category of the study that is released."""
 COLUMNS = ("age", "smoker", "region", "diagnosis", "visits", "insured")
 
 
@@ -74,7 +74,7 @@ def _table(holder: str) -> str:
 
 @pytest.fixture(scope="session")
 def released(federation: LocalFederation, tmp_path_factory: pytest.TempPathFactory) -> Released:
-    """One release for all tests that look at releases; its title and a category try to be scripts."""
+    """One release for all tests that look at releases; its purpose and a category try to be scripts."""
     schema = {
         "columns": [
             {"name": "age", "kind": "numeric", "integer": True, "bin_edges": [0, 18, 40, 65, 100]},
@@ -87,8 +87,8 @@ def released(federation: LocalFederation, tmp_path_factory: pytest.TempPathFacto
     }
     manifest = Manifest.from_json(
         {
-            "title": "Smoking, diagnoses and visits <script>alert(1)</script>",
-            "purpose": "To see a release in a browser.",
+            "title": "Smoking, diagnoses and visits",
+            "purpose": "To see a release in a browser. <script>alert(1)</script>",
             "schema": schema,
             "algorithm": {"name": "aim", "parameters": {"rounds": 6}},
             "privacy": {"epsilon": "2", "delta": "1e-9", "population": next(iter(POPULATIONS))},
