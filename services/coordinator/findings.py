@@ -197,7 +197,7 @@ class Findings:
         codes = self._rows[:, [self.names.index(name) for name in clique]]
         there = codes[(codes != MISSING).all(axis=1)]
         found = np.bincount(np.ravel_multi_index(tuple(there.T), shape), minlength=int(np.prod(shape)))
-        return (found * (self.persons / len(codes))).reshape(shape)
+        return np.asarray(found * (self.persons / len(codes)), np.float64).reshape(shape)
 
     # Columns.
 

@@ -15,7 +15,7 @@ from services.coordinator.publish import Publisher
 from services.coordinator.store import Store
 
 TEMPLATES, STATIC = Path(__file__).parent / "templates", Path(__file__).parent / "static"
-LINKS = (Link.to("Overview", ROOT), Link.to("Releases", releases.PATH, *releases.READERS))
+LINKS = (Link.to("Overview", ROOT), *releases.LINKS)
 ABOUT = "The coordinator takes studies from their manifest to a release. It sees opened, noisy values only."
 
 

@@ -17,7 +17,7 @@ from caps.basics import canonical
 from caps.dp.privacy import PrivacyStatement
 from caps.service.identity import Allow, Caller
 from caps.service.pages.forms import Fields
-from caps.service.pages.rendering import ROOT, Pages, allowed, see_other
+from caps.service.pages.rendering import ROOT, Link, Pages, allowed, see_other
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.wire import media
@@ -46,6 +46,7 @@ TABS = (
     ("count", "Count persons"),
     ("samples", "Samples"),
 )
+LINKS = (Link.to("Releases", PATH, *READERS),)
 LEVELS = {"90": 0.9, "95": 0.95, "99": 0.99}
 
 ReleaseId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]

@@ -28,6 +28,7 @@ def test_from_the_catalogue_to_a_verified_release(analyst: Visitor, released: Re
     page.get_by_role("link", name="Releases").click()
     page.get_by_label("Search").fill("smoking, DIAGNOSES")
     page.keyboard.press("Enter")
+    page.wait_for_url("**search=*")
     analyst.check()
     analyst.picture("releases")
     with page.expect_download() as download:
