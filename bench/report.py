@@ -488,11 +488,18 @@ def _schemes_runtime(report: Mapping[str, Any]) -> Lines:
         for scheme, one in entry.items():
             flat = {**one, **one["parts"]}
             times = [f"{flat[part]:.2f}" if part in flat else "" for part in runtime.PARTS]
-            rows.append([label, scheme, f"{one['seconds']:.2f}", f"{one['seconds_ratio']:.2f}", *times])
+            compared = [f"{one['even_seconds']:.2f}", f"{one['seconds_ratio']:.2f}"]
+            rounds = ", ".join(map(str, one["every_rounds"]))
+            rows.append([label, scheme, rounds, f"{one['seconds']:.2f}", *compared, *times])
     return [
-        "Seconds of whole studies over TLS on loopback, from the upload to the release, under each scheme in turn.",
+        "Seconds of whole studies over TLS on loopback, from the upload to the release, under each scheme in turn;",
+        "`rounds` of each repeat, and the repeat of median time with its parts. AIM takes as many rounds as its noise",
+        "leads it to, so two runs of a study do different work. `even`: the median of what the repeats would have",
+        "taken for the same number of selections and of measurements, the median of all schemes' runs of this study:",
+        "the parts `select` and `measure` are scaled by their steps, `generate` and `waiting` by all steps, the others",
+        "are as they are. `times passive` compares these.",
         "",
-        *_table(["", "scheme", "seconds", "times passive", *runtime.PARTS], rows),
+        *_table(["", "scheme", "rounds", "seconds", "even", "times passive", *runtime.PARTS], rows),
     ]
 
 

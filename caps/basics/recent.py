@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -17,6 +18,7 @@ class Recent(Generic[K, V]):
         self._most = most
         self._kept: OrderedDict[K, V] = OrderedDict()
         self._lock = Lock()
+        self._making = Lock()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -37,3 +39,11 @@ class Recent(Generic[K, V]):
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
         return value
+
+    def obtain(self, key: K, make: Callable[[], V]) -> V:
+        """What is kept under the key, or is made and kept now. What many threads ask for at once is made once."""
+        if (found := self.find(key)) is not None:
+            return found
+        with self._making:
+            found = self.find(key)
+            return self.keep(key, make()) if found is None else found

@@ -25,6 +25,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from caps.basics.loading import keep_loaded
 from caps.errors import CapsError, DomainError
 from caps.service import logs
 from caps.service.connections import Bounds, Connection, Doors, Entrance, listening, raise_descriptors
@@ -211,6 +212,7 @@ def serve(app: FastAPI, credentials: Credentials, *, host: str, port: int) -> No
     server.supervisor.thread("certificate watch", watch.run)
     sys.setswitchinterval(TURN)
     signal.signal(signal.SIGHUP, lambda *_: watch.look_now())
+    keep_loaded()
     server.run()
 
 

@@ -129,8 +129,14 @@ class Site:
 
     def pages(self, templates: Path, links: Sequence[Link] = (), *, static: Sequence[Path] = ()) -> Pages:
         """This party's pages, whose own templates and static files are in these folders."""
-        named = {"service": self.role, "name": self.name, "sessions": self.sessions}
-        return Pages(**named, templates=templates, links=links, static=static)
+        return Pages(
+            service=self.role,
+            name=self.name,
+            sessions=self.sessions,
+            templates=templates,
+            links=links,
+            static=static,
+        )
 
     def now(self) -> datetime:
         """The time."""

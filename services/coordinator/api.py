@@ -20,9 +20,10 @@ from caps.service.problems import Problem
 from caps.service.quotas import Slots
 from caps.service.site import confirm
 from caps.service.tokens import Scope
-from caps.study import Manifest
-from caps.wire import Approval, Certificate, Signed, media
+from caps.study import Holder, Manifest, Server
+from caps.wire import Approval, Certificate, Decline, Signed, media
 from caps.wire.coordinator import (
+    Declined,
     FileView,
     HolderView,
     Judged,
@@ -45,7 +46,7 @@ from services.coordinator.runs import Runs
 from services.coordinator.settings import Quotas
 from services.coordinator.states import ENDED, State
 from services.coordinator.store import FileEntry, Release, Run, Sample, Store
-from services.coordinator.studies import HOLDER, Studies
+from services.coordinator.studies import HOLDER, SERVER, Studies, reasons_shown
 
 StudyId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 RunId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
@@ -53,6 +54,7 @@ HolderName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 _READERS = Allow(machines=("holder", "mpc-server"), scopes=tuple(Scope))
 Reader = Annotated[Caller, Depends(_READERS)]
 _OPERATOR = Allow(scopes=(Scope.OPERATOR,))
+Operator = Annotated[Caller, Depends(_OPERATOR)]
 _WATCHERS = Allow(scopes=(Scope.OWNER, Scope.OPERATOR, Scope.AUDITOR))
 _ANALYSTS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR, Scope.AUDITOR))
 _SAMPLERS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR))
@@ -73,7 +75,7 @@ async def _body(request: Request) -> bytes:
 
 
 def limits(studies: Studies) -> Limits:
-    """For `create_app`: an approval is taken from the holder that it names, and from nobody else."""
+    """For `create_app`: an approval or a decline is taken from the holder that it names, and from nobody else."""
 
     def approval(study: str, holder: str, caller: Caller) -> int:
         confirm(caller, studies.holder(study, holder))
@@ -81,7 +83,7 @@ def limits(studies: Studies) -> Limits:
 
     return (
         Limit("/v1/studies", MANIFEST_LIMIT),
-        Limit("/v1/studies/(?P<study>[0-9a-f]{64})/approvals/(?P<holder>[^/]{1,63})", approval),
+        Limit("/v1/studies/(?P<study>[0-9a-f]{64})/(?:approvals|declines)/(?P<holder>[^/]{1,63})", approval),
     )
 
 
@@ -113,15 +115,29 @@ def make_router(
 def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
     """Proposals, approvals, participation."""
 
-    def view(study: str) -> StudyView:
+    def view(study: str, caller: Caller) -> StudyView:
         manifest, approvals, judged = studies.manifest(study), store.approvals(study), store.judgements(study)
-        runs = store.runs(study)
+        runs, declines = store.runs(study), store.declines(study)
+
+        def declined(role: str, party: Server | Holder) -> Declined | None:
+            found = declines.get((role, party.name))
+            if found is None:
+                return None
+            return Declined(at=found.at, reason=found.reason if reasons_shown(caller, party) else None)
+
         holders = [
-            HolderView(holder=holder.name, approved=(HOLDER, holder.name) in approvals) for holder in manifest.holders
+            HolderView(holder=one.name, approved=(HOLDER, one.name) in approvals, declined=declined(HOLDER, one))
+            for one in manifest.holders
         ]
         servers = [
-            ServerView(server=one.server, state=one.state, reason=one.reason, objections=list(one.objections))
-            for one in (judged[server.name] for server in manifest.servers)
+            ServerView(
+                server=one.server,
+                state=one.state,
+                reason=one.reason,
+                objections=list(one.objections),
+                declined=declined(SERVER, server),
+            )
+            for server, one in ((server, judged[server.name]) for server in manifest.servers)
         ]
         return StudyView(
             study=study,
@@ -143,27 +159,26 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
     @router.post(
         "/v1/studies",
         status_code=201,
-        dependencies=[Depends(_OPERATOR)],
         openapi_extra={"requestBody": manifest_body},
         responses={200: {"model": StudyView, "description": "Known already"}},
     )
-    def propose(body: Annotated[bytes, Depends(_body)], response: Response) -> StudyView:
+    def propose(body: Annotated[bytes, Depends(_body)], response: Response, caller: Operator) -> StudyView:
         """Propose a study by its manifest, which is sent to the servers; their verdicts are kept."""
         manifest, new = studies.propose(parsed(body))
         response.status_code = 201 if new else 200
         response.headers["Location"] = f"/v1/studies/{manifest.study_id}"
-        return view(manifest.study_id)
+        return view(manifest.study_id, caller)
 
     @router.get("/v1/studies")
     def list_studies(caller: Reader) -> list[StudyView]:
         """All studies in which the caller takes part, the oldest first; people of this coordinator see all studies."""
-        return [view(study) for study in studies.listed(caller)]
+        return [view(study, caller) for study in studies.listed(caller)]
 
     @router.get("/v1/studies/{study}")
     def get_study(study: StudyId, caller: Reader) -> StudyView:
         """A study: its state, its approvals, and which are missing."""
         studies.shown(study, caller)
-        return view(study)
+        return view(study, caller)
 
     @router.get("/v1/studies/{study}/manifest", response_class=Response, response_model=None)
     def get_manifest(study: StudyId, request: Request, caller: Reader) -> Response:
@@ -171,11 +186,11 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
         text = studies.shown(study, caller).canonical_bytes()
         return content.send(request, text, content.entry_of(text), media_type=media.JSON)
 
-    @router.post("/v1/studies/{study}/refresh", dependencies=[Depends(_OPERATOR)])
-    def refresh(study: StudyId) -> StudyView:
+    @router.post("/v1/studies/{study}/refresh")
+    def refresh(study: StudyId, caller: Operator) -> StudyView:
         """Ask again the servers that have not approved."""
         studies.refresh(study)
-        return view(study)
+        return view(study, caller)
 
     @router.put("/v1/studies/{study}/approvals/{holder}")
     def approve(
@@ -186,6 +201,17 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
         confirm(caller, party)
         studies.approve(study, party, approval)
         return HolderView(holder=holder, approved=True)
+
+    @router.put("/v1/studies/{study}/declines/{holder}")
+    def decline(
+        study: StudyId, holder: HolderName, decline: Signed[Decline], caller: Annotated[Caller, Depends(_HOLDERS)]
+    ) -> HolderView:
+        """A holder does not take part, and says why, signed with the key of the manifest."""
+        party = studies.holder(study, holder)
+        confirm(caller, party)
+        studies.decline(study, party, decline)
+        said = Declined(at=decline.document.at, reason=decline.document.reason)
+        return HolderView(holder=holder, approved=False, declined=said)
 
     @router.get("/v1/studies/{study}/participation", dependencies=[Depends(_WATCHERS)])
     def participation(study: StudyId) -> ParticipationView:

@@ -12,7 +12,19 @@ from itertools import count
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RowMapping, Select, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    RowMapping,
+    Select,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from caps.basics import canonical
@@ -21,7 +33,7 @@ from caps.service.app import instant
 from caps.service.database import reading
 from caps.study import Manifest
 from caps.study.manifest import MOST_KEPT
-from caps.wire import Answer, Approval, Attestation, Certificate, Evidence, SealRequest, Signed
+from caps.wire import Answer, Approval, Attestation, Certificate, Decline, Evidence, SealRequest, Signed
 from caps.wire.coordinator import Judged
 from services.coordinator import tables
 from services.coordinator.notifier import Notifier
@@ -42,7 +54,11 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Run:
-    """A run as recorded. `contributions` maps each to its holder; `sealed` has them in the servers' order."""
+    """A run as recorded. `contributions` maps each to its holder; `sealed` has them in the servers' order.
+
+    sealing: the request to seal, as text: it has an approval of every holder, and whoever asks how a run is has no use
+    for them.
+    """
 
     run: str
     study: str
@@ -50,12 +66,17 @@ class Run:
     party: str | None
     reason: str | None
     contributions: Mapping[str, str]
-    seal_request: SealRequest
+    sealing: str
     inputs: str | None
     sealed: tuple[str, ...]
     seed: str | None
     published_at: str | None
     created_at: str
+
+    @property
+    def seal_request(self) -> SealRequest:
+        """The contributions to seal, and all approvals."""
+        return SealRequest.model_validate_json(self.sealing)
 
 
 @dataclass(frozen=True)
@@ -174,6 +195,7 @@ class Store:
             for server in manifest.servers:
                 pending = {"study": manifest.study_id, "server": server.name, "state": Judged.PENDING}
                 _insert_once(connection, tables.judgements, pending | {"objections": "[]"})
+        self._manifests.keep(manifest.study_id, manifest)
         return added
 
     def studies(self) -> list[str]:
@@ -186,7 +208,9 @@ class Store:
         if (found := self._manifests.find(study)) is not None:
             return found
         row = self._one(select(tables.studies.c.manifest).where(tables.studies.c.study == study))
-        return None if row is None else self._manifests.keep(study, Manifest.model_validate_json(row["manifest"]))
+        if row is None:
+            return None
+        return self._manifests.obtain(study, lambda: Manifest.model_validate_json(row["manifest"]))
 
     def proposed_at(self, study: str) -> str:
         """When a study became known here."""
@@ -194,10 +218,34 @@ class Store:
         return "" if row is None else str(row["created_at"])
 
     def add_approval(self, study: str, name: str, approval: Signed[Approval]) -> bool:
-        """Keep a verified approval. False if this party had already approved: its first approval stays."""
-        row = {"study": study, "role": approval.document.role, "name": name, "approval": _text(approval.to_json())}
+        """Keep a verified approval, in place of a decline. False if this party had approved: its first one stays."""
+        role = approval.document.role
+        row = {"study": study, "role": role, "name": name, "approval": _text(approval.to_json())}
         with self._write() as connection:
+            connection.execute(delete(tables.declines).where(_of(tables.declines, study, role, name)))
             return _insert_once(connection, tables.approvals, row)
+
+    def add_decline(self, study: str, name: str, decline: Signed[Decline]) -> bool:
+        """Keep a verified decline: the latest. False if the party has approved, which stands."""
+        role, at = decline.document.role, decline.document.at
+        row = {"study": study, "role": role, "name": name, "decline": _text(decline.to_json())}
+        with self._write() as connection:
+            if connection.execute(select(tables.approvals).where(_of(tables.approvals, study, role, name))).first():
+                return False
+            mine = _of(tables.declines, study, role, name)
+            before = connection.execute(select(tables.declines.c.decline).where(mine)).scalar_one_or_none()
+            if before is None:
+                connection.execute(insert(tables.declines).values(row))
+            elif Signed[Decline].model_validate_json(before).document.at < at:
+                connection.execute(update(tables.declines).where(mine).values(row))
+            return True
+
+    def declines(self, study: str) -> dict[tuple[str, str], Decline]:
+        """Who declined a study and has not approved it since, by role and name."""
+        rows = self._all(select(tables.declines).where(tables.declines.c.study == study))
+        return {
+            (row["role"], row["name"]): Signed[Decline].model_validate_json(row["decline"]).document for row in rows
+        }
 
     def approvals(self, study: str) -> dict[tuple[str, str], Signed[Approval]]:
         """The approvals of a study, by role and name."""
@@ -381,6 +429,7 @@ class Store:
         with self._write() as connection:
             connection.execute(insert(tables.releases).values(row))
             self._enter(connection, run, RunEvent.RELEASE)
+        self._releases.keep(run, Release(run, certificate, dict(files), row["created_at"]))
 
     def release(self, release: str) -> Release | None:
         """A release, if it is published."""
@@ -395,8 +444,7 @@ class Store:
         return [self._release(row) for row in self._all(select(tables.releases).order_by(*order))]
 
     def _release(self, row: RowMapping) -> Release:
-        known = self._releases.find(row["release"])
-        return known or self._releases.keep(row["release"], _release(row))
+        return self._releases.obtain(row["release"], lambda: _release(row))
 
     def add_sample(self, sample: Sample) -> None:
         """Record a sample whose files are complete."""
@@ -428,6 +476,10 @@ class Store:
         ]
 
 
+def _of(table: Table, study: str, role: str, name: str) -> ColumnElement[bool]:
+    return (table.c.study == study) & (table.c.role == role) & (table.c.name == name)
+
+
 def _insert_once(connection: Connection, table: Any, row: Mapping[str, object]) -> bool:
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     statement = dialect.insert(table).values(row).on_conflict_do_nothing()
@@ -454,7 +506,7 @@ def _run(row: RowMapping) -> Run:
         row["party"],
         row["reason"],
         json.loads(row["contributions"]),
-        SealRequest.model_validate_json(row["seal_request"]),
+        row["seal_request"],
         row["inputs"],
         tuple(json.loads(row["sealed"] or "[]")),
         row["seed"],

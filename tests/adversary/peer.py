@@ -13,7 +13,7 @@ from deploy.federation import SERVERS
 from services.mpc_server.transport.framing import HEADER, MAX_PAYLOAD, NO_TAG, Frame, Kind, encode, encode_header
 from services.mpc_server.transport.hello import WIRE_VERSION, Agreement, Greeting, Hello, scheme_field, session_id
 from tests.adversary.outsider import CLIENT_HELLO
-from tests.adversary.stage import ALIEN, NOBODY, Catalogue, Stage, Variant, pick
+from tests.adversary.stage import ALIEN, NOBODY, PATIENCE_FOR_ALL, Catalogue, Stage, Variant, pick
 
 AWAY = "S3"
 PARTY = SERVERS.index(AWAY)
@@ -28,7 +28,7 @@ def away(stage: Stage) -> Iterator[None]:
         yield
     finally:
         stage.federation.start(AWAY)
-        stage.federation.wait_ready()
+        stage.federation.wait_ready(timeout=PATIENCE_FOR_ALL)
 
 
 def _greeted(stage: Stage, name: str, *, party: int = PARTY) -> bytes:

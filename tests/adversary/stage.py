@@ -39,8 +39,8 @@ STRANGERS = {"rival": "coordinator", "mallory": "holder", "S9": "mpc-server"}
 """Parties of the federation that take part in no study here."""
 NOBODY, ALIEN = "nobody", "alien"
 """Without a certificate; with one of a foreign authority."""
-PATIENCE = 60.0
-"""Seconds after which a service that says nothing counts as stuck."""
+PATIENCE = 120.0
+"""Seconds after which a service that says nothing counts as stuck, on a machine that has much else to do."""
 PATIENCE_FOR_ALL = 600.0
 """Seconds for a whole study, on a machine that has much else to do."""
 MOST_MEMORY = 256 << 20
@@ -244,15 +244,25 @@ class Stage:
         return results
 
     def alive(self) -> None:
-        """Every service says so, to those who call from where honest people do, whatever a rogue holds open."""
+        """Every service says so, to those who call from where honest people do, whatever a rogue holds open.
+
+        A machine with too much to do may lose a connection, so a service that still runs is asked again for a while;
+        one that has died is not waited for.
+        """
         for name in self.federation.places:
-            with self.federation.client(name, None, timeout=PATIENCE) as client:
+            deadline, status = time.monotonic() + PATIENCE, 0
+            while status == 0:
                 try:
-                    status = client.get("/healthz").status_code
+                    with self.federation.client(name, None, timeout=PATIENCE) as client:
+                        status = client.get("/healthz").status_code
                 except httpx.TransportError as error:
-                    raise Broken(f"{name} does not answer /healthz: {type(error).__name__}") from None
-                if status != 200:
-                    raise Broken(f"{name} answers /healthz with {status}")
+                    if not self.federation.running(name):
+                        raise Broken(f"{name} has died") from None
+                    if time.monotonic() > deadline:
+                        raise Broken(f"{name} does not answer /healthz: {type(error).__name__}") from None
+                    time.sleep(0.2)
+            if status != 200:
+                raise Broken(f"{name} answers /healthz with {status}")
 
 
 Move = Callable[[Stage, Variant], None]
@@ -361,7 +371,7 @@ def make_stage(federation: Everybody, folder: Path) -> Stage:
 def finish(stage: Stage) -> None:
     """The honest parties' study completes with a release that verifies, whatever happened before."""
     stage.federation.start()
-    stage.federation.wait_ready()
+    stage.federation.wait_ready(timeout=PATIENCE_FOR_ALL)
     study = new_study(stage, 23)
     study.go(PATIENCE_FOR_ALL)
     study.check(stage.folder / f"checked-{study.run}")

@@ -352,7 +352,7 @@ def test_what_active_security_costs(page):
 
 def test_whole_studies_under_each_scheme(page):
     def study(seconds):
-        return {**entry(seconds), "seconds_ratio": seconds / 2}
+        return {**entry(seconds), "every_rounds": [7, 9], "even_seconds": seconds, "seconds_ratio": seconds / 2}
 
     slow, fast = ({"rep3": study(2.0), "rep3-active": study(2.5), "rep4": study(s)} for s in (3.2, 2.9))
     text = page(schemes_runtime={"compas-caps/aim/horizontal": slow, "compas-caps/aim/vertical": fast})

@@ -139,7 +139,7 @@ class Study:
             runs = it.study(self.identity).runs
             return runs[-1] if runs else it.start(self.identity).run
 
-        until(lambda: not self.as_person(COORDINATOR, "operator", lambda it: it.study(self.identity)).missing, 60)
+        until(lambda: not self.as_person(COORDINATOR, "operator", lambda it: it.study(self.identity)).missing)
         self.run = self.as_person(COORDINATOR, "operator", begin)
         return self.run
 

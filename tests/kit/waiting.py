@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+PATIENCE = 200.0
+"""Seconds to wait for what is sure to come. A machine with much else to do takes long; only a failure takes all."""
 T = TypeVar("T")
 
 
-def until(attempt: Callable[[], T], seconds: float = 20.0) -> T:
+def until(attempt: Callable[[], T], seconds: float = PATIENCE) -> T:
     """What the attempt gives as soon as it gives something."""
     deadline = time.monotonic() + seconds
     while not (found := attempt()):

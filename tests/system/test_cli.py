@@ -154,8 +154,8 @@ def test_the_main_path(federation: Everybody, tmp_path: Path) -> None:
         assert caps("contribute", short, path, site=owner)["state"] == "complete"
     assert caps("study", "approve", f"S1-operator/{short}", "--server", "--yes")["document"]["study"] == study.identity
     with client(federation, "north", "owner") as person:
-        until(lambda: all_say_what_is_left(person.budget(study.identity)), 60)  # nobody is waited for long
-    until(lambda: not caps("study", "status", short)["missing"], 30)
+        until(lambda: all_say_what_is_left(person.budget(study.identity)))  # nobody is waited for long
+    until(lambda: not caps("study", "status", short)["missing"])
     ended = caps("run", "start", short, "--watch")
     assert ended["state"] == "released"
     study.run = ended["run"]

@@ -115,7 +115,7 @@ def test_a_holder_killed_in_the_middle_of_a_push_goes_on_with_the_same_contribut
     told = None
     with suppress(Unreachable):  # it may die before it has answered
         told = study.as_person("north", "owner", lambda it: it.contribute(study.identity)).contribution
-    until(lambda: not frail.running("north"), 30)
+    until(lambda: not frail.running("north"))
     frail.start("north")
     frail.wait_ready("north")
     contributed = study.contributed("north")
@@ -135,8 +135,8 @@ def test_a_server_that_is_gone_is_named_and_waited_for(frail: Everybody, tmp_pat
     frail.kill(*HOLDERS)
     arm(frail.places["S3"].home, "exchange", 9)
     study.start()
-    until(lambda: not frail.running("S3"), 60)
-    waiting = until(lambda: study.state() if study.state().state == "waiting" else None, 45)
+    until(lambda: not frail.running("S3"))
+    waiting = until(lambda: study.state() if study.state().state == "waiting" else None)
     assert waiting.party == "S3"
     assert waiting.reason
     time.sleep(1)
@@ -155,7 +155,7 @@ def test_a_server_that_stands_still_is_named_and_waited_for(frail: Everybody, tm
     study.start()
     frail.send("S2", signal.SIGSTOP)
     try:
-        waiting = until(lambda: study.state() if study.state().state == "waiting" else None, 60)
+        waiting = until(lambda: study.state() if study.state().state == "waiting" else None)
         assert waiting.party == "S2"
     finally:
         frail.send("S2", signal.SIGCONT)

@@ -59,5 +59,5 @@ def test_a_join_by_tags_from_csv_to_release_with_holders_killed_on_the_way(
     assert "S1 learns which holders have each pseudonym" in str(report)
     for server in SERVERS:
         blobs = federation.places[server].home / "state" / "shares" / "blobs" / study.identity
-        until(lambda blobs=blobs: not (blobs / "join").exists(), 10)
+        until(lambda blobs=blobs: not (blobs / "join").exists())
     nobody_wrote(federation, *CANARIES, "P-31")

@@ -183,7 +183,7 @@ def lines(federation, name):
 
 def with_id(federation, name, request_id):
     """The lines of a request, which are written when its answer is out."""
-    return until(lambda: [line for line in lines(federation, name) if line.get("request_id") == request_id], 200)
+    return until(lambda: [line for line in lines(federation, name) if line.get("request_id") == request_id])
 
 
 def test_one_id_goes_through_the_logs_of_all_parties(federation, manifest):
@@ -219,12 +219,12 @@ def test_a_run_is_seen_in_figures_and_logs_and_its_data_is_not(federation, tmp_p
     with federation.client("north", "owner") as owner:
         owner.put(f"{study}/table", content=table.read_bytes(), headers={"content-type": "text/csv"}).raise_for_status()
         owner.put(f"{study}/contribution", headers={"X-Request-Id": "pushed-0001"}).raise_for_status()
-        until(lambda: owner.get(f"{study}/contribution").json()["state"] == "complete", 200)
+        until(lambda: owner.get(f"{study}/contribution").json()["state"] == "complete")
     with federation.client(COORDINATOR, "operator") as operator:
         begun = operator.post(f"{study}/runs").raise_for_status()
         run = begun.json()["run"]
         federation.kill("S3")
-        until(lambda: operator.get(f"/v1/runs/{run}").json()["state"] == "waiting", 200)
+        until(lambda: operator.get(f"/v1/runs/{run}").json()["state"] == "waiting")
         assert f'caps_run_waiting{{party="S3",run="{run}"}} 1.0' in figures(federation, COORDINATOR)
         federation.start("S3")
         state = until(

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from os import PathLike
 
+from caps.basics.loading import load
 from caps.data.domain import Clique, Domain
 from caps.errors import DomainError
 from services.coordinator.estimation import Estimator, Model
 from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.fitting import MAX_MODEL_LIMIT, MODEL_LIMIT
 from services.coordinator.generate.storage import read_model
+
+KERNEL = "services.coordinator.generate.kernel"
+"""The module with all that is compiled."""
 
 
 def create_estimator(
@@ -37,6 +41,7 @@ def create_estimator(
     absence = Absence(domain, groups)
     match name:
         case "kernel":
+            load(KERNEL)
             from services.coordinator.generate.kernel import KernelEstimator
 
             return KernelEstimator(absence, limit, tolerance, iterations)
@@ -50,6 +55,7 @@ def create_estimator(
 def load_model(path: str | PathLike[str], *, limit: int = MODEL_LIMIT) -> Model:
     """Load a saved model. Raises DomainError unless the file is whole, of this version, and within `limit` bytes."""
     absence, total, potentials = read_model(path, limit)
+    load(KERNEL)
     from services.coordinator.generate.model import TreeModel
 
     return TreeModel.from_potentials(absence, total, potentials, limit=limit)

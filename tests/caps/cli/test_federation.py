@@ -51,7 +51,7 @@ def test_from_a_new_directory_to_none(tmp_path: Path) -> None:
         process = LocalFederation.read(folder).process("north")
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
-        until(lambda: not process.lives(), 10)
+        until(lambda: not process.lives())
         assert states(folder, Exit.NOT_YET) == {**dict.fromkeys(made["parties"], "ready"), "north": "stopped"}
         assert "ended by itself" in caps("federation", "status", folder, expect=Exit.NOT_YET).stdout
         assert as_json("federation", "start", folder)["started"] == ["north"]

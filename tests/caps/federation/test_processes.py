@@ -76,13 +76,13 @@ def test_one_that_does_not_listen_is_killed_after_a_while(tmp_path: Path) -> Non
 
 def test_one_that_ended_by_itself_does_not_live(tmp_path: Path) -> None:
     process = launch(tmp_path, [sys.executable, "-c", "print('up')"])
-    until(lambda: not process.lives(), 10)
+    until(lambda: not process.lives())
     assert process.stop(0.1)
 
 
 def test_the_child_of_another_process_is_no_zombie_of_ours(started: Process) -> None:
     os.kill(started.pid, signal.SIGKILL)
-    until(lambda: not started.lives(), 10)
+    until(lambda: not started.lives())
     found = subprocess.run(["ps", "-o", "stat=", "-p", str(started.pid)], capture_output=True, text=True, check=False)
     assert found.stdout == ""
 
@@ -90,7 +90,7 @@ def test_the_child_of_another_process_is_no_zombie_of_ours(started: Process) -> 
 def test_a_command_that_is_not_there_leaves_a_line_and_does_not_live(tmp_path: Path) -> None:
     log = tmp_path / "log"
     process = begin(["/nothing/here"], directory=tmp_path, environment={}, log=log, since="2030-01-01T00:00:00Z")
-    until(lambda: not process.lives(), 10)
+    until(lambda: not process.lives())
     assert "/nothing/here" in log.read_text()
 
 

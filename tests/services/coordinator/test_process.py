@@ -90,7 +90,7 @@ class Site:
         command = [sys.executable, "-m", "services.coordinator"]
         with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) as process:
             try:
-                until(self.answers, 90)
+                until(self.answers)
                 yield
             finally:
                 process.send_signal(signal.SIGKILL)
@@ -136,13 +136,13 @@ def test_killed_again_and_again_the_run_completes(site):
             sent = client.put(f"/v1/studies/{study}/approvals/{name}", json=approval.to_json())
             assert sent.status_code == 200
         run = site.person.post(f"/v1/studies/{study}/runs").json()["run"]
-        until(lambda: len(federation.answered) >= 2, 90)
+        until(lambda: len(federation.answered) >= 2)
     for answered in (4, 7):
         with site.process():
-            until(lambda answered=answered: len(federation.answered) >= answered, 90)
+            until(lambda answered=answered: len(federation.answered) >= answered)
     federation.faults.delay = 0.0
     with site.process():
-        until(lambda: site.person.get(f"/v1/runs/{run}").json()["state"] in ("released", "failed"), 90)
+        until(lambda: site.person.get(f"/v1/runs/{run}").json()["state"] in ("released", "failed"))
         view = site.person.get(f"/v1/runs/{run}").json()
         assert (view["state"], view["reason"], view["percent"]) == ("released", None, 100)
         certificate = Certificate.model_validate(site.person.get(f"/v1/releases/{run}/certificate").json())

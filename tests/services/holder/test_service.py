@@ -318,7 +318,7 @@ def test_the_process_survives_kill_9_in_the_middle_of_a_push(world: HolderBench)
     with world.person(Scope.OWNER) as client:
         process = start()
         try:
-            until(lambda: answers(client), 60)
+            until(lambda: answers(client))
             path = approved(world, client)
             first = client.post(f"{path}/contribution", content=TABLE, headers=CSV).json()
             until(lambda: client.get(f"{path}/contribution").json()["servers"][1]["problem"] is not None)
@@ -329,7 +329,7 @@ def test_the_process_survives_kill_9_in_the_middle_of_a_push(world: HolderBench)
         world.servers[1].hook = lambda *_: None
         process = start()
         try:
-            until(lambda: answers(client), 60)
+            until(lambda: answers(client))
             assert complete(client, path)["contribution"] == first["contribution"]
             until(lambda: world.files() == ["table"])
         finally:

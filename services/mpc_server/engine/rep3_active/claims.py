@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from caps.basics.loading import load
 from caps.errors import CheatingDetected
 from caps.shares.ring import Z64, Words
 from services.mpc_server.engine.context import Context
@@ -33,6 +34,8 @@ from services.mpc_server.engine.rep3_active.proof.filed import (
 from services.mpc_server.engine.rep3_active.proof.sizes import DIGEST_BYTES, VERDICT_BYTES, Size
 
 PARTIES = 3
+PROOFS = "services.mpc_server.engine.rep3_active.proof.assembly"
+"""The module with all that is compiled."""
 BUDGET = 1 << 27
 """Bytes of arrays, filed about all provers, from which on they are checked at once: 5 * 10^7 products of bits."""
 
@@ -162,6 +165,7 @@ class Claims(Guard):
     async def check(self, ctx: Context) -> None:
         """Prove what this party sent, and check what the other two did."""
         # Compiled code is loaded by the first validation of a process, not by whoever imports the engine.
+        load(PROOFS)
         from services.mpc_server.engine.rep3_active.proof.assembly import assemble, planes_of
         from services.mpc_server.engine.rep3_active.proof.protocol import (
             Verdict,

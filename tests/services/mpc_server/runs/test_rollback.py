@@ -76,12 +76,12 @@ def test_a_server_restored_from_an_old_backup_computes_nothing(federation: Feder
         shutil.copytree(tmp_path / "backup", home / "state")
         federation.start("S2")
         with federation.client("S2", "operator") as client:
-            until(lambda: "rolled back or rewritten" in _answer(client, "/readyz"), 60)
+            until(lambda: "rolled back or rewritten" in _answer(client, "/readyz"))
         refused = first.begin()[SERVERS.index("S2")]
         assert (refused.status_code, refused.json()["type"]) == (409, "urn:caps:problem:conflict")
         assert "the ledger lacks record 1 as this server has signed it" in refused.json()["detail"]
         with federation.client("S1", "operator") as client:
-            status = until(lambda: _waiting(client, first.run), 60)
+            status = until(lambda: _waiting(client, first.run))
         assert status["party"] == "S2"
         found = caps(federation, "S2", *verify, expect=Exit.NOT_VERIFIED)
         assert (found["verified"], found["broken_at"]) == (False, None)  # the chain itself holds

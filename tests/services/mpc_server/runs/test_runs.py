@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -337,13 +338,24 @@ def test_sixty_steps_that_wait_hold_up_neither_health_nor_readiness(federation: 
     with Driver(federation, manifest) as driver, federation.client("S1", "operator") as operator:
         driver.ready(brought)
         body, path = request_to_json(driver.until(1)), f"/v1/runs/{driver.run}/steps/2"
+        enough = threading.Event()
+
+        def asked() -> set[int]:
+            """On a busy machine, the first are answered before the last have connected: so each asks again."""
+            found = set()
+            while not enough.is_set():
+                found.add(driver.clients["S1"].put(path, json=body).status_code)
+            return found
+
         with ThreadPoolExecutor(60) as pool:
-            waiting = [pool.submit(driver.clients["S1"].put, path, json=body) for _ in range(60)]
-            until(lambda: connected(operator) >= 60)
-            found = [operator.get(page).status_code for page in ("/healthz", "/readyz")]
-            assert sum(not one.done() for one in waiting) > 40
+            waiting = [pool.submit(asked) for _ in range(60)]
+            try:
+                until(lambda: connected(operator) >= 60)
+                found = [operator.get(page).status_code for page in ("/healthz", "/readyz")]
+            finally:
+                enough.set()
         assert found == [200, 200]
-        assert {one.result().status_code for one in waiting} <= {202, 503}
+        assert set.union(*(one.result() for one in waiting)) <= {202, 503}
         driver.patience = 60.0
         driver.step(2, body)
 
