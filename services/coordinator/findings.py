@@ -352,39 +352,51 @@ class Findings:
     @cached_property
     def _bounds(self) -> dict[Clique, float]:
         """Pairs with the least bound that selections give."""
-        ordered = self._compared()
-        model = dict(zip(ordered, self._model.marginals(ordered), strict=True))
-        layout = self.manifest.layout
-        least: dict[Clique, float] = {}
+        cliques = self._compared()
+        model = [table.ravel() for table in self._model.marginals(cliques)]
+        number = {clique: position for position, clique in enumerate(cliques)}
+        sizes, unit = self._sizes, 1 << UNIT_BITS
+        least = np.full(len(cliques), inf)
         for selection, chosen in self._selections:
-            starts, unit = selection.starts(layout), 1 << UNIT_BITS
-            parts = np.split(selection.estimate, starts[1:])
-            winner = selection.candidates[chosen]
-            measured = self.estimates.counts(winner)
-            if measured is None:
+            ends = np.cumsum([sizes[clique] for clique in selection.candidates])
+            measured = self.estimates.counts(selection.candidates[chosen])
+            weights, biases = selection.weights.astype(np.float64), selection.bias.astype(np.float64)
+            listed = [number.get(clique, -1) for clique in selection.candidates]
+            known = np.flatnonzero((np.array(listed) >= 0) & (weights > 0))
+            if measured is None or not known.size:
                 continue
-            error = float(np.abs(measured.values.ravel() - parts[chosen] / unit).sum())
+            estimates = np.split(selection.estimate / unit, ends[:-1])
+            error = float(np.abs(measured.values.ravel() - estimates[chosen]).sum())
             error += self._largest_noise(measured.values.size, measured.deviation)
             largest = int(np.abs(selection.weights).max())
             scale = float(selection.mechanism.scale(largest << UNIT_BITS, self.manifest.task.neighbouring))
-            score = float(selection.weights[chosen]) * (unit * error - float(selection.bias[chosen]))
+            score = weights[chosen] * (unit * error - biases[chosen])
             score += scale * (log(len(selection.candidates)) + self._tail)
-            for position, clique in enumerate(selection.candidates):
-                if clique not in model or (weight := float(selection.weights[position])) <= 0:
-                    continue
-                away = (score / weight + float(selection.bias[position])) / unit
-                away += float(np.abs(parts[position] / unit - model[clique].ravel()).sum())
-                for pair in combinations(clique, 2):
-                    if away < least.get(pair, inf) and self.estimates.covers(clique, pair):
-                        least[pair] = away
-        return least
+            ours = np.array(listed)[known]
+            moved = np.abs(
+                np.concatenate([estimates[one] for one in known]) - np.concatenate([model[one] for one in ours])
+            )
+            starts = np.concatenate([[0], np.cumsum([model[one].size for one in ours])[:-1]])
+            away = (score / weights[known] + biases[known]) / unit + np.add.reduceat(moved, starts)
+            least[ours] = np.minimum(least[ours], away)
+        found: dict[Clique, float] = {}
+        for clique, bound in zip(cliques, least.tolist(), strict=True):
+            for pair in combinations(clique, 2):
+                if bound < found.get(pair, inf) and self.estimates.covers(clique, pair):
+                    found[pair] = bound
+        return found
+
+    @cached_property
+    def _sizes(self) -> dict[Clique, int]:
+        """The cells of every table that can be asked for."""
+        return dict(zip(self.manifest.layout.cliques, self.manifest.layout.sizes, strict=True))
 
     def _compared(self) -> list[Clique]:
         """The candidates of selections that have a pair, the smallest first, as many as fit."""
-        layout, cells, found = self.manifest.layout, 0, []
+        cells, found = 0, []
         distinct = {clique for selection, _ in self._selections for clique in selection.candidates if len(clique) > 1}
-        for clique in sorted(distinct, key=lambda one: (layout.sizes[layout.index(one)], one)):
-            cells += layout.sizes[layout.index(clique)]
+        for clique in sorted(distinct, key=lambda one: (self._sizes[one], one)):
+            cells += self._sizes[clique]
             if cells > _MOST_CELLS:
                 break
             found.append(clique)

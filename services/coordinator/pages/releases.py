@@ -5,15 +5,17 @@ Everything here follows from published files, and is shown to those who may read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Path, Request, Response
+from markupsafe import Markup
 
 from caps.basics import canonical
+from caps.basics.recent import Recent
 from caps.dp.privacy import PrivacyStatement
 from caps.service.identity import Allow, Caller
 from caps.service.pages.forms import Fields
@@ -35,6 +37,8 @@ READERS = (Scope.ANALYST, Scope.OPERATOR, Scope.AUDITOR)
 SAMPLERS = (Scope.ANALYST, Scope.OPERATOR)
 CARDS, COLUMNS = 25, 20
 """On one page."""
+MOST_MAPS = 16
+"""Maps that are kept as they are drawn: of 60 columns, each takes a megabyte."""
 SORTS = (("newest", "newest first"), ("title", "title"), ("epsilon", "smallest epsilon"), ("rows", "most rows"))
 TABS = (
     ("", "Release"),
@@ -138,6 +142,13 @@ def _add_figures(routes: APIRouter, pages: Pages, found: AllFindings) -> None:
     def shown(request: Request, template: str, findings: Findings, **context: Any) -> Response:
         return pages.page(request, template, **around(findings.release), findings=findings, **context)
 
+    maps: Recent[tuple[str, str], Markup] = Recent(MOST_MAPS)
+
+    def drawn(release: str, template: str, context: Callable[[], dict[str, Any]]) -> Markup:
+        """A map of pairs. With 60 columns it has thousands of tiles, so it is drawn once."""
+        key = release, template
+        return maps.find(key) or maps.keep(key, Markup(pages.file(template, **context())))  # noqa: S704  escaped there
+
     @routes.get("/releases/{release}")
     def release(release: ReleaseId, request: Request, caller: Reader) -> Response:
         """The release: privacy, certificate, files, scores."""
@@ -178,7 +189,13 @@ def _add_figures(routes: APIRouter, pages: Pages, found: AllFindings) -> None:
     def pairs(release: ReleaseId, request: Request, caller: Reader) -> Response:
         """The map of all pairs."""
         findings = found.of(release)
-        return shown(request, "release_pairs.html", findings, **shared(findings))
+        where = f"{PATH}/{release}/pairs"
+        return shown(
+            request,
+            "release_pairs.html",
+            findings,
+            map=drawn(release, "pair_map.html", lambda: {"findings": findings, "where": where} | shared(findings)),
+        )
 
     @routes.get("/releases/{release}/pairs/{first}/{second}")
     def pair(release: ReleaseId, first: Position, second: Position, request: Request, caller: Reader) -> Response:
@@ -204,7 +221,13 @@ def _add_figures(routes: APIRouter, pages: Pages, found: AllFindings) -> None:
     @routes.get("/releases/{release}/correlations")
     def correlations(release: ReleaseId, request: Request, caller: Reader) -> Response:
         """How columns go together."""
-        return shown(request, "release_correlations.html", found.of(release), level=figures.association_level)
+        findings = found.of(release)
+        return shown(
+            request,
+            "release_correlations.html",
+            findings,
+            map=drawn(release, "associations.html", lambda: {"findings": findings, "level": figures.association_level}),
+        )
 
     @routes.get("/releases/{release}/residuals")
     def residuals(release: ReleaseId, request: Request, caller: Reader) -> Response:
