@@ -10,7 +10,7 @@ from playwright.sync_api import Route
 
 from caps.federation.local import LocalFederation
 from tests.kit.browser import Visit, Visitor
-from tests.system.pages.conftest import HOSTILE, Released, person
+from tests.kit.released import HOSTILE, Released, person
 
 pytestmark = pytest.mark.e2e
 FIGURES = ("columns", "pairs", "correlations", "residuals", "rounds", "count", "samples")
