@@ -36,6 +36,12 @@ from caps.wire.releases import Quality
 from deploy import example
 
 CAPS = Path(sys.executable).with_name("caps")
+PEOPLE = (
+    ("a data owner", "insurer", "owner"),
+    ("an analyst", COORDINATOR, "analyst"),
+    ("a server's operator", "S1", "operator"),
+)
+"""Who finds pages where, and the scope of their token."""
 WARNING = "All parties run on one host, so non-collusion is NOT met. The patients are invented."
 
 
@@ -210,6 +216,18 @@ class Demo:
         self.console.print("\nThe services stay up. Explore them:" if keep else "\nExplore it:")
         for line in lines:
             self.console.print(f"  {line}", soft_wrap=True, highlight=False)
+        if keep:
+            self.pages(LocalFederation.read(place))
+
+    def pages(self, federation: LocalFederation) -> None:
+        """Say where people find pages, and with which token each of them signs in."""
+        self.console.print(
+            "\nOr in a browser, which warns of the certificate: docs/pages.md. The token to sign in is in"
+        )
+        for who, name, scope in PEOPLE:
+            place = federation.places[name]
+            line = f"  {who:22}{place.url}/ui    {place.home / f'{scope}.token'}"
+            self.console.print(line, soft_wrap=True, highlight=False)
 
     @contextmanager
     def telling(self, name: str, what: str) -> Iterator[None]:

@@ -67,6 +67,7 @@ class Coordinator:
         """Stop runs at a step boundary, then close the connections."""
         self.runs.close()
         self.servers.close()
+        self.site.sessions.dispose()
 
     def app(self) -> FastAPI:
         """The application, which opens and closes the coordinator."""

@@ -175,7 +175,10 @@ def holder(folder: Path, stack: ExitStack) -> House:
         "POST /v1/studies": {"coordinator": "https://127.0.0.1:1", "study": manifest.study_id},
         "POST /v1/studies/{study}/decline": {"reason": "No."},
         "PUT /v1/studies/{study}/table": table,
+        "PUT /v1/studies/{study}/table/source": {"source": "registry"},
         "POST /v1/studies/{study}/contribution": table,
+        "PUT /ui/studies/{study}/table": table,
+        "PUT /ui/studies/{study}/release": table,
     }
     names = {"holder": "clinic-a", "coordinator": "coordinator", "server": "S1"}
     known = {"study": manifest.study_id}
@@ -195,7 +198,6 @@ ANY_C, ANY_H, ANY_M = (
 )
 COMMON = {
     "GET /metrics": (P, U),
-    "GET /ui": PEOPLE,
     "GET /ui/sessions": PEOPLE,
     "POST /ui/sessions/{session}/end": PEOPLE,
     "POST /ui/sign-out": PEOPLE,
@@ -230,6 +232,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "DELETE /v1/runs/{run}": (C,),
         "GET /v1/ledger": (P, U),
         "GET /v1/ledger/heads": (P, U),
+        "GET /ui": PEOPLE,
     },
     "coordinator": {
         "POST /v1/studies": (P,),
@@ -256,6 +259,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /v1/releases/{release}/report": (A, P, U),
         "GET /v1/releases/{release}/certificate": (A, P, U),
         "GET /v1/releases/{release}/transcript": (A, P, U),
+        "GET /ui": PEOPLE,
         "GET /ui/releases": (A, P, U),
         "GET /ui/releases/{release}": (A, P, U),
         "GET /ui/releases/{release}/columns": (A, P, U),
@@ -284,6 +288,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "POST /v1/studies/{study}/approval": (O,),
         "POST /v1/studies/{study}/decline": (O,),
         "PUT /v1/studies/{study}/table": (O,),
+        "PUT /v1/studies/{study}/table/source": (O,),
         "GET /v1/studies/{study}/table": (O,),
         "DELETE /v1/studies/{study}/table": (O,),
         "GET /v1/studies/{study}/preview": (O,),
@@ -291,7 +296,26 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "POST /v1/studies/{study}/contribution": (O,),
         "GET /v1/studies/{study}/contribution": (O, P),
         "DELETE /v1/studies/{study}/contribution": (O,),
+        "GET /v1/sources": (O, P),
         "GET /v1/ledger": (O,),
+        "GET /ui": (O, P),
+        "POST /ui/fetch": (O, P),
+        "GET /ui/ledger": (O,),
+        "GET /ui/studies/{study}": (O, P),
+        "GET /ui/studies/{study}/budget": (O, P),
+        "POST /ui/studies/{study}/approve": (O,),
+        "POST /ui/studies/{study}/decline": (O,),
+        "GET /ui/studies/{study}/table": (O,),
+        "PUT /ui/studies/{study}/table": (O,),
+        "GET /ui/studies/{study}/table/counts": (O,),
+        "POST /ui/studies/{study}/table/erase": (O,),
+        "GET /ui/studies/{study}/leaves": (O,),
+        "POST /ui/studies/{study}/leaves/contribute": (O,),
+        "GET /ui/studies/{study}/contribution": (O, P),
+        "GET /ui/studies/{study}/contribution/progress": (O, P),
+        "POST /ui/studies/{study}/contribution/withdraw": (O,),
+        "GET /ui/studies/{study}/release": (O,),
+        "PUT /ui/studies/{study}/release": (O,),
     },
 }
 UNKNOWN_TO = {"strange coordinator", "false coordinator"}
