@@ -52,7 +52,7 @@ def _table(holder: str) -> str:
 
 @pytest.fixture(scope="session")
 def released(federation: LocalFederation, tmp_path_factory: pytest.TempPathFactory) -> Released:
-    """Its purpose and a category try to be scripts. The federation's holders bring rows."""
+    """A category tries to be a script. The federation's holders bring rows."""
     holders = [name for name, place in federation.places.items() if place.role == "holder"]
     schema = {
         "columns": [
@@ -67,7 +67,7 @@ def released(federation: LocalFederation, tmp_path_factory: pytest.TempPathFacto
     manifest = Manifest.from_json(
         {
             "title": "Smoking, diagnoses and visits",
-            "purpose": "To see a release in a browser. <script>alert(1)</script>",
+            "purpose": "To see a release in a browser.",
             "schema": schema,
             "algorithm": {"name": "aim", "parameters": {"rounds": 6}},
             "privacy": {"epsilon": "2", "delta": "1e-9", "population": next(iter(POPULATIONS))},
