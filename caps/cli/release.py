@@ -133,10 +133,29 @@ def _add_rows(release: typer.Typer) -> None:
 
 def _add_documents(release: typer.Typer) -> None:
     @command(release, "report", site="coordinator")
-    def report(out: Output, client: "Client", release: ReleaseId, to: To = None) -> None:
+    def report(
+        out: Output,
+        client: "Client",
+        release: ReleaseId,
+        to: Annotated[
+            Path | None,
+            typer.Option(
+                "--out", "-o", help="Write it here: as HTML with all figures if it ends in .html, else as JSON."
+            ),
+        ] = None,
+        show: Annotated[
+            bool, typer.Option("--open", help="Write it as HTML, and open it in a browser, which prints it to PDF.")
+        ] = False,
+    ) -> None:
         """Show the report: the privacy guarantee in words, and quality estimated from the noisy answers."""
         identity = _whole(client, release)
-        if out.as_json or to is not None:
+        if show and to is None:
+            to = Path(f"{short(identity)}.report.html")
+        if to is not None and (show or to.suffix in (".html", ".htm")):
+            _document(out, client.report_page(identity), to)
+            if show and not _opened(to):
+                out.note(f"There is no browser here. Open {to} in one.")
+        elif out.as_json or to is not None:
             _document(out, client.document(identity, "report"), to)
         else:
             from rich.markdown import Markdown
@@ -241,6 +260,13 @@ def _document(out: Output, content: bytes, to: Path | None, view: Any = None) ->
         return
     to.write_bytes(content)
     out.show({"file": str(to), "sha256": sha256(content).hexdigest()}, f"{to} is written.")
+
+
+def _opened(path: Path) -> bool:
+    """Whether a browser could be started with this file."""
+    import webbrowser
+
+    return webbrowser.open(path.resolve().as_uri())
 
 
 def _measured(content: bytes, *, full: bool) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import os
+import re
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -84,6 +85,12 @@ Progress = Callable[[int, int | None], None]
 """Called with the bytes transferred so far, and the total if it is known."""
 
 CHUNK = 1 << 18
+_HARMLESS = re.compile(
+    rb"<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+    rb'<meta http-equiv="Content-Security-Policy" content="default-src &#39;none&#39;; '
+    rb"style-src &#39;sha256-[A-Za-z0-9+/=]{44}&#39;; base-uri &#39;none&#39;; form-action &#39;none&#39;\">\n"
+)
+"""How a report begins. Browsers apply the policy to all that follows it."""
 MAX_DOCUMENT = 1 << 28
 """The most bytes of a release's document: measurements may have as many numbers as the study has cells."""
 RELEASE_DIGITS = 32
@@ -361,6 +368,17 @@ class Client:
     def report(self, release: str) -> Report:
         """The privacy guarantee in words, and the estimated quality."""
         return _read(Report, self.document(release, "report"))
+
+    def report_page(self, release: str) -> bytes:
+        """The report as one HTML file with all figures.
+
+        Raises AnswerRefused unless its head forbids every script and every request, so that opening the file is safe
+        whoever made it.
+        """
+        found = self.document(release, "report", accept=media.HTML)
+        if not _HARMLESS.match(found):
+            raise AnswerRefused("the report that arrived does not forbid scripts, so it is not one that CaPS made")
+        return found
 
     def certificate(self, release: str) -> Certificate:
         """The certificate with which an auditor checks a release: `caps verify`."""

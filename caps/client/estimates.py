@@ -72,6 +72,14 @@ class _Statistic(NamedTuple):
     tables: tuple[Clique, ...]
 
 
+class Counts(NamedTuple):
+    """Unbiased counts of every cell of some columns. deviation: of the noise in each cell, which is independent."""
+
+    values: npt.NDArray[np.float64]
+    deviation: float
+    tables: tuple[Clique, ...]
+
+
 class _Table(NamedTuple):
     """A measured table."""
 
@@ -100,6 +108,7 @@ class Release:
         self._tables = [
             _Table(one.attributes, np.array(one.values, np.float64).reshape(one.shape), one.sigma**2) for one in found
         ]
+        self._means: dict[tuple[Clique, frozenset[int]], Counts | None] = {}
         self._heavy_tails = any(one.noise == Laplace.kind for one in found)
 
     def estimate(
@@ -145,30 +154,47 @@ class Release:
         middle = (low + high) / 2 if rows is None else min(max(rows, low), high)
         return Estimate(group, middle, low, None if high == inf else high, level, "bounded", rows, tables)
 
-    def _measured(self, cells: _Cells, having: Collection[int] = ()) -> _Statistic | None:
+    def counts(self, names: Sequence[str], having: Collection[int] = ()) -> Counts | None:
         """The mean of what each measured table with these columns says, weighted by the inverse of its variance.
 
-        having: groups of columns that the persons have, besides those of `cells`. A table in which some of these
-        persons may be missing, for another of its columns, counts too few, and is passed over.
+        having: groups of columns that the persons have, besides those of `names`. A table in which some of these
+        persons may be missing, for another of its columns, counts too few, and is passed over. None if no other is
+        left.
         """
-        weights, weighted, tables = 0.0, 0.0, []
-        for table in self._usable(cells, having):
-            index = tuple(np.array(cells.get(name, range(size))) for name, size in zip(*_axes(table), strict=True))
-            part = table.counts[np.ix_(*index)]
-            weight = 1 / (part.size * table.variance)
-            weights, weighted = weights + weight, weighted + weight * float(part.sum())
+        key = tuple(names), frozenset(having)
+        if key not in self._means:
+            self._means[key] = self._mean(tuple(names), having)
+        return self._means[key]
+
+    def _mean(self, names: Clique, having: Collection[int]) -> Counts | None:
+        weights, weighted, tables = 0.0, np.zeros([len(self._names[name]) for name in names]), []
+        for table in self._usable(names, having):
+            kept = [name for name in table.attributes if name in names]
+            summed = table.counts.sum(axis=tuple(i for i, name in enumerate(table.attributes) if name not in names))
+            weight = summed.size / (table.counts.size * table.variance)
+            weights = weights + weight
+            weighted = weighted + weight * summed.transpose([kept.index(name) for name in names])
             tables.append(table.attributes)
-        return _Statistic(weighted / weights, 1 / sqrt(weights), tuple(tables)) if tables else None
+        return Counts(weighted / weights, 1 / sqrt(weights), tuple(tables)) if tables else None
+
+    def _measured(self, cells: _Cells, having: Collection[int] = ()) -> _Statistic | None:
+        """The sum of the counts of some cells: all cells have the same variance, so it is the best estimate, too."""
+        found = self.counts(tuple(cells), having)
+        if found is None:
+            return None
+        part = found.values[np.ix_(*(np.array(codes) for codes in cells.values()))] if cells else found.values
+        return _Statistic(float(part.sum()), found.deviation * sqrt(part.size), found.tables)
 
     def _usable(self, names: Iterable[str], having: Collection[int]) -> Iterator[_Table]:
         """The measured tables with these columns, in which nobody is missing because of their other columns."""
-        wanted = set(names)
+        return (table for table in self._tables if self.covers(table.attributes, names, having))
+
+    def covers(self, table: Iterable[str], names: Iterable[str], having: Collection[int] = ()) -> bool:
+        """Whether everybody who is counted in a table of `names` is counted in this one."""
+        own, wanted = set(table), set(names)
         present = {self._groups[name] for name in wanted if name in self._groups} | set(having)
-        for table in self._tables:
-            own = set(table.attributes)
-            needed = {self._groups[name] for name in own if name in self._groups}
-            if wanted <= own and self._nullable.isdisjoint(own - wanted) and needed == present:
-                yield table
+        needed = {self._groups[name] for name in own if name in self._groups}
+        return wanted <= own and self._nullable.isdisjoint(own - wanted) and needed == present
 
     def _everybody(self) -> _Statistic | None:
         """The number of persons, if all have one of two groups of columns: those of each, less those of both.
@@ -297,10 +323,6 @@ def _matching(column: Column, names: Sequence[str], given: Condition) -> tuple[i
     if not codes:
         raise DomainError(f"{column.name}: name at least one value")
     return tuple(codes)
-
-
-def _axes(table: _Table) -> tuple[Clique, tuple[int, ...]]:
-    return table.attributes, table.counts.shape
 
 
 def _only(cells: _Cells, names: Iterable[str]) -> _Cells:

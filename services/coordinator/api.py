@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
@@ -66,6 +65,9 @@ _DATA_CONTENT: dict[int | str, dict[str, Any]] = {
 }
 
 
+SendReport = Callable[[Request, str], Response]
+
+
 async def _body(request: Request) -> bytes:
     return await request.body()
 
@@ -97,12 +99,14 @@ class Streaming(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-def make_router(store: Store, studies: Studies, runs: Runs, publisher: Publisher, quotas: Quotas) -> APIRouter:
-    """All routes except those that every service has."""
+def make_router(
+    store: Store, studies: Studies, runs: Runs, publisher: Publisher, quotas: Quotas, html: SendReport
+) -> APIRouter:
+    """All routes except those that every service has. html: sends a release's report as a file for people."""
     router = APIRouter()
     study_routes(router, store, studies)
     run_routes(router, store, runs, quotas)
-    release_routes(router, store, publisher)
+    release_routes(router, store, publisher, html)
     return router
 
 
@@ -142,7 +146,7 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
     def get_manifest(study: StudyId, request: Request, caller: Reader) -> Response:
         """The manifest, in canonical JSON."""
         text = studies.shown(study, caller).canonical_bytes()
-        return content.send(request, text, _entry(text), media_type=media.JSON)
+        return content.send(request, text, content.entry_of(text), media_type=media.JSON)
 
     @router.post("/v1/studies/{study}/refresh")
     def refresh(study: StudyId, caller: Operator) -> StudyView:
@@ -237,7 +241,7 @@ def run_routes(router: APIRouter, store: Store, runs: Runs, quotas: Quotas) -> N
         return Streaming(streams.taken(caller.person.token), events)
 
 
-def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> None:
+def release_routes(router: APIRouter, store: Store, publisher: Publisher, html: SendReport) -> None:
     """Releases: data, samples, measurements, report, certificate, transcript."""
 
     def files(entries: dict[str, FileEntry]) -> list[FileView]:
@@ -280,25 +284,9 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
             data=files(dict(sample.files)),
         )
 
-    def rows(
-        request: Request, form: str | None, name: str, files: Mapping[str, FileEntry], where: Callable[[str], FilePath]
-    ) -> Response:
-        picked = formats.chosen(form, request.headers.get("accept"), files)
-        return content.send(
-            request,
-            where(picked.file),
-            files[picked.file],
-            media_type=picked.media_type,
-            filename=f"{name}.{picked.name}",
-            varies=True,
-        )
-
     def opened(release: str, name: str, request: Request, media_type: str) -> Response:
-        """A file with values that the servers opened, if the study publishes them."""
-        found = publisher.release(release)
-        if not found.certificate.manifest.publication.measurements:
-            raise Problem(Kind.FORBIDDEN, "the study's manifest forbids publishing the measurements", release=release)
-        return content.send(request, publisher.file(release, name), found.files[name], media_type=media_type)
+        path, entry = publisher.opened(release, name)
+        return content.send(request, path, entry, media_type=media_type)
 
     @router.get("/v1/releases", dependencies=[Depends(_ANALYSTS)])
     def list_releases() -> list[ReleaseView]:
@@ -321,7 +309,9 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
     def data(release: RunId, request: Request, form: Annotated[str | None, Query(alias="format")] = None) -> Response:
         """The synthetic rows, in the format that Accept or `format` (csv, raw.csv, parquet, arrow, ndjson) asks for."""
         found = publisher.release(release)
-        return rows(request, form, f"release-{release[:12]}", found.files, partial(publisher.file, release))
+        return content.send_rows(
+            request, form, f"release-{release[:12]}", found.files, partial(publisher.file, release)
+        )
 
     @router.post(
         "/v1/releases/{release}/samples",
@@ -362,7 +352,9 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
     ) -> Response:
         """The rows of a sample, in the same formats as the release's."""
         found = publisher.sample(release, sample)
-        return rows(request, form, f"sample-{sample[:12]}", found.files, partial(publisher.sample_file, sample))
+        return content.send_rows(
+            request, form, f"sample-{sample[:12]}", found.files, partial(publisher.sample_file, sample)
+        )
 
     @router.get(
         "/v1/releases/{release}/measurements",
@@ -380,23 +372,25 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
         dependencies=[Depends(_ANALYSTS)],
         response_class=Response,
         response_model=None,
-        responses={200: {"model": Report, "content": {media.MARKDOWN: {}}}},
+        responses={200: {"model": Report, "content": {media.MARKDOWN: {}, media.HTML: {}}}},
     )
     def report(release: RunId, request: Request) -> Response:
-        """Privacy in words, and quality as estimated from the noisy answers; JSON or Markdown."""
+        """Privacy in words, and quality as estimated from the noisy answers: JSON, Markdown, or one HTML file."""
         found = publisher.release(release)
-        media_type = formats.preferred(request.headers.get("accept"), [media.JSON, _MARKDOWN])
+        media_type = formats.preferred(request.headers.get("accept"), [media.JSON, _MARKDOWN, media.HTML])
+        if media_type == media.HTML:
+            return html(request, release)
         stored = publisher.file(release, REPORT).read_bytes()
         if media_type == media.JSON:
             return content.send(request, stored, found.files[REPORT], media_type=media_type, varies=True)
         text = markdown(Report.model_validate_json(stored)).encode()
-        return content.send(request, text, _entry(text), media_type=media_type, varies=True)
+        return content.send(request, text, content.entry_of(text), media_type=media_type, varies=True)
 
     @router.get("/v1/releases/{release}/certificate", dependencies=[Depends(_ANALYSTS)], response_model=Certificate)
     def certificate(release: RunId, request: Request) -> Response:
         """The certificate that `caps verify` checks offline, in canonical JSON."""
         text = canonical.dump(publisher.release(release).certificate.to_json())
-        return content.send(request, text, _entry(text), media_type=media.JSON)
+        return content.send(request, text, content.entry_of(text), media_type=media.JSON)
 
     @router.get(
         "/v1/releases/{release}/transcript",
@@ -408,7 +402,3 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher) -> Non
     def transcript(release: RunId, request: Request) -> Response:
         """Every request with the answer that the servers signed. `caps verify` recomputes the charges from it."""
         return opened(release, TRANSCRIPT, request, media.NDJSON)
-
-
-def _entry(text: bytes) -> FileEntry:
-    return FileEntry(len(text), formats.digest_of_bytes(text))

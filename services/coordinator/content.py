@@ -4,7 +4,7 @@ Starlette's own file response has a different ETag, reads ranges by its own rule
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from fastapi import Request
@@ -13,6 +13,7 @@ from fastapi.responses import Response, StreamingResponse
 from caps.service.problems import Problem
 from caps.wire import digests
 from caps.wire.problems import Kind
+from services.coordinator import formats
 from services.coordinator.store import FileEntry
 
 _CHUNK = 1 << 18
@@ -54,6 +55,26 @@ def send(
     if isinstance(source, bytes):
         return Response(source[begin:end], status, headers, media_type)
     return StreamingResponse(_read(source, begin, end), status, headers, media_type)
+
+
+def send_rows(
+    request: Request, form: str | None, name: str, files: Mapping[str, FileEntry], where: Callable[[str], Path]
+) -> Response:
+    """The rows of a release or a sample, in the format that is named or else preferred by Accept."""
+    picked = formats.chosen(form, request.headers.get("accept"), files)
+    return send(
+        request,
+        where(picked.file),
+        files[picked.file],
+        media_type=picked.media_type,
+        filename=f"{name}.{picked.name}",
+        varies=True,
+    )
+
+
+def entry_of(text: bytes) -> FileEntry:
+    """The size and digest of what is not a file."""
+    return FileEntry(len(text), formats.digest_of_bytes(text))
 
 
 def wanted_part(header: str | None, size: int) -> tuple[int, int] | None:

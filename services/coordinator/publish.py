@@ -52,7 +52,7 @@ from services.coordinator.estimation import ImpossibleConditions, Model, Where
 from services.coordinator.execution import Attested
 from services.coordinator.formats import appearing, entries, write_all
 from services.coordinator.generate import Size, load_model, size_of
-from services.coordinator.store import Release, Run, Sample, Store
+from services.coordinator.store import FileEntry, Release, Run, Sample, Store
 
 SOFTWARE = f"caps {__version__}"
 LARGEST_SAMPLE = 1_000_000
@@ -149,6 +149,13 @@ class Publisher:
     def file(self, release: str, name: str) -> Path:
         """A file of a release."""
         return self._releases / release / name
+
+    def opened(self, release: str, name: str) -> tuple[Path, FileEntry]:
+        """A file with values that the servers opened. Raises Problem unless the study publishes them."""
+        found = self.release(release)
+        if not found.certificate.manifest.publication.measurements:
+            raise Problem(Kind.FORBIDDEN, "the study's manifest forbids publishing the measurements", release=release)
+        return self.file(release, name), found.files[name]
 
     def sample_file(self, sample: str, name: str) -> Path:
         """A file of a sample."""

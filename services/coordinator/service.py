@@ -17,6 +17,8 @@ from caps.service.site import Site
 from services.coordinator import pages
 from services.coordinator.api import limits, make_router
 from services.coordinator.execution import PATIENCE
+from services.coordinator.findings import AllFindings
+from services.coordinator.pages.report import Reports
 from services.coordinator.publish import Publisher
 from services.coordinator.runs import Runs
 from services.coordinator.servers import Connect, Servers
@@ -77,13 +79,16 @@ class Coordinator:
             await run_in_threadpool(self.close)
 
         found = self.site.pages(pages.TEMPLATES, pages.LINKS, static=[pages.STATIC])
+        findings = AllFindings(self.publisher)
         return create_app(
             service=ROLE,
             name=self.site.name,
             description=DESCRIPTION,
             routers=[
-                make_router(self.store, self.studies, self.runs, self.publisher, self.quotas),
-                pages.router(found, self.site, self.store, self.studies),
+                make_router(
+                    self.store, self.studies, self.runs, self.publisher, self.quotas, Reports(found, findings).send
+                ),
+                pages.router(found, self.site, self.store, self.studies, self.publisher, findings),
             ],
             tokens=self.site.tokens,
             denials=self.site.denials,

@@ -158,6 +158,7 @@ def coordinator(folder: Path, stack: ExitStack) -> House:
     }
     known = {"study": bench.manifest.study_id, "run": run, "release": run, "holder": "clinic-a"}
     known |= {"sample": sample.sample, "draft": "0" * 32, "step": "about", "key": "1"}
+    known |= {"first": "0", "second": "1", "form": "csv"}
     names = {"holder": "clinic-a", "coordinator": "coordinator", "server": "S1"}
     return House(made.app(), made.site.tokens, make_authority(NOW), bench.keys, names, known, bodies)
 
@@ -274,6 +275,24 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /v1/releases/{release}/certificate": (A, P, U),
         "GET /v1/releases/{release}/transcript": (A, P, U),
         "GET /ui": PEOPLE,
+        "GET /ui/releases": (A, P, U),
+        "GET /ui/releases/{release}": (A, P, U),
+        "GET /ui/releases/{release}/columns": (A, P, U),
+        "GET /ui/releases/{release}/pairs": (A, P, U),
+        "GET /ui/releases/{release}/pairs/{first}/{second}": (A, P, U),
+        "GET /ui/releases/{release}/correlations": (A, P, U),
+        "GET /ui/releases/{release}/residuals": (A, P, U),
+        "GET /ui/releases/{release}/rounds": (A, P, U),
+        "GET /ui/releases/{release}/count": (A, P, U),
+        "GET /ui/releases/{release}/samples": (A, P, U),
+        "POST /ui/releases/{release}/samples/draw": (A, P),
+        "POST /ui/releases/{release}/samples/delete": (A, P),
+        "GET /ui/releases/{release}/samples/{sample}/data/{form}": (A, P, U),
+        "GET /ui/releases/{release}/data/{form}": (A, P, U),
+        "GET /ui/releases/{release}/certificate": (A, P, U),
+        "GET /ui/releases/{release}/report": (A, P, U),
+        "GET /ui/releases/{release}/measurements": (A, P, U),
+        "GET /ui/releases/{release}/transcript": (A, P, U),
     },
     "holder": {
         "POST /v1/studies": (O, P),

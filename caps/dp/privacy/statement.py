@@ -164,7 +164,11 @@ class PrivacyStatement:
 
     def paragraph(self) -> str:
         """The statement in plain English."""
-        return " ".join([*self._verdict(), self._who(), self._seen(), self._spending(), self._premises()])
+        return " ".join([*self.essence(), self._seen(), self._spending(), self._premises()])
+
+    def essence(self) -> tuple[str, str]:
+        """What everybody should read: the guarantee with its meaning, and whom it protects."""
+        return " ".join(self._verdict()), self._who()
 
     def _verdict(self) -> list[str]:
         figures = f"epsilon = {shown(self.epsilon)} and delta = {shown(self.delta)}"

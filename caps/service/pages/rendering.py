@@ -100,6 +100,10 @@ class Pages:
         """The text of a part, for an event of a stream."""
         return self._rendered(self._jinja.get_template(template), request.scope, context)
 
+    def file(self, template: str, **context: Any) -> str:
+        """A whole file that is nobody's page: it knows no person and no session."""
+        return self._jinja.get_template(template).render(context)
+
     def problem(self, problem: Problem, request_id: str, scope: dict[str, Any]) -> Response:
         """A problem as a page, in the same words as its document; whoever is not signed in is asked to."""
         headers = dict(scope.get("headers", ()))

@@ -44,6 +44,10 @@ class Static:
         """Where a file is. Raises KeyError for one that does not exist: a mistake in a template."""
         return PATH.format(name=self._names[name])
 
+    def text(self, name: str) -> str:
+        """A file by its own name, to be put into another."""
+        return self._files[self._names[name]].content.decode()
+
     def find(self, hashed: str) -> File | None:
         """A file by the name in its URL."""
         return self._files.get(hashed)

@@ -10,8 +10,9 @@ import pytest
 from caps.basics.schemes import SCHEMES
 from caps.federation.local import LocalFederation
 from tests.kit.browser import browser, visit
+from tests.kit.released import released
 
-__all__ = ["browser", "visit"]
+__all__ = ["browser", "released", "visit"]
 
 HOLDERS = ("north", "south")
 
