@@ -26,14 +26,12 @@ from caps.wire import Approval, Certificate, Signed, media
 from caps.wire.coordinator import (
     FileView,
     HolderView,
-    Judged,
     ParticipationView,
-    PartView,
     ReleaseView,
     RunView,
     SampleBody,
     SampleView,
-    ServerView,
+    ServerRunView,
     StartBody,
     StudyView,
 )
@@ -44,9 +42,10 @@ from services.coordinator.events import is_last, stream
 from services.coordinator.publish import Publisher, markdown
 from services.coordinator.runs import Runs
 from services.coordinator.settings import Quotas
-from services.coordinator.states import ENDED, State
+from services.coordinator.states import ENDED
 from services.coordinator.store import FileEntry, Release, Run, Sample, Store
-from services.coordinator.studies import HOLDER, Studies
+from services.coordinator.studies import Studies
+from services.coordinator.views import participation_view, run_view, study_view
 
 StudyId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 RunId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
@@ -56,6 +55,7 @@ Reader = Annotated[Caller, Depends(_READERS)]
 _OPERATOR = Allow(scopes=(Scope.OPERATOR,))
 _WATCHERS = Allow(scopes=(Scope.OWNER, Scope.OPERATOR, Scope.AUDITOR))
 _ANALYSTS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR, Scope.AUDITOR))
+_OVERSEERS = Allow(scopes=(Scope.OPERATOR, Scope.AUDITOR))
 _SAMPLERS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR))
 _HOLDERS = Allow(machines=("holder",))
 _MARKDOWN = f"{media.MARKDOWN}; charset=utf-8"
@@ -110,29 +110,7 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
     """Proposals, approvals, participation."""
 
     def view(study: str) -> StudyView:
-        manifest, approvals, judged = studies.manifest(study), store.approvals(study), store.judgements(study)
-        runs = store.runs(study)
-        holders = [
-            HolderView(holder=holder.name, approved=(HOLDER, holder.name) in approvals) for holder in manifest.holders
-        ]
-        servers = [
-            ServerView(server=one.server, state=one.state, reason=one.reason, objections=list(one.objections))
-            for one in (judged[server.name] for server in manifest.servers)
-        ]
-        return StudyView(
-            study=study,
-            title=manifest.title,
-            state=studies.state(study, runs),
-            proposed_at=store.proposed_at(study),
-            servers=servers,
-            holders=holders,
-            missing=[
-                *(one.server for one in servers if one.state is not Judged.APPROVED),
-                *(one.holder for one in holders if not one.approved),
-            ],
-            runs=[run.run for run in runs],
-            releases=[run.run for run in runs if run.state is State.RELEASED],
-        )
+        return study_view(store, studies, study)
 
     manifest_body = {"content": {media.JSON: {"schema": Manifest.model_json_schema()}}, "required": True}
 
@@ -186,18 +164,7 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
     @router.get("/v1/studies/{study}/participation", dependencies=[Depends(_WATCHERS)])
     def participation(study: StudyId) -> ParticipationView:
         """Which holders approved, and which servers hold their contributions."""
-        found = studies.participation(study)
-        parts = [
-            PartView(
-                holder=part.holder,
-                approved=part.approved,
-                held_by=sorted(part.held),
-                contribution=part.contribution,
-                complete=part.contribution is not None,
-            )
-            for part in found.parts
-        ]
-        return ParticipationView(study=study, holders=parts, unreached=dict(found.unreached))
+        return participation_view(studies, study)
 
 
 def run_routes(router: APIRouter, store: Store, runs: Runs, quotas: Quotas) -> None:
@@ -205,25 +172,7 @@ def run_routes(router: APIRouter, store: Store, runs: Runs, quotas: Quotas) -> N
     streams = Slots("event streams", total=quotas.streams, each=quotas.token_streams, seconds=10)
 
     def view(run: Run) -> RunView:
-        at, refused = runs.position(run.run), runs.refused(run)
-        return RunView(
-            run=run.run,
-            study=run.study,
-            state=run.state,
-            party=run.party,
-            reason=run.reason,
-            holders=sorted(set(run.contributions.values()) - set(refused)),
-            refused=refused,
-            percent=at.percent,
-            round=at.round,
-            stage=at.stage,
-            measured=[list(clique) for clique in at.measured],
-            model_bytes=at.model_bytes,
-            steps=at.steps,
-            created_at=run.created_at,
-            release=run.run if run.state is State.RELEASED else None,
-            evidence=store.evidence(run.run),
-        )
+        return run_view(store, runs, run)
 
     @router.post("/v1/studies/{study}/runs", status_code=202, dependencies=[Depends(_OPERATOR)])
     def start(study: StudyId, response: Response, body: StartBody | None = None) -> RunView:
@@ -236,6 +185,11 @@ def run_routes(router: APIRouter, store: Store, runs: Runs, quotas: Quotas) -> N
     def get_run(run: RunId) -> RunView:
         """A run: where it is, and what it waits for."""
         return view(runs.run(run))
+
+    @router.get("/v1/runs/{run}/servers", dependencies=[Depends(_OVERSEERS)])
+    def run_at_servers(run: RunId) -> list[ServerRunView]:
+        """The run as each server sees it: how far it is there, whom it waits for, its rounds and bytes."""
+        return runs.at_servers(run)
 
     @router.get(
         "/v1/runs/{run}/events",

@@ -82,7 +82,7 @@ class Coordinator:
             description=DESCRIPTION,
             routers=[
                 make_router(self.store, self.studies, self.runs, self.publisher, self.quotas),
-                pages.router(found, self.site),
+                pages.router(found, self.site, self.store, self.studies, self.runs),
             ],
             tokens=self.site.tokens,
             denials=self.site.denials,

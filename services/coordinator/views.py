@@ -1,0 +1,83 @@
+"""What is told of studies and runs, by REST and on pages alike."""
+
+from __future__ import annotations
+
+from caps.wire.coordinator import (
+    HolderView,
+    Judged,
+    ParticipationView,
+    PartView,
+    RunView,
+    ServerView,
+    StudyView,
+)
+from services.coordinator.runs import Runs
+from services.coordinator.states import State
+from services.coordinator.store import Run, Store
+from services.coordinator.studies import HOLDER, Studies
+
+
+def study_view(store: Store, studies: Studies, study: str) -> StudyView:
+    """A study: its state, its approvals, and which are missing."""
+    manifest, approvals, judged = studies.manifest(study), store.approvals(study), store.judgements(study)
+    runs = store.runs(study)
+    holders = [
+        HolderView(holder=holder.name, approved=(HOLDER, holder.name) in approvals) for holder in manifest.holders
+    ]
+    servers = [
+        ServerView(server=one.server, state=one.state, reason=one.reason, objections=list(one.objections))
+        for one in (judged[server.name] for server in manifest.servers)
+    ]
+    return StudyView(
+        study=study,
+        title=manifest.title,
+        state=studies.state(study, runs),
+        proposed_at=store.proposed_at(study),
+        servers=servers,
+        holders=holders,
+        missing=[
+            *(one.server for one in servers if one.state is not Judged.APPROVED),
+            *(one.holder for one in holders if not one.approved),
+        ],
+        runs=[run.run for run in runs],
+        releases=[run.run for run in runs if run.state is State.RELEASED],
+    )
+
+
+def participation_view(studies: Studies, study: str) -> ParticipationView:
+    """Which holders approved, and which servers hold their contributions: the servers are asked now."""
+    found = studies.participation(study)
+    parts = [
+        PartView(
+            holder=part.holder,
+            approved=part.approved,
+            held_by=sorted(part.held),
+            contribution=part.contribution,
+            complete=part.contribution is not None,
+        )
+        for part in found.parts
+    ]
+    return ParticipationView(study=study, holders=parts, unreached=dict(found.unreached))
+
+
+def run_view(store: Store, runs: Runs, run: Run) -> RunView:
+    """A run: where it is, and what it waits for."""
+    at, refused = runs.position(run.run), runs.refused(run)
+    return RunView(
+        run=run.run,
+        study=run.study,
+        state=run.state,
+        party=run.party,
+        reason=run.reason,
+        holders=sorted(set(run.contributions.values()) - set(refused)),
+        refused=refused,
+        percent=at.percent,
+        round=at.round,
+        stage=at.stage,
+        measured=[list(clique) for clique in at.measured],
+        model_bytes=at.model_bytes,
+        steps=at.steps,
+        created_at=run.created_at,
+        release=run.run if run.state is State.RELEASED else None,
+        evidence=store.evidence(run.run),
+    )
