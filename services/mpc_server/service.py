@@ -100,7 +100,7 @@ class MpcServer:
                 studies_api.router(self._studies, self._contributions),
                 matching_api.router(self._matching),
                 runs_api.router(self._runs, self._ledger, self._heads),
-                pages.router(found, self.missing),
+                pages.router(found, self._parts()),
             ],
             tokens=self._site.tokens,
             denials=self._site.denials,
@@ -115,6 +115,18 @@ class MpcServer:
             metrics=self._site.metrics,
             pages=found,
             lifespan=self._lifespan,
+        )
+
+    def _parts(self) -> pages.Parts:
+        return pages.Parts(
+            self._site,
+            self._studies,
+            self._contributions,
+            self._runs,
+            self._ledger,
+            self._heads,
+            self.missing,
+            lambda: self._keeper.state,
         )
 
     def missing(self) -> list[str]:
