@@ -25,7 +25,7 @@ from caps.dp.noise.clear import FreshBits
 from caps.dp.oracle import Integers, Measurement, Oracle, Selection
 from caps.dp.privacy import UNBOUNDED, Filter, calibrate
 from services.coordinator.algorithms import Task, algorithm, all_pairs
-from services.coordinator.generate import create_estimator
+from services.coordinator.generate import create_estimator, size_of
 
 DELTA = "1e-9"
 
@@ -97,7 +97,7 @@ def perform(
     began, processor = time.perf_counter(), _cpu()
     outcome = chosen.run(task, oracle, fitted)
     ended = time.perf_counter()
-    codes = outcome.model.sample(round(outcome.model.total), seed=seed)
+    codes = outcome.model.sample(size_of(dataset.domain, outcome.measurements).rows, seed=seed)
     seconds = time.perf_counter() - began
     parts = oracle.spent | {"generate": ended - began - sum(oracle.spent.values()), "publish": seconds + began - ended}
     return codes, {

@@ -25,6 +25,7 @@ from caps.wire import (
     Approval,
     Attestation,
     Contribution,
+    Decline,
     Evidence,
     LedgerRange,
     Offer,
@@ -196,6 +197,7 @@ def _documents(manifest: Manifest) -> list[tuple[Signable, str]]:
     return [
         (Approval(study=study, role="holder", at=_AT), "clinic-a"),
         (Approval(study=study, role="mpc-server", exchange_digest=signed, at=_AT), "S1"),
+        (Decline(study=study, role="holder", reason="The purpose is not covered by consent.", at=_AT), "clinic-a"),
         (contribution, "clinic-a"),
         (
             Receipt(

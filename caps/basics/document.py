@@ -29,6 +29,8 @@ def _checked(fault: Callable[[str], str | None]) -> AfterValidator:
 Text = Annotated[str, StringConstraints(max_length=4000), _checked(naming.text_fault)]
 """What people read, in lines."""
 Title = Annotated[str, StringConstraints(min_length=1, max_length=200), _checked(naming.fault)]
+Sentence = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"\S"), _checked(naming.fault)]
+"""What one person tells another, in one line."""
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=128), _checked(naming.fault)]
 
 

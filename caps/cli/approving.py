@@ -1,4 +1,4 @@
-"""Approving a study: fetched, checked, shown, asked, signed; and what was signed is what was shown."""
+"""Approving a study, or declining it: fetched, checked, shown, asked, signed; what was signed is what was shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from caps.cli.output import Output, plain
 from caps.client import AnswerRefused, Client
 from caps.errors import DomainError
 from caps.trust.signing import SignatureRefused
-from caps.wire import Approval, Signed
+from caps.wire import Approval, Decline, Signed
 from caps.wire.holder import StudyBudget, StudyView
 from caps.wire.server import PopulationState, StudyState
 
@@ -78,11 +78,16 @@ class Approving:
         if state.approval is not None:
             self._check(state.approval)
 
-    def _check(self, approval: Signed[Approval]) -> None:
+    def _check(self, word: Signed[Approval] | Signed[Decline]) -> None:
         """Require that the party signed this very study."""
-        found = approval.verify(self._me)
+        found = word.verify(self._me)
         if (found.study, found.role) != (self.study, self._role):
             raise SignatureRefused("what was signed is not the study that was shown")
+
+    @property
+    def party(self) -> str:
+        """Who is to approve."""
+        return self._me.name
 
     def screen(self) -> list[str]:
         """What there is to agree to."""
@@ -111,4 +116,13 @@ class Approving:
         if approval is None:
             raise AnswerRefused("the service does not show its signature")
         self._check(approval)
+        return found
+
+    def decline(self, reason: str) -> BaseModel:
+        """Let the service sign that it does not take part, and check what it signed."""
+        found = self._client.decline(self.study, reason)
+        decline = found if isinstance(found, Signed) else found.decline
+        if decline is None or decline.document.reason != reason:
+            raise AnswerRefused("the service does not show its signature")
+        self._check(decline)
         return found

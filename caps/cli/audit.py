@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -370,6 +369,8 @@ def _entry(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decimal(value: object) -> str:
+    from fractions import Fraction  # with decimal, a part of the time that every command takes to begin
+
     try:
         return f"{float(Fraction(str(value))):.4g}"
     except (ValueError, ZeroDivisionError):

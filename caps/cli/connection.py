@@ -81,5 +81,6 @@ class Given:
             return found[usual[0]] if usual else {}
         name = self.site or default
         if name not in sites and self.site is not None:
-            raise typer.BadParameter(f"{path} has no site {name}")
+            known = f"it has {', '.join(sites)}" if sites else "it has no sites, or does not exist"
+            raise typer.BadParameter(f"{path} has no site {name}; {known}")
         return sites.get(name, {})

@@ -5,7 +5,6 @@ Numbers of rows and names of a file's own columns are shown here, to whoever hol
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from caps.cli.output import listing
 from caps.data.schema import Limits
 from caps.errors import DomainError
 from caps.study import Holder, Manifest
-from caps.study.table import Counted, TableDoesNotFit, close_names, read_table
+from caps.study.table import Counted, TableDoesNotFit, close_names, other_names, read_table
 
 TITLE = "The table does not fit the study"
 _COUNTS = ("name", "missing", "low", "high", "unknown", "unparsable", "refused")
@@ -35,19 +34,18 @@ def fit(
     try:
         _, counted = read_table(path, manifest, holder, limits, encoding=encoding, extra=extra)
     except TableDoesNotFit as error:
-        near = {}
-        if error.missing:
-            near = close_names(path, manifest, holder, error.missing, encoding=encoding, limits=limits)
-        return _refusal(error, near, show_lines)
+        others: list[str] = []
+        if error.missing or error.extra:
+            others = other_names(path, manifest, holder, encoding=encoding, limits=limits)
+        return _refusal(error, others, show_lines)
     return {"fits": True, "report": asdict(counted)}, [
         f"The table fits the study: {counted.rows:,} rows.",
         *_counts(counted),
     ]
 
 
-def _refusal(
-    error: TableDoesNotFit, near: Mapping[str, list[str]], show_lines: int
-) -> tuple[dict[str, Any], list[Any]]:
+def _refusal(error: TableDoesNotFit, others: list[str], show_lines: int) -> tuple[dict[str, Any], list[Any]]:
+    near = close_names(error.missing, others)
     document: dict[str, Any] = {"fits": False, "title": TITLE, "detail": str(error)}
     views: list[Any] = [TITLE, str(error)]
     if error.report is not None:
@@ -56,6 +54,12 @@ def _refusal(
     if error.missing:
         document["missing"] = [{"column": name, "close": near.get(name, [])} for name in error.missing]
         views += [f"  {name}: is it {' or '.join(near[name])}?" for name in error.missing if name in near]
+    if error.extra:
+        if show_lines:  # without a header, these are data
+            document["extra"] = others[:show_lines]
+            more = ", ..." if error.extra > show_lines else ""
+            views.append(f"  not in the study: {', '.join(others[:show_lines])}{more}")
+        views.append("--ignore-extra leaves such columns unread; they stay in your file.")
     if show_lines:
         document["rows"] = {name: list(rows)[:show_lines] for name, rows in error.rows.items()}
         document["line"] = error.line
@@ -65,8 +69,8 @@ def _refusal(
         ]
         views += [f"  line {error.line} of the file"] if error.line is not None else []
         views += ["Rows are counted as in a spreadsheet: the header is row 1."] if error.rows else []
-    elif error.rows or error.line is not None:
-        views.append("--show-lines 20 lists rows, here and nowhere else.")
+    elif error.rows or error.extra or error.line is not None:
+        views.append("caps table check --show-lines 20 lists such rows and columns, to you and nobody else.")
     return document, views
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from caps.cli.connection import Given
 from caps.cli.exits import Exit, Stop
 from caps.cli.kit import command, group, matching
 from caps.cli.output import Output, as_document, facts, listing
@@ -118,6 +119,7 @@ def add_to(app: typer.Typer) -> None:
     def contribute(
         out: Output,
         client: "Client",
+        given: Given,
         study: StudyId,
         file: Annotated[
             Path | None,
@@ -125,10 +127,23 @@ def add_to(app: typer.Typer) -> None:
         ] = None,
         encoding: Encoding = None,
         ignore_extra: IgnoreExtra = False,
+        approve: Annotated[
+            bool, typer.Option("--approve", help="First check the file, show the study, ask you, and approve it.")
+        ] = False,
+        coordinator: Annotated[
+            str | None,
+            typer.Option("--coordinator", help="With --approve: let the holder fetch the study from here first."),
+        ] = None,
+        yes: Annotated[bool, typer.Option("--yes", "-y", help="With --approve: do not ask.")] = False,
         wait: Annotated[bool, typer.Option(help="Wait until all servers have confirmed.")] = True,
     ) -> None:
         """Owner: contribute your table to a study as shares. Done when every server has given a receipt."""
-        identity = matching(study, client.studies, "study")
+        if approve:
+            identity = _approved(
+                out, client, given, study, file, coordinator, yes=yes, encoding=encoding, ignore_extra=ignore_extra
+            )
+        else:
+            identity = matching(study, client.studies, "study")
         with out.transfer("sending to the holder") as progress:
             found = client.contribute(
                 identity, file, encoding=_spelled(encoding), ignore_extra=ignore_extra, progress=progress
@@ -145,6 +160,37 @@ def add_to(app: typer.Typer) -> None:
         """Owner: take your contribution back from all servers. Possible until the study is sealed for its run."""
         identity = matching(study, client.studies, "study")
         _tell(out, _settled(out, client, identity, client.withdraw(identity), "withdrawing"))
+
+
+def _approved(
+    out: Output,
+    client: "Client",
+    given: Given,
+    study: str,
+    file: Path | None,
+    coordinator: str | None,
+    *,
+    yes: bool,
+    encoding: str | None,
+    ignore_extra: bool,
+) -> str:
+    """The study, approved. A file that does not fit it is refused before anything is signed."""
+    from caps.cli.approving import Approving
+    from caps.cli.fitting import fit
+
+    with Approving(out, client, given, study, coordinator=coordinator, server=False) as found:
+        if file is not None:
+            document, views = fit(
+                file, found.manifest, found.party, encoding=encoding, ignore_extra=ignore_extra, show_lines=0
+            )
+            if not document["fits"]:
+                out.show(document, *views)
+                raise Stop(Exit.REFUSED)
+        if not yes:
+            found.ask()
+        found.approve()
+        tell_warnings(out, found.warnings)
+        return found.study
 
 
 def _spelled(encoding: str | None) -> str | None:

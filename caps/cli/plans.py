@@ -14,7 +14,12 @@ _SHOWN = 8
 
 
 def plan_views(
-    plan: "StudyPlan", errors: "Sequence[RelativeError] | None", simulation: "Simulation | None", *, full: bool
+    plan: "StudyPlan",
+    errors: "Sequence[RelativeError] | None",
+    simulation: "Simulation | None",
+    *,
+    persons: int | None,
+    full: bool,
 ) -> Iterator[Any]:
     """The essentials; with `full`, also every figure that the plan has."""
     yield heading(plan.title)
@@ -25,6 +30,9 @@ def plan_views(
         yield "With --persons N the errors are shown relative to so many persons."
     else:
         yield from _relative_errors(errors, full=full)
+    if persons is not None:
+        yield ""
+        yield plan.advice(persons)
     if simulation is not None:
         yield ""
         yield from _simulated(simulation, full=full)

@@ -1,6 +1,7 @@
 """`caps release`: find, read and download published synthetic data."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
@@ -29,6 +30,7 @@ ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="The release's
 To = Annotated[Path | None, typer.Option("--out", "-o", help="Write the JSON document here.")]
 ToFile = Annotated[Path | None, typer.Option("--out", "-o", help="The file; by default named after the release.")]
 DIGITS = 32
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _SHOWN = 12
 """Cells of a measured table that are shown unless all are asked for."""
 
@@ -305,14 +307,20 @@ def _conditions(given: list[str]) -> dict[str, Any]:
     return found
 
 
-def _ends(text: str) -> tuple[float | None, float | None] | None:
-    """The two ends of FROM..TO; None if it is not a range."""
+def _ends(text: str) -> tuple[float | str | None, float | str | None] | None:
+    """The two ends of FROM..TO, numbers or days; None if it is not a range."""
     first, dots, last = text.partition("..")
     try:
-        ends = tuple(float(end) if end.strip() else None for end in (first, last))
+        ends = tuple(_end(end.strip()) for end in (first, last))
     except ValueError:
         return None
     return (ends[0], ends[1]) if dots and ends != (None, None) else None
+
+
+def _end(text: str) -> float | str | None:
+    if _DAY.fullmatch(text):
+        return text
+    return float(text) if text else None
 
 
 def _estimates(found: "list[Estimate]", level: float) -> Iterator[Any]:

@@ -117,15 +117,17 @@ def _add_files(study: typer.Typer) -> None:
         planned = plan_study(manifest, declared_costs(manifest))
         document = planned.to_json()
         errors = None if persons is None else planned.relative_errors(persons)
-        if errors is not None:
-            document["relative_errors"] = {"persons": persons, "marginals": [asdict(one) for one in errors]}
+        if errors is not None and persons is not None:
+            marginals = [asdict(one) for one in errors]
+            document["relative_errors"] = {"persons": persons, "marginals": marginals}
+            document["advice"] = planned.advice(persons)
         simulation = None
         if simulate:
             from caps.study.simulation import simulate as simulated
 
             simulation = simulated(manifest, persons or manifest.privacy.rows or SIMULATED_PERSONS)
             document["simulation"] = asdict(simulation)
-        out.show(document, *plan_views(planned, errors, simulation, full=full))
+        out.show(document, *plan_views(planned, errors, simulation, persons=persons, full=full))
 
 
 def read_schema(path: Path) -> Any:
@@ -178,6 +180,36 @@ def _add_services(study: typer.Typer) -> None:
             out.show(as_document(found.approve()), f"The study is approved here: {found.study}")
             tell_warnings(out, found.warnings)
 
+    @command(study, "decline", site=lambda asked: "server" if asked["server"] else "holder")
+    def decline(
+        out: Output,
+        client: "Client",
+        given: Given,
+        study: Addressed,
+        reason: Annotated[
+            str, typer.Option("--reason", help="Why, in a line, for the coordinator's operators and auditors.")
+        ],
+        coordinator: Annotated[
+            str | None,
+            typer.Option("--coordinator", help="Let the holder fetch the study from this coordinator first."),
+        ] = None,
+        server: Annotated[bool, typer.Option("--server", help="You are the operator of an MPC server.")] = False,
+    ) -> None:
+        """Owner: do not take part in a study, and say why. Operators of MPC servers: likewise.
+
+        It is signed, and the coordinator shows it to its operators. Approving the study takes it back; an approval
+        cannot be taken back.
+        """
+        from caps.cli.approving import Approving
+
+        with Approving(out, client, given, study, coordinator=coordinator, server=server) as found:
+            document = as_document(found.decline(reason))
+            out.show(
+                document,
+                f"The study is declined here: {found.study}",
+                f"To take it back: caps study approve {short(found.study)}",
+            )
+
     @command(study, "fetch", site="holder")
     def fetch(
         out: Output,
@@ -194,10 +226,11 @@ def _add_services(study: typer.Typer) -> None:
     def listed(out: Output, client: "Client") -> None:
         """List a service's studies with their states."""
         items = [as_document(one) for one in client.studies()]
-        rows = [{**one, "study": short(one["study"]), "waits_for": one.get("missing")} for one in items]
-        columns = ["study", "title", "state", "waits_for"]
-        if not any(one["waits_for"] for one in rows):
-            columns.remove("waits_for")
+        rows = [{**one, "study": short(one["study"]), **_open_points(one)} for one in items]
+        columns = ["study", "title", "state", "waits_for", "declined_by"]
+        for column in ("waits_for", "declined_by"):
+            if not any(one[column] for one in rows):
+                columns.remove(column)
         if not any(one.get("title") for one in rows):  # at an MPC server
             columns.remove("title")
         out.show({"studies": items}, listing(rows, columns) if rows else "There is no study here yet.")
@@ -237,14 +270,17 @@ def _progress(document: Mapping[str, Any]) -> Iterator[Any]:
     essentials = {name: document[name] for name in ("study", "title", "state") if document.get(name)}
     yield facts(essentials | ({"waits_for": document["missing"]} if document.get("missing") else {}))
     if servers := document.get("servers"):
-        rows = [{**one, "why": one["objections"] or one["reason"]} for one in servers]
+        rows = [{**one, "why": _refused(one) or one["objections"] or one["reason"]} for one in servers]
         yield ""
         yield listing(rows, ("server", "state", "why"))
     parts = {one["holder"]: one for one in document.get("participation", {}).get("holders", ())}
     if holders := document.get("holders"):
-        rows = [{**one, "held_by": parts.get(one["holder"], {}).get("held_by")} for one in holders]
+        rows = [
+            {**one, "held_by": parts.get(one["holder"], {}).get("held_by"), "why": _refused(one)} for one in holders
+        ]
+        columns = ["holder", "approved", *(("held_by",) if parts else ()), "why"]
         yield ""
-        yield listing(rows, ("holder", "approved", *(("held_by",) if parts else ())))
+        yield listing(rows, columns if any(one["why"] for one in rows) else columns[:-1])
     for name, why in document.get("participation", {}).get("unreached", {}).items():
         yield f"{name} could not be asked: {why}"
     if document.get("runs"):
@@ -252,6 +288,19 @@ def _progress(document: Mapping[str, Any]) -> Iterator[Any]:
         yield facts({"runs": [short(one) for one in document["runs"]]})
     if not servers:
         yield from views({name: value for name, value in document.items() if name not in essentials})
+
+
+def _refused(party: Mapping[str, Any]) -> str | None:
+    """That somebody declined, and why, if this caller may know."""
+    declined = party.get("declined")
+    return declined and (f"declined: {declined['reason']}" if declined["reason"] else "declined")
+
+
+def _open_points(study: Mapping[str, Any]) -> dict[str, Any]:
+    """Who has yet to approve a study, and who declined it."""
+    parties = [*study.get("servers", ()), *study.get("holders", ())]
+    no = [one.get("server") or one["holder"] for one in parties if one.get("declined")]
+    return {"waits_for": [one for one in study.get("missing", ()) if one not in no], "declined_by": no}
 
 
 def tell_warnings(out: Output, warnings: Sequence[str]) -> None:

@@ -44,6 +44,7 @@ from caps.wire import (
     Approval,
     Certificate,
     ContributionState,
+    Decline,
     LedgerHead,
     Receipt,
     RunStatus,
@@ -73,6 +74,7 @@ Study = coordinator.StudyView | holder.StudyView | server.StudyState
 """A study, as the called service sees it."""
 _STUDY: TypeAdapter[Study] = TypeAdapter(Study)
 _STUDIES: TypeAdapter[list[Study]] = TypeAdapter(list[Study])
+_DECLINED: TypeAdapter[holder.StudyView | Signed[Decline]] = TypeAdapter(holder.StudyView | Signed[Decline])
 _APPROVED: TypeAdapter[holder.StudyView | Signed[Approval]] = TypeAdapter(holder.StudyView | Signed[Approval])
 _BUDGET: TypeAdapter[holder.StudyBudget | server.PopulationState] = TypeAdapter(
     holder.StudyBudget | server.PopulationState
@@ -234,6 +236,10 @@ class Client:
     def approve(self, study: str) -> holder.StudyView | Signed[Approval]:
         """At a holder, its owner's signature; at an MPC server, its operator's consent."""
         return self._ask(_APPROVED, "POST", _path("studies", study, "approval"))
+
+    def decline(self, study: str, reason: str) -> holder.StudyView | Signed[Decline]:
+        """At a holder, its owner does not take part; at an MPC server, its operator. Approving takes it back."""
+        return self._ask(_DECLINED, "POST", _path("studies", study, "decline"), body={"reason": reason})
 
     # The coordinator.
 

@@ -12,6 +12,7 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from itertools import product
 from math import inf, isnan, log, sqrt
 from statistics import NormalDist
@@ -22,14 +23,16 @@ import numpy.typing as npt
 
 from caps.audit.measurements import labels
 from caps.data.domain import MISSING, Clique, Codes
-from caps.data.schema import Boolean, Column, Numeric, Schema
+from caps.data.schema import Boolean, Column, Date, Numeric, Schema
 from caps.dp.privacy import Laplace
 from caps.errors import DomainError
 from caps.study import Manifest
 from caps.wire.releases import Measurements
 
-Value: TypeAlias = str | int | float | bool | None
-Condition: TypeAlias = Value | Sequence[Value] | tuple[float | None, float | None]
+Value: TypeAlias = str | int | float | bool | date | None
+Condition: TypeAlias = (
+    Value | Sequence[Value] | tuple[float | None, float | None] | tuple[date | str | None, date | str | None]
+)
 """A value or a list of values that a column may have; for a column of numbers, a pair (from, to) of edges of its bins,
 None for an open end. A label of the column's cells, as measurements have it, is a value too."""
 Where: TypeAlias = Mapping[str, Condition]
@@ -287,7 +290,7 @@ def names_of(schema: Schema, cells: Mapping[str, Sequence[int]]) -> dict[str, li
 
 
 def _matching(column: Column, names: Sequence[str], given: Condition) -> tuple[int, ...]:
-    if isinstance(column, Numeric) and isinstance(given, tuple):
+    if isinstance(column, Numeric | Date) and isinstance(given, tuple):
         return _between(column, given)
     values: Iterable[Any] = given if isinstance(given, list | tuple | set | frozenset) else [given]
     codes = sorted({_code(column, names, one) for one in values})
@@ -304,19 +307,38 @@ def _only(cells: _Cells, names: Iterable[str]) -> _Cells:
     return {name: cells[name] for name in names}
 
 
-def _between(column: Numeric, given: tuple[Any, ...]) -> tuple[int, ...]:
-    """The bins between two edges."""
+def _between(column: Numeric | Date, given: tuple[Any, ...]) -> tuple[int, ...]:
+    """The bins between two edges; of days, from the first day of one to the last day of another."""
     if len(given) != 2:
         raise DomainError(f"{column.name}: a range has two ends, (from, to); None leaves one open")
-    places = []
-    for end, open_end in zip(given, (0, column.cells), strict=True):
-        if end is not None and end not in column.bin_edges:
-            edges = ", ".join(f"{edge:g}" for edge in column.bin_edges)
-            raise DomainError(f"{column.name}: {end} is not an edge of its bins, which are counted whole: {edges}")
-        places.append(open_end if end is None else column.bin_edges.index(end))
+    if isinstance(column, Date):
+        firsts, lasts = column.first_days, column.last_days
+        given = tuple(_day(column, end) for end in given)
+        shown = f"{firsts[0]} to {lasts[-1]}, by {column.by}" if column.by else ", ".join(column.texts)
+        what = ("the first day of a bin", "the last day of a bin")
+        places = [_place(column, given[0], firsts, 0, what[0], shown)]
+        places += [_place(column, given[1], lasts, column.cells - 1, what[1], shown) + 1]
+    else:
+        shown = ", ".join(f"{edge:g}" for edge in column.bin_edges)
+        what = ("an edge of its bins", "an edge of its bins")
+        ends = zip(given, (0, column.cells), what, strict=True)
+        places = [_place(column, end, column.bin_edges, open_end, words, shown) for end, open_end, words in ends]
     if places[0] >= places[1]:
         raise DomainError(f"{column.name}: the range is empty")
     return tuple(range(*places))
+
+
+def _place(column: Column, end: Any, edges: Sequence[Any], open_end: int, what: str, shown: str) -> int:
+    if end is not None and end not in edges:
+        raise DomainError(f"{column.name}: {end} is not {what}, which are counted whole: {shown}")
+    return open_end if end is None else edges.index(end)
+
+
+def _day(column: Date, end: date | str | None) -> date | None:
+    try:
+        return date.fromisoformat(end) if isinstance(end, str) else end
+    except ValueError:
+        raise DomainError(f"{column.name}: a range goes from a day to a day, as 2025-01-01 and 2025-12-31") from None
 
 
 def _code(column: Column, names: Sequence[str], value: Value) -> int:
@@ -362,6 +384,8 @@ def _reader(column: Column) -> Any:
             return min(max(place(column.bin_edges, value) - 1, 0), column.cells - 1)
 
         return number
+    if isinstance(column, Date) and column.publish == "day":
+        return lambda value: missing if value is None else column.bin_of(date.fromisoformat(value))
     codes: dict[Any, int] = {text: code for code, text in enumerate(column.texts)}
     if isinstance(column, Boolean):
         codes |= {False: 0, True: 1}

@@ -1,7 +1,7 @@
 """Bounds, before a run begins, on its releases, its noise values, and the noise's distance from the ideal.
 
-The manifest fixes the schedule. Where the loop has a choice (AIM's), rounds become fewer and dearer, so the path on
-which it never chooses has the most rounds. Columns that AIM may measure again are counted besides.
+The manifest fixes the schedule. Where the loop has a choice, rounds become fewer, so the path on which it never chooses
+has the most rounds. Columns that may be measured in place of rounds are counted besides.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Forecast:
     weight: int
     """The largest weight of a candidate; 0 if nothing is selected."""
     again: Spend | None = None
-    """What AIM may spend on columns in place of rounds, with the widest noise that it may then have."""
+    """What may be spent on columns in place of rounds, with the widest noise that they may then have."""
 
     @property
     def draws(self) -> int:
@@ -132,22 +132,23 @@ def forecast(program: Program, task: Task, candidates: Mapping[Clique, int]) -> 
     """
     schedule = program.schedule(task)
     sizes, pooled = task.domain.cells_of(candidates), program.draws(task)
+    columns = task.domain.cells_of(program.initial(task))
     spends = []
     for total in schedule.totals():
         role, mechanism, releases, last = total.role, total.mechanism, total.releases, total.last
         match role:
             case Role.INITIAL:
-                each = task.domain.cells_of(program.initial(task))
-                spends.append(Spend(role, mechanism, releases, sum(each), max(each)))
+                spends.append(Spend(role, mechanism, releases, sum(columns), max(columns)))
             case Role.SELECT:
                 draws = releases * len(candidates)
                 spends.append(Spend(role, mechanism, releases, draws, sum(sizes), len(candidates), last))
             case Role.MEASURE:
                 draws = releases * (max(sizes) if pooled is None else pooled)
                 spends.append(Spend(role, mechanism, releases, draws, max(sizes), last=last))
-    weight = max(candidates.values(), default=0)
+    weight, widest = max(candidates.values(), default=0), schedule.widest_again
+    again = None if widest is None else Spend(Role.INITIAL, widest, len(columns), sum(columns), max(columns))
     if not isinstance(schedule, AimSchedule):
-        return Forecast(tuple(spends), task.neighbouring, weight)
+        return Forecast(tuple(spends), task.neighbouring, weight, again)
     levels = [schedule.annealed()]
     while len(levels) < _LOOKED_AT:
         levels.append(levels[-1].annealed())
@@ -159,6 +160,4 @@ def forecast(program: Program, task: Task, candidates: Mapping[Clique, int]) -> 
         spend if spend.last or spend.role is Role.INITIAL else replace(spend, annealed=by_role[spend.role])
         for spend in spends
     ]
-    widest = schedule.widest_again
-    again = None if widest is None else replace(spends[0], mechanism=widest)
     return Forecast(tuple(spends), task.neighbouring, weight, again)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from importlib.metadata import entry_points
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 from math import exp, pi, sqrt
 
 from caps.basics.schemes import Scheme
@@ -31,6 +31,10 @@ ROUND_SECONDS, SECOND_BYTES = 0.01, 12.5e6
 NORMAL_95 = 1.959963984540054
 OFFER_BYTES = 2048
 """Rough size of an `Offer` as JSON: the signed contribution and the openings."""
+
+
+_TRIED = 16
+_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,10 @@ class StudyPlan:
     uploads: tuple[PlannedUpload, ...]
     memory: Memory
     costs: Costs | None
+    narrowest: float
+    """The standard deviation, in persons, of a single count on which all of the budget would be spent."""
+    columns: tuple[int, ...]
+    """The cells of each column."""
     views: tuple[str, ...] = ()
     """What the guarantee covers, and does not cover, of what is published and of what each party sees."""
 
@@ -199,6 +207,34 @@ class StudyPlan:
             for one in self.marginals
         ]
 
+    def advice(self, persons: int) -> str:
+        """Whether the budget is enough for so many persons, in words; if not, what would be.
+
+        A table of m cells, measured with noise of a deviation s, puts m s / sqrt(2 pi) persons into wrong cells. With
+        half of them there, it says no more than a guess. Columns have the whole budget to share, if need be; a pair a
+        sixteenth of it, which is what AIM tries before it gives up.
+        """
+        wrong = self.narrowest / sqrt(2 * pi) / persons
+        pairs = sorted(one * other for one, other in combinations(self.columns, 2)) or [max(self.columns)]
+        column = wrong * sqrt(len(self.columns)) * sum(self.columns) / len(self.columns)
+        pair = wrong * sqrt(_TRIED) * pairs[len(pairs) // 2]
+        if max(column, pair) <= _HALF:
+            return f"For {persons:,} persons the budget is enough to tell columns and pairs of them from noise."
+        larger = float(self.epsilon) * pair / _HALF
+        if column <= _HALF:
+            return (
+                f"For {persons:,} persons the budget is enough for columns, but most pairs are lost in noise: only the "
+                f"strongest will show. Epsilon {_about(larger)} or {_HALF / pair:.0%} of the cells in a pair, by "
+                "coarser bins, would show most of them."
+            )
+        fewer = int(len(self.columns) * (_HALF / column) ** 2)
+        few = f", {fewer} of the {len(self.columns)} columns" if fewer >= 1 else ""
+        return (
+            f"For {persons:,} persons the budget is NOT enough: not even columns can be told from noise, and rows will "
+            f"be little more than a guess. Epsilon {_about(float(self.epsilon) * column / _HALF)}{few} or "
+            f"{persons * column / _HALF:,.0f} persons would be enough for columns; epsilon {_about(larger)} for pairs."
+        )
+
     def words(self) -> list[str]:
         """The plan in sentences."""
         views = f"Who sees what: {'; '.join(self.views)}."
@@ -222,6 +258,8 @@ class StudyPlan:
                 f"{spend.share:.0%} for {spend.releases} {what}{'s'[: spend.releases > 1]} by {spend.mechanism}, "
                 f"{scale} = {spend.scale:.4g} each."
             )
+        if self.rounds and self.algorithm in ("mwem", "mst"):
+            yield "Where a quarter of the rounds show only noise, the rest is spent on the columns."
         if self.rounds and self.algorithm == "aim":
             yield (
                 f"At most {self.rounds} rounds are planned. After one that shows only noise the next ones are dearer, "
@@ -328,6 +366,8 @@ def plan_study(manifest: Manifest, costs: Costs | None = None) -> StudyPlan:
         uploads=tuple(_uploads(manifest)),
         memory=memory_of(manifest),
         costs=costs,
+        narrowest=sqrt(task.neighbouring.l2_squared / (2 * manifest.budget)),
+        columns=manifest.domain.sizes,
         views=manifest.views,
     )
 
@@ -340,6 +380,11 @@ def network_seconds(cost: StepCost, *, latency: float = ROUND_SECONDS, rate: flo
 def duration_shown(seconds: float) -> str:
     """A time in readable units."""
     return f"{seconds:.2g} s" if seconds < 100 else f"{seconds / 60:,.0f} minutes"
+
+
+def _about(value: float) -> str:
+    """Rounded to one digit."""
+    return f"{float(f'{value:.1g}'):g}"
 
 
 def _enumerated(names: Sequence[str]) -> str:

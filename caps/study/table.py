@@ -57,9 +57,9 @@ class Counted:
 class TableDoesNotFit(DomainError):
     """The study does not take the table.
 
-    report: what was counted, if it could be read. missing: columns of the study that it lacks. rows: by column, the
-    first that are refused; line: of the file, the one that cannot be read. Numbers of rows are for whoever holds the
-    file: no document has them.
+    report: what was counted, if it could be read. missing: columns of the study that it lacks. extra: how many columns
+    it has that the study does not have, if that is refused. rows: by column, the first that are refused; line: of the
+    file, the one that cannot be read. Numbers of rows are for whoever holds the file: no document has them.
     """
 
     def __init__(
@@ -68,11 +68,13 @@ class TableDoesNotFit(DomainError):
         report: Counted | None = None,
         *,
         missing: Sequence[str] = (),
+        extra: int = 0,
         rows: Mapping[str, Sequence[int]] | None = None,
         line: int | None = None,
     ) -> None:
         super().__init__(detail)
         self.report, self.missing, self.rows, self.line = report, tuple(missing), dict(rows or {}), line
+        self.extra = extra
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,7 +115,7 @@ def read_table(
     except TableDoesNotFit:
         raise
     except HeaderRefused as error:
-        refusal = TableDoesNotFit(str(error), missing=error.missing)
+        refusal = TableDoesNotFit(str(error), missing=error.missing, extra=error.extra)
     except LineRefused as error:
         refusal = TableDoesNotFit(str(error), line=error.line)
     except DomainError as error:
@@ -133,14 +135,16 @@ def columns_asked(manifest: Manifest, holder: Holder) -> list[Column]:
     return [*own, *(Numeric(name=name, bin_edges=(0, 1)) for name in beside if name not in names)]
 
 
-def close_names(
-    path: Path, manifest: Manifest, holder: Holder, missing: Sequence[str], *, encoding: str | None, limits: Limits
-) -> dict[str, list[str]]:
-    """For missing columns, names in the file's header that may be meant. They are for whoever holds the file."""
+def other_names(path: Path, manifest: Manifest, holder: Holder, *, encoding: str | None, limits: Limits) -> list[str]:
+    """Names in the file's header that the study does not ask for. They are for whoever holds the file."""
     asked = columns_asked(manifest, holder)
     names = {column.name for column in asked}
     header = header_of(path, asked, encoding=encoding, limits=limits)
-    others = [name for name in header if name not in names and len(name) <= _LONGEST][:_MOST_COMPARED]
+    return [name for name in header if name not in names and len(name) <= _LONGEST][:_MOST_COMPARED]
+
+
+def close_names(missing: Sequence[str], others: Sequence[str]) -> dict[str, list[str]]:
+    """For missing columns, other names of a header that may be meant."""
     plain = {_bare(name): name for name in reversed(others)}
     found = {}
     for name in missing:

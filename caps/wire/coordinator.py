@@ -28,20 +28,29 @@ class Judged(StrEnum):
     REFUSED = "refused"
 
 
+class Declined(BaseModel):
+    """A person said no. reason: for operators and auditors of this coordinator and for the party that declined."""
+
+    at: str
+    reason: str | None
+
+
 class ServerView(BaseModel):
-    """A server's decision on a study, with its reasons."""
+    """A server's decision on a study, with its reasons. declined: if it was its operator who said no."""
 
     server: str
     state: Judged
     reason: str | None
     objections: list[str]
+    declined: Declined | None = None
 
 
 class HolderView(BaseModel):
-    """Whether a holder has approved the study."""
+    """Whether a holder has approved the study, or declined it."""
 
     holder: str
     approved: bool
+    declined: Declined | None = None
 
 
 class StudyView(BaseModel):

@@ -1,4 +1,4 @@
-"""What parties sign and send about a study: approvals, contributions, receipts, seals, attestations, releases.
+"""What parties sign and send about a study: approvals, declines, contributions, receipts, seals, attestations, more.
 
 Every signed document travels as `Signed`: the document, who signed it, and the signature over its canonical form. The
 signer's key is in the manifest. Times are ISO 8601 in UTC.
@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 from pydantic import Field, StringConstraints, model_validator
 
 from caps.basics import canonical
-from caps.basics.document import Document, Hex32, Name
+from caps.basics.document import Document, Hex32, Name, Sentence
 from caps.basics.schemes import SCHEMES, SchemeName, extremes
 from caps.errors import DomainError
 from caps.study.manifest import Manifest
@@ -71,6 +71,16 @@ class Approval(Signable):
     study: Hex32
     role: Literal["mpc-server", "holder"]
     exchange_digest: Hex32 | None = None
+    at: Instant
+
+
+class Decline(Signable):
+    """A server or a holder does not take part in a study, and says why. An approval of its own takes this back."""
+
+    kind: ClassVar[str] = "decline"
+    study: Hex32
+    role: Literal["mpc-server", "holder"]
+    reason: Sentence
     at: Instant
 
 

@@ -11,14 +11,14 @@ from caps.basics.document import Document, Hex32, Url
 from caps.basics.schemes import Scheme
 from caps.data.joinkey import KeyReport
 from caps.data.schema import ColumnReport
-from caps.wire.documents import Approval, Contribution, Receipt, Signed
+from caps.wire.documents import Approval, Contribution, Decline, Receipt, Signed
 from caps.wire.server import PopulationState
 
 _NUMBERS = {2: "two", 3: "three", 4: "four"}
 PUBLIC = (
     "the study's manifest: schema, workload, privacy, parties",
     "this holder's name, keys and network address",
-    "that it approved and contributed, and when",
+    "that it approved, or declined and why, and contributed, and when",
     "the sizes of messages, which follow from the manifest alone",
 )
 
@@ -38,6 +38,7 @@ class State(StrEnum):
     """The state of a study at this holder."""
 
     KNOWN = "known"
+    DECLINED = "declined"
     APPROVED = "approved"
     LOADED = "loaded"
     CONTRIBUTED = "contributed"
@@ -71,7 +72,9 @@ class Invitation(Document):
 
 
 class StudyView(BaseModel):
-    """A study at this holder. problem: why the coordinator does not have the approval yet. loss: not in lists.
+    """A study at this holder. problem: why the coordinator does not have the approval, or the decline, yet.
+
+    loss: not in lists.
 
     views: what the guarantee covers of what is published and of what each party sees, and what follows if a
     contribution fails the servers' checks: this is what an approval agrees to.
@@ -83,6 +86,8 @@ class StudyView(BaseModel):
     holder: str
     approval: Signed[Approval] | None
     approval_sent: bool
+    decline: Signed[Decline] | None = None
+    decline_sent: bool = False
     problem: dict[str, Any] | None
     table: bool
     views: list[str]

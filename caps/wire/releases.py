@@ -82,7 +82,11 @@ class Software(Document):
 
 
 class Report(Document):
-    """The privacy guarantee in words, and the quality as estimated from the noisy answers."""
+    """The privacy guarantee in words, and the quality as estimated from the noisy answers.
+
+    The `rows` stand for `estimated_total` persons, a number that is known up to its standard deviation,
+    `total_deviation` (0 if it is public): so each row counts as estimated_total / rows persons.
+    """
 
     version: Literal[1] = 1
     title: str
@@ -91,6 +95,7 @@ class Report(Document):
     algorithm: ReportedAlgorithm
     rows: int
     estimated_total: float
+    total_deviation: float
     rounds: int
     privacy: ReportedPrivacy
     quality: Quality

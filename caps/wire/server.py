@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from caps.basics.document import Document
-from caps.wire.documents import Approval, Seal, Signed
+from caps.basics.document import Document, Sentence
+from caps.wire.documents import Approval, Decline, Seal, Signed
 
 
 class LedgerRecord(BaseModel):
@@ -38,10 +38,20 @@ class PopulationState(BaseModel):
     left: float
 
 
+class DeclineBody(Document):
+    """Why a study is declined, for its coordinator's operators."""
+
+    reason: Sentence
+
+
 class StudyState(Document):
-    """The state of a study on one server. An approval is permanent; shares are kept until the state is `erased`."""
+    """The state of a study on one server. An approval is permanent; shares are kept until the state is `erased`.
+
+    decline: for this server's people and the study's coordinator.
+    """
 
     study: str
-    state: Literal["judged", "approved", "sealed", "erased"]
+    state: Literal["judged", "declined", "approved", "sealed", "erased"]
     approval: Signed[Approval] | None = None
+    decline: Signed[Decline] | None = None
     seal: Signed[Seal] | None = None

@@ -22,8 +22,9 @@ from caps.service.quotas import Slots
 from caps.service.site import confirm
 from caps.service.tokens import Scope
 from caps.study import Manifest
-from caps.wire import Approval, Certificate, Signed, media
+from caps.wire import Approval, Certificate, Decline, Signed, media
 from caps.wire.coordinator import (
+    Declined,
     FileView,
     HolderView,
     ParticipationView,
@@ -53,6 +54,7 @@ HolderName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 _READERS = Allow(machines=("holder", "mpc-server"), scopes=tuple(Scope))
 Reader = Annotated[Caller, Depends(_READERS)]
 _OPERATOR = Allow(scopes=(Scope.OPERATOR,))
+Operator = Annotated[Caller, Depends(_OPERATOR)]
 _WATCHERS = Allow(scopes=(Scope.OWNER, Scope.OPERATOR, Scope.AUDITOR))
 _ANALYSTS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR, Scope.AUDITOR))
 _OVERSEERS = Allow(scopes=(Scope.OPERATOR, Scope.AUDITOR))
@@ -71,7 +73,7 @@ async def _body(request: Request) -> bytes:
 
 
 def limits(studies: Studies) -> Limits:
-    """For `create_app`: an approval is taken from the holder that it names, and from nobody else."""
+    """For `create_app`: an approval or a decline is taken from the holder that it names, and from nobody else."""
 
     def approval(study: str, holder: str, caller: Caller) -> int:
         confirm(caller, studies.holder(study, holder))
@@ -79,7 +81,7 @@ def limits(studies: Studies) -> Limits:
 
     return (
         Limit("/v1/studies", MANIFEST_LIMIT),
-        Limit("/v1/studies/(?P<study>[0-9a-f]{64})/approvals/(?P<holder>[^/]{1,63})", approval),
+        Limit("/v1/studies/(?P<study>[0-9a-f]{64})/(?:approvals|declines)/(?P<holder>[^/]{1,63})", approval),
     )
 
 
@@ -109,35 +111,34 @@ def make_router(store: Store, studies: Studies, runs: Runs, publisher: Publisher
 def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
     """Proposals, approvals, participation."""
 
-    def view(study: str) -> StudyView:
-        return study_view(store, studies, study)
+    def view(study: str, caller: Caller) -> StudyView:
+        return study_view(store, studies, study, caller)
 
     manifest_body = {"content": {media.JSON: {"schema": Manifest.model_json_schema()}}, "required": True}
 
     @router.post(
         "/v1/studies",
         status_code=201,
-        dependencies=[Depends(_OPERATOR)],
         openapi_extra={"requestBody": manifest_body},
         responses={200: {"model": StudyView, "description": "Known already"}},
     )
-    def propose(body: Annotated[bytes, Depends(_body)], response: Response) -> StudyView:
+    def propose(body: Annotated[bytes, Depends(_body)], response: Response, caller: Operator) -> StudyView:
         """Propose a study by its manifest, which is sent to the servers; their verdicts are kept."""
         manifest, new = studies.propose(parsed(body))
         response.status_code = 201 if new else 200
         response.headers["Location"] = f"/v1/studies/{manifest.study_id}"
-        return view(manifest.study_id)
+        return view(manifest.study_id, caller)
 
     @router.get("/v1/studies")
     def list_studies(caller: Reader) -> list[StudyView]:
         """All studies in which the caller takes part, the oldest first; people of this coordinator see all studies."""
-        return [view(study) for study in studies.listed(caller)]
+        return [view(study, caller) for study in studies.listed(caller)]
 
     @router.get("/v1/studies/{study}")
     def get_study(study: StudyId, caller: Reader) -> StudyView:
         """A study: its state, its approvals, and which are missing."""
         studies.shown(study, caller)
-        return view(study)
+        return view(study, caller)
 
     @router.get("/v1/studies/{study}/manifest", response_class=Response, response_model=None)
     def get_manifest(study: StudyId, request: Request, caller: Reader) -> Response:
@@ -145,11 +146,11 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
         text = studies.shown(study, caller).canonical_bytes()
         return content.send(request, text, _entry(text), media_type=media.JSON)
 
-    @router.post("/v1/studies/{study}/refresh", dependencies=[Depends(_OPERATOR)])
-    def refresh(study: StudyId) -> StudyView:
+    @router.post("/v1/studies/{study}/refresh")
+    def refresh(study: StudyId, caller: Operator) -> StudyView:
         """Ask again the servers that have not approved."""
         studies.refresh(study)
-        return view(study)
+        return view(study, caller)
 
     @router.put("/v1/studies/{study}/approvals/{holder}")
     def approve(
@@ -160,6 +161,17 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
         confirm(caller, party)
         studies.approve(study, party, approval)
         return HolderView(holder=holder, approved=True)
+
+    @router.put("/v1/studies/{study}/declines/{holder}")
+    def decline(
+        study: StudyId, holder: HolderName, decline: Signed[Decline], caller: Annotated[Caller, Depends(_HOLDERS)]
+    ) -> HolderView:
+        """A holder does not take part, and says why, signed with the key of the manifest."""
+        party = studies.holder(study, holder)
+        confirm(caller, party)
+        studies.decline(study, party, decline)
+        said = Declined(at=decline.document.at, reason=decline.document.reason)
+        return HolderView(holder=holder, approved=False, declined=said)
 
     @router.get("/v1/studies/{study}/participation", dependencies=[Depends(_WATCHERS)])
     def participation(study: StudyId) -> ParticipationView:

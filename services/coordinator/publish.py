@@ -52,7 +52,7 @@ from caps.wire.releases import (
 from services.coordinator.estimation import ImpossibleConditions, Model, Where
 from services.coordinator.execution import Attested
 from services.coordinator.formats import appearing, entries, write_all
-from services.coordinator.generate import load_model
+from services.coordinator.generate import Size, load_model, size_of
 from services.coordinator.store import Release, Run, Sample, Store
 
 SOFTWARE = f"caps {__version__}"
@@ -85,14 +85,20 @@ class Publisher:
         manifest = self._store.manifest(record.study)
         assert manifest is not None
         model, folder = attested.outcome.model, self._releases / run
-        rows = manifest.publication.rows or min(max(1, round(model.total)), _LARGEST_RELEASE)
+        size = size_of(
+            manifest.domain,
+            attested.outcome.measurements,
+            groups=manifest.absent_together,
+            total=manifest.task.total,
+        )
+        rows = manifest.publication.rows or min(size.rows, _LARGEST_RELEASE)
         with appearing(folder) as draft:
             model.save(draft / MODEL)
             write_rows(manifest, model, rows, record.seed, draft)
             measured = self._write_transcript(manifest, run, draft / TRANSCRIPT)
             published = Measurements(study=manifest.study_id, run=run, measurements=tuple(measured))
             (draft / MEASUREMENTS).write_bytes(canonical.dump(published.to_json()))
-            report = make_report(manifest, attested, rows, measured)
+            report = make_report(manifest, attested, rows, size, measured)
             (draft / REPORT).write_bytes(canonical.dump(report.to_json()))
         files = entries(folder)
         body = ReleaseBody(
@@ -213,7 +219,9 @@ def write_rows(
     write_all(manifest.schema_, codes, seed, folder, manifest.lacking)
 
 
-def make_report(manifest: Manifest, attested: Attested, rows: int, measurements: Sequence[NoisyMarginal]) -> Report:
+def make_report(
+    manifest: Manifest, attested: Attested, rows: int, size: Size, measurements: Sequence[NoisyMarginal]
+) -> Report:
     """Privacy as the servers attest it, and how well the model explains what they opened."""
     outcome, statement = attested.outcome, attested.statement
     marginals = outcome.model.marginals([one.attributes for one in measurements])
@@ -226,6 +234,7 @@ def make_report(manifest: Manifest, attested: Attested, rows: int, measurements:
         algorithm=ReportedAlgorithm(name=manifest.program.name, parameters=asdict(manifest.program)),
         rows=rows,
         estimated_total=outcome.model.total,
+        total_deviation=size.deviation,
         rounds=outcome.rounds,
         privacy=_privacy(statement),
         quality=Quality(
@@ -265,6 +274,17 @@ def _fit(measured: NoisyMarginal, marginal: Any) -> Fit:
     return Fit(attributes=measured.attributes, distance=distance, noise=expected, ratio=distance / expected)
 
 
+def _persons(report: Report) -> str:
+    """What the rows stand for."""
+    if report.total_deviation == 0:
+        return f"They stand for {report.estimated_total:,.0f} persons, a number that is public."
+    return (
+        f"They stand for {report.estimated_total:,.0f} persons, as estimated with a standard deviation of "
+        f"{report.total_deviation:,.0f}: to count persons, multiply a number of rows by "
+        f"{report.estimated_total / report.rows:.4g}."
+    )
+
+
 def markdown(report: Report) -> str:
     """The report for people."""
     privacy, quality = report.privacy, report.quality
@@ -272,6 +292,8 @@ def markdown(report: Report) -> str:
         f"# {report.title}",
         "",
         f"{report.rows:,} synthetic rows by {report.algorithm.name}, study `{report.study}`, run `{report.run}`.",
+        "",
+        _persons(report),
         "",
         "## Privacy",
         "",

@@ -12,7 +12,19 @@ from itertools import count
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RowMapping, Select, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    RowMapping,
+    Select,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from caps.basics import canonical
@@ -21,7 +33,7 @@ from caps.service.app import instant
 from caps.service.database import reading
 from caps.study import Manifest
 from caps.study.manifest import MOST_KEPT
-from caps.wire import Answer, Approval, Attestation, Certificate, Evidence, SealRequest, Signed
+from caps.wire import Answer, Approval, Attestation, Certificate, Decline, Evidence, SealRequest, Signed
 from caps.wire.coordinator import Judged
 from services.coordinator import tables
 from services.coordinator.notifier import Notifier
@@ -206,10 +218,34 @@ class Store:
         return "" if row is None else str(row["created_at"])
 
     def add_approval(self, study: str, name: str, approval: Signed[Approval]) -> bool:
-        """Keep a verified approval. False if this party had already approved: its first approval stays."""
-        row = {"study": study, "role": approval.document.role, "name": name, "approval": _text(approval.to_json())}
+        """Keep a verified approval, in place of a decline. False if this party had approved: its first one stays."""
+        role = approval.document.role
+        row = {"study": study, "role": role, "name": name, "approval": _text(approval.to_json())}
         with self._write() as connection:
+            connection.execute(delete(tables.declines).where(_of(tables.declines, study, role, name)))
             return _insert_once(connection, tables.approvals, row)
+
+    def add_decline(self, study: str, name: str, decline: Signed[Decline]) -> bool:
+        """Keep a verified decline: the latest. False if the party has approved, which stands."""
+        role, at = decline.document.role, decline.document.at
+        row = {"study": study, "role": role, "name": name, "decline": _text(decline.to_json())}
+        with self._write() as connection:
+            if connection.execute(select(tables.approvals).where(_of(tables.approvals, study, role, name))).first():
+                return False
+            mine = _of(tables.declines, study, role, name)
+            before = connection.execute(select(tables.declines.c.decline).where(mine)).scalar_one_or_none()
+            if before is None:
+                connection.execute(insert(tables.declines).values(row))
+            elif Signed[Decline].model_validate_json(before).document.at < at:
+                connection.execute(update(tables.declines).where(mine).values(row))
+            return True
+
+    def declines(self, study: str) -> dict[tuple[str, str], Decline]:
+        """Who declined a study and has not approved it since, by role and name."""
+        rows = self._all(select(tables.declines).where(tables.declines.c.study == study))
+        return {
+            (row["role"], row["name"]): Signed[Decline].model_validate_json(row["decline"]).document for row in rows
+        }
 
     def approvals(self, study: str) -> dict[tuple[str, str], Signed[Approval]]:
         """The approvals of a study, by role and name."""
@@ -451,6 +487,10 @@ class Store:
             )
             for row in rows
         ]
+
+
+def _of(table: Table, study: str, role: str, name: str) -> ColumnElement[bool]:
+    return (table.c.study == study) & (table.c.role == role) & (table.c.name == name)
 
 
 def _insert_once(connection: Connection, table: Any, row: Mapping[str, object]) -> bool:

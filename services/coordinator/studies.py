@@ -11,8 +11,10 @@ from caps.errors import DomainError
 from caps.service.identity import Caller
 from caps.service.problems import Problem
 from caps.service.site import Site, speaks_for
+from caps.service.tokens import Scope
 from caps.study import Holder, Manifest, Server
-from caps.wire import Approval, ContributionState, Signed
+from caps.trust.signing import SignatureRefused
+from caps.wire import Approval, ContributionState, Decline, Signed
 from caps.wire.coordinator import Judged
 from caps.wire.problems import Kind
 from services.coordinator.algorithms import algorithm
@@ -107,6 +109,9 @@ class Studies:
         """Record what a server's reply says about a study, and the approval if it is one."""
         study = manifest.study_id
         match reply:
+            case ServerRefused() if (decline := _decline(manifest.server(server), study, reply)) is not None:
+                self._store.add_decline(study, server, decline)
+                return self._store.judge(study, server, Answered.NO, "its operator declined the study")
             case ServerRefused():
                 objections = _sentences(reply.problem.get("objections"))
                 return self._store.judge(study, server, Answered.NO, reply.what, objections)
@@ -137,6 +142,14 @@ class Studies:
         if (said.study, said.role) != (study, HOLDER):
             raise Problem(Kind.INVALID, "this approval is for something other than this study", study=study)
         return self._store.add_approval(study, holder.name, approval)
+
+    def decline(self, study: str, holder: Holder, decline: Signed[Decline]) -> None:
+        """Keep that a holder declines. Raises Problem if it has approved."""
+        said = decline.verify(holder)
+        if (said.study, said.role) != (study, HOLDER):
+            raise Problem(Kind.INVALID, "this decline is for something other than this study", study=study)
+        if not self._store.add_decline(study, holder.name, decline):
+            raise Problem(Kind.CONFLICT, f"{holder.name} has approved the study, and its signature stands", study=study)
 
     def participation(self, study: str) -> Participation:
         """What each holder has done, from what the servers say they hold."""
@@ -171,6 +184,22 @@ def _sees(caller: Caller, manifest: Manifest) -> bool:
     """Whether a caller that the routes admit may see a study: any person may, a machine only as one of its parties."""
     parties: list[Server | Holder] = [*manifest.servers, *manifest.holders]
     return caller.person is not None or any(speaks_for(caller, party) for party in parties)
+
+
+def reasons_shown(caller: Caller, party: Server | Holder) -> bool:
+    """Whether a caller may read why a party declined: operators and auditors here may, and the party itself."""
+    overseer = caller.person is not None and bool(caller.person.scopes & {Scope.OPERATOR, Scope.AUDITOR})
+    return overseer or speaks_for(caller, party)
+
+
+def _decline(server: Server, study: str, refused: ServerRefused) -> Signed[Decline] | None:
+    """What a server's operator signed, if that is why it refuses."""
+    try:
+        decline = Signed[Decline].model_validate(refused.problem.get("decline"))
+        said = decline.verify(server)
+    except (ValidationError, SignatureRefused):
+        return None
+    return decline if (said.study, said.role) == (study, SERVER) else None
 
 
 def read_manifest(document: object) -> Manifest:

@@ -26,6 +26,15 @@ approvals = Table(
     Column("approval", Text, nullable=False),  # Signed[Approval]
 )
 
+declines = Table(
+    "declines",
+    metadata,
+    Column("study", String(64), ForeignKey("studies.study"), primary_key=True),
+    Column("role", String(16), primary_key=True),  # mpc-server or holder
+    Column("name", String(63), primary_key=True),
+    Column("decline", Text, nullable=False),  # Signed[Decline]
+)
+
 judgements = Table(
     "judgements",
     metadata,

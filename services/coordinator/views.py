@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from caps.service.identity import Caller
+from caps.study import Holder, Server
 from caps.wire.coordinator import (
+    Declined,
     HolderView,
     Judged,
     ParticipationView,
@@ -14,19 +17,33 @@ from caps.wire.coordinator import (
 from services.coordinator.runs import Runs
 from services.coordinator.states import State
 from services.coordinator.store import Run, Store
-from services.coordinator.studies import HOLDER, Studies
+from services.coordinator.studies import HOLDER, SERVER, Studies, reasons_shown
 
 
-def study_view(store: Store, studies: Studies, study: str) -> StudyView:
-    """A study: its state, its approvals, and which are missing."""
+def study_view(store: Store, studies: Studies, study: str, caller: Caller) -> StudyView:
+    """A study as a caller may see it: its state, its approvals, and which are missing."""
     manifest, approvals, judged = studies.manifest(study), store.approvals(study), store.judgements(study)
-    runs = store.runs(study)
+    runs, declines = store.runs(study), store.declines(study)
+
+    def declined(role: str, party: Server | Holder) -> Declined | None:
+        found = declines.get((role, party.name))
+        if found is None:
+            return None
+        return Declined(at=found.at, reason=found.reason if reasons_shown(caller, party) else None)
+
     holders = [
-        HolderView(holder=holder.name, approved=(HOLDER, holder.name) in approvals) for holder in manifest.holders
+        HolderView(holder=one.name, approved=(HOLDER, one.name) in approvals, declined=declined(HOLDER, one))
+        for one in manifest.holders
     ]
     servers = [
-        ServerView(server=one.server, state=one.state, reason=one.reason, objections=list(one.objections))
-        for one in (judged[server.name] for server in manifest.servers)
+        ServerView(
+            server=one.server,
+            state=one.state,
+            reason=one.reason,
+            objections=list(one.objections),
+            declined=declined(SERVER, server),
+        )
+        for server, one in ((server, judged[server.name]) for server in manifest.servers)
     ]
     return StudyView(
         study=study,

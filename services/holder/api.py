@@ -35,6 +35,7 @@ from caps.wire.holder import (
     TableReport,
 )
 from caps.wire.problems import Kind
+from caps.wire.server import DeclineBody
 from services.holder import pages
 from services.holder.service import HolderService, Progress
 from services.holder.store import ContributionRecord, MatchingRecord, StudyRecord
@@ -97,6 +98,8 @@ def router(service: HolderService) -> APIRouter:
             holder=service.site.name,
             approval=record.approval,
             approval_sent=record.approval_sent,
+            decline=record.decline,
+            decline_sent=record.decline_sent,
             problem=record.approval_problem,
             table=service.store.table(record.study) is not None,
             views=list(record.manifest.views),
@@ -194,6 +197,11 @@ def router(service: HolderService) -> APIRouter:
     def approve(study: Hex32) -> StudyView:
         """Sign the study; the signature is sent to the coordinator."""
         return study_view(service.approve(study))
+
+    @routes.post("/{study}/decline", dependencies=OWNER)
+    def decline(study: Hex32, body: DeclineBody) -> StudyView:
+        """Do not take part, and say why; it is signed and sent to the coordinator. An approval takes it back."""
+        return study_view(service.decline(study, body.reason))
 
     @routes.put("/{study}/table", dependencies=OWNER, openapi_extra=_BODY)
     async def load(study: Hex32, request: Request, ignore_extra: bool = False) -> TableReport:

@@ -20,7 +20,7 @@ from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Coordinator, Manifest, Server
 from caps.study.manifest import SCHEME
-from caps.wire import media
+from caps.wire import Approval, Decline, Signed, media
 from caps.wire.holder import ServerBudget
 from caps.wire.problems import Kind
 from caps.wire.server import PopulationState
@@ -150,8 +150,8 @@ def ask_budget(site: Site, server: Server, study: str) -> ServerBudget:
     return ServerBudget(server=server.name, state=found, problem=None)
 
 
-def send_approval(site: Site, coordinator: Coordinator, study: str, approval: BaseModel) -> None:
-    """Send this holder's signed approval to the coordinator. Raises PeerProblem."""
+def send_word(site: Site, coordinator: Coordinator, study: str, word: Signed[Approval] | Signed[Decline]) -> None:
+    """Send this holder's signed approval, or its decline, to the coordinator. Raises PeerProblem."""
     with site.calls(coordinator, timeout=calls.TIMEOUT) as client:
-        path = f"/v1/studies/{study}/approvals/{site.name}"
-        ask(client, coordinator.name, "PUT", path, content=approval.model_dump_json().encode(), headers=media.JSON_BODY)
+        path = f"/v1/studies/{study}/{word.document.kind}s/{site.name}"
+        ask(client, coordinator.name, "PUT", path, content=word.model_dump_json().encode(), headers=media.JSON_BODY)

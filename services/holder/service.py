@@ -27,7 +27,7 @@ from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Coordinator, Holder, Manifest, Server
 from caps.study.table import Rows
-from caps.wire import Approval, Signed
+from caps.wire import Approval, Decline, Signed
 from caps.wire.holder import Goal, HolderLedger, Preview, State, StudyBudget, StudyLoss, TableReport
 from caps.wire.problems import Kind
 from services.holder import matching, peers
@@ -123,6 +123,13 @@ class HolderService:
         self._tell_coordinator(record)
         return record
 
+    def decline(self, study: str, reason: str) -> StudyRecord:
+        """Sign that the owner does not take part, and send that to the coordinator. Approving takes it back."""
+        decline = Decline(study=study, role="holder", reason=reason, at=self.site.instant())
+        record = self.store.decline(study, Signed[Decline].by(decline, self.site.name, self.site.signing_key))
+        self._tell_coordinator(record)
+        return record
+
     def _check_keys(self, manifest: Manifest) -> None:
         if objections := self.site.denials.objections(manifest.parties):
             raise Problem(Kind.POLICY_REFUSED, objections[0], study=manifest.study_id, objections=objections)
@@ -146,21 +153,23 @@ class HolderService:
         return found
 
     def _tell_coordinator(self, record: StudyRecord) -> None:
-        if record.approval is None or record.approval_sent:
+        if _untold(record) is not None:
+            self._retries.start((record.study, _APPROVAL), partial(self._tell, record.study))
+
+    def _tell(self, study: str) -> None:
+        """Send what the coordinator has not been told: the approval or, unless there is one, the decline."""
+        record = self.store.study(study)
+        untold = _untold(record)
+        if untold is None:
             return
-        approval = record.approval
-
-        def send() -> None:
-            try:
-                peers.send_approval(self.site, record.manifest.coordinator, record.study, approval)
-            except PeerProblem as problem:
-                self.store.approval_told(record.study, problem.document, sent=False)
-                if problem.retryable:
-                    raise TryLater(problem.retry_after) from None
-            else:
-                self.store.approval_told(record.study, None, sent=True)
-
-        self._retries.start((record.study, _APPROVAL), send)
+        try:
+            peers.send_word(self.site, record.manifest.coordinator, study, untold)
+        except PeerProblem as problem:
+            self.store.told(record, problem.document, sent=False)
+            if problem.retryable:
+                raise TryLater(problem.retry_after) from None
+        else:
+            self.store.told(record, None, sent=True)
 
     def upload_path(self, study: str) -> Path:
         """Where to write an uploaded table. Raises a problem if the study takes no table now."""
@@ -397,6 +406,12 @@ class HolderService:
         for path in self._root.glob("*/*"):
             if path not in named:
                 erase(path)
+
+
+def _untold(record: StudyRecord) -> Signed[Approval] | Signed[Decline] | None:
+    if record.approval is not None:
+        return None if record.approval_sent else record.approval
+    return None if record.decline_sent else record.decline
 
 
 def _called(manifest: Manifest) -> list[Server | Coordinator]:

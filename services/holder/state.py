@@ -1,5 +1,6 @@
 """A study at its holder, and what may be done with it when: two tables without I/O.
 
+    known --decline--> declined --decline--> declined --approve--> approved
     known --approve--> approved --load--> loaded --contribute--> contributed --withdraw--> withdrawn
     withdrawn --load--> loaded, withdrawn --contribute--> contributed
 
@@ -21,6 +22,7 @@ class Event(StrEnum):
     """What the owner does."""
 
     APPROVE = "approve"
+    DECLINE = "decline"
     LOAD = "load"
     ERASE = "erase"
     CONTRIBUTE = "contribute"
@@ -29,6 +31,9 @@ class Event(StrEnum):
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.KNOWN, Event.APPROVE): State.APPROVED,
+    (State.KNOWN, Event.DECLINE): State.DECLINED,
+    (State.DECLINED, Event.DECLINE): State.DECLINED,
+    (State.DECLINED, Event.APPROVE): State.APPROVED,
     (State.APPROVED, Event.LOAD): State.LOADED,
     (State.LOADED, Event.LOAD): State.LOADED,
     (State.LOADED, Event.ERASE): State.APPROVED,
@@ -51,6 +56,11 @@ def after(state: State, event: Event) -> State:
     found = TRANSITIONS.get((state, event))
     if found is not None:
         return found
+    if event is Event.DECLINE:
+        raise Problem(
+            Kind.CONFLICT,
+            "the study is approved, and a signature stands: contribute nothing, or withdraw what was contributed",
+        )
     if state is State.CONTRIBUTED:
         raise Problem(Kind.CONFLICT, f"a contribution was made: withdraw it before you {event} again")
     raise Problem(Kind.NOT_READY, f"the study is {state}: {_FIRST.get(event, 'there is nothing to ' + event)}")

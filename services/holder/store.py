@@ -14,7 +14,7 @@ from caps.service.database import open_database, reading
 from caps.service.problems import Problem
 from caps.study import Manifest
 from caps.study.manifest import MOST_KEPT
-from caps.wire import Approval, Contribution, Receipt, Signed
+from caps.wire import Approval, Contribution, Decline, Receipt, Signed
 from caps.wire.holder import Delivery, Goal, State, TableReport
 from caps.wire.problems import Kind
 from services.holder import tables
@@ -30,6 +30,8 @@ class StudyRecord:
     state: State
     approval: Signed[Approval] | None
     approval_sent: bool
+    decline: Signed[Decline] | None
+    decline_sent: bool
     approval_problem: dict[str, Any] | None
 
     @property
@@ -127,15 +129,27 @@ class Store:
         with self._engine.begin() as db:
             record = self._known(db, study)
             if record.approval is None:
-                values = {"approval": approval.model_dump_json(), "state": after(record.state, Event.APPROVE)}
+                state = after(record.state, Event.APPROVE)
+                values = {"approval": approval.model_dump_json(), "decline": None, "state": state}
                 db.execute(tables.studies.update().where(tables.studies.c.study == study).values(values))
             return self._known(db, study)
 
-    def approval_told(self, study: str, problem: Mapping[str, Any] | None, *, sent: bool) -> None:
-        """Record the coordinator's reply to the approval."""
+    def decline(self, study: str, decline: Signed[Decline]) -> StudyRecord:
+        """Keep that the owner declines; the last one counts. Raises a problem once the study is approved."""
         with self._engine.begin() as db:
-            values = {"approval_sent": sent, "approval_problem": _json(problem)}
+            state = after(self._known(db, study).state, Event.DECLINE)
+            values = {"decline": decline.model_dump_json(), "decline_sent": False, "state": state}
             db.execute(tables.studies.update().where(tables.studies.c.study == study).values(values))
+            return self._known(db, study)
+
+    def told(self, told: StudyRecord, problem: Mapping[str, Any] | None, *, sent: bool) -> None:
+        """Record the coordinator's reply to what it was told, unless there is something newer to tell."""
+        with self._engine.begin() as db:
+            record = self._known(db, told.study)
+            if (record.approval, record.decline) == (told.approval, told.decline):
+                which = "decline_sent" if record.approval is None else "approval_sent"
+                values = {which: sent, "approval_problem": _json(problem)}
+                db.execute(tables.studies.update().where(tables.studies.c.study == told.study).values(values))
 
     def table(self, study: str) -> TableRecord | None:
         """The study's table, if there is one here."""
@@ -307,6 +321,8 @@ class Store:
             State(row["state"]),
             None if row["approval"] is None else Signed[Approval].model_validate_json(row["approval"]),
             bool(row["approval_sent"]),
+            None if row["decline"] is None else Signed[Decline].model_validate_json(row["decline"]),
+            bool(row["decline_sent"]),
             None if row["approval_problem"] is None else json.loads(row["approval_problem"]),
         )
 

@@ -5,7 +5,7 @@ Signed documents are text in JSON.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Integer, MetaData, String, Table, Text, false
 
 metadata = MetaData()
 
@@ -17,7 +17,9 @@ studies = Table(
     Column("state", String(16), nullable=False),  # State
     Column("approval", Text),  # Signed[Approval]
     Column("approval_sent", Boolean, nullable=False, default=False),
-    Column("approval_problem", Text),  # JSON: why the coordinator does not have the approval
+    Column("decline", Text),  # Signed[Decline]
+    Column("decline_sent", Boolean, nullable=False, default=False, server_default=false()),
+    Column("approval_problem", Text),  # JSON: why the coordinator does not have the approval, or the decline
 )
 
 owner_tables = Table(

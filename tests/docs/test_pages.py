@@ -127,17 +127,6 @@ def test_every_block_says_what_it_is(page: Path) -> None:
         assert block.remark != "skip" or len(block.detail.split()) >= 3, f"{page.name}:{block.line}: say why"
 
 
-def test_readme_takes_a_dozen_commands_from_nothing_to_data() -> None:
-    """From a new federation to synthetic rows, without what only looks: 12 in all, and 5 for each further study."""
-    lines = [
-        line for block in blocks(README) if block.runs and block.language == "sh" for line in block.text.splitlines()
-    ]
-    until = next(number for number, line in enumerate(lines) if line.startswith("caps release get"))
-    looks = ("study check", "study plan", "preview", "table ", "release list", "federation status")
-    done = [line for line in lines[: until + 1] if line.startswith(("caps ", ". "))]
-    assert len([line for line in done if not line.removeprefix("caps ").startswith(looks)]) <= 12
-
-
 # The reader of pages itself.
 
 

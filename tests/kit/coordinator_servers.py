@@ -30,6 +30,7 @@ from caps.wire import (
     Answer,
     Approval,
     Attestation,
+    Decline,
     Evidence,
     EvidenceRequest,
     LedgerRange,
@@ -106,6 +107,12 @@ class ClearServers:
             )
             for holder in self.manifest.holders
         }
+
+    def decline(
+        self, name: str, reason: str, *, at: str = AT, role: Any = "holder", study: str = ""
+    ) -> Signed[Decline]:
+        document = Decline(study=study or self.manifest.study_id, role=role, reason=reason, at=at)
+        return Signed[Decline].by(document, name, self.keys[name].signing)
 
     def handle(self, name: str, method: str, path: str, body: Any) -> Result:
         with self._lock:

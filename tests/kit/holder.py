@@ -29,7 +29,7 @@ from caps.shares.ring import SHARED_RINGS, Words
 from caps.shares.sharing import Explicit, Seeded, reconstruct
 from caps.study import Manifest
 from caps.trust.tls import client_context
-from caps.wire import Approval, Commitment, ContributionState, Offer, Receipt, Signed, digests
+from caps.wire import Approval, Commitment, ContributionState, Decline, Offer, Receipt, Signed, digests
 from caps.wire.problems import Kind
 from services.holder.api import holder_app
 from services.holder.service import HolderService
@@ -175,6 +175,7 @@ class HolderBench:
         self.manifest = Manifest.from_json(self.document)
         self.answer: bytes = self.manifest.canonical_bytes()
         self.approvals: list[Signed[Approval]] = []
+        self.declines: list[Signed[Decline]] = []
         self.approval_hook: Callable[[], None] = lambda: None
         for one in self.scheme.server_names:
             write_site(folder / one, self.authority, self.keys[one], "mpc-server", now=now)
@@ -219,6 +220,12 @@ class HolderBench:
             self.approval_hook()
             approval.verify(self.manifest.holder(holder))
             self.approvals.append(approval)
+
+        @routes.put("/declines/{holder}", status_code=204, dependencies=[Depends(HOLDERS)])
+        def decline(holder: str, decline: Signed[Decline]) -> None:
+            self.approval_hook()
+            decline.verify(self.manifest.holder(holder))
+            self.declines.append(decline)
 
         return self._app("coordinator", routes)
 

@@ -177,6 +177,7 @@ def coordinator(folder: Path, stack: ExitStack) -> Target:
     bodies = {
         "POST /v1/studies": bench.manifest.to_json(),
         "PUT /v1/studies/{study}/approvals/{holder}": approval.to_json(),
+        "PUT /v1/studies/{study}/declines/{holder}": bench.federation.decline("clinic-a", "No.").to_json(),
         "POST /v1/releases/{release}/samples": {"rows": 5},
     }
     target = Target(made.app(), made.site.tokens, certificates(make_authority(NOW), bench.keys), known, bodies)

@@ -124,6 +124,7 @@ def mpc_server(folder: Path, stack: ExitStack, **choices: Any) -> House:
         "PUT /v1/studies/{study}/contributions/{contribution}/chunks/{number}": dealt[0].chunk(0),
         "POST /v1/studies/{study}/oprf": b"\0" * 32,
         "PUT /v1/studies/{study}/tags": b"\0" * 16,
+        "POST /v1/studies/{study}/decline": {"reason": "No."},
         "PUT /v1/studies/{study}/seal": sealing,
         "PUT /v1/runs/{run}": {"study": parties.study, "inputs": inputs_digest(parties.study, [d.id for d in dealt])},
         "PUT /v1/runs/{run}/steps/{step}": {"kind": "compute"},
@@ -152,6 +153,7 @@ def coordinator(folder: Path, stack: ExitStack) -> House:
     bodies = {
         "POST /v1/studies": bench.manifest.to_json(),
         "PUT /v1/studies/{study}/approvals/{holder}": bench.federation.approvals_of_holders()["clinic-a"].to_json(),
+        "PUT /v1/studies/{study}/declines/{holder}": bench.federation.decline("clinic-a", "No.").to_json(),
         "POST /v1/releases/{release}/samples": {"rows": 5},
     }
     known = {"study": bench.manifest.study_id, "run": run, "release": run, "holder": "clinic-a"}
@@ -171,6 +173,7 @@ def holder(folder: Path, stack: ExitStack) -> House:
     table = b"age,smoker,region,diagnosis\n30,yes,north,A\n"
     bodies = {
         "POST /v1/studies": {"coordinator": "https://127.0.0.1:1", "study": manifest.study_id},
+        "POST /v1/studies/{study}/decline": {"reason": "No."},
         "PUT /v1/studies/{study}/table": table,
         "POST /v1/studies/{study}/contribution": table,
     }
@@ -206,6 +209,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /v1/studies/{study}/manifest": (C, H, P, U),
         "GET /v1/studies/{study}/budget": (C, H, P, U),
         "POST /v1/studies/{study}/approval": (P,),
+        "POST /v1/studies/{study}/decline": (P,),
         "PUT /v1/studies/{study}/contributions/{contribution}": (H,),
         "GET /v1/studies/{study}/contributions/{contribution}": (H, C),
         "PUT /v1/studies/{study}/contributions/{contribution}/chunks/{number}": (H,),
@@ -229,6 +233,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /ui/studies": (P, U),
         "GET /ui/studies/{study}": (P, U),
         "POST /ui/studies/{study}/approve": (P,),
+        "POST /ui/studies/{study}/decline": (P,),
         "GET /ui/runs": (P, U),
         "GET /ui/runs/{run}": (P, U),
         "GET /ui/runs/{run}/lanes": (P, U),
@@ -245,6 +250,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /v1/studies/{study}/manifest": (H, M, *PEOPLE),
         "POST /v1/studies/{study}/refresh": (P,),
         "PUT /v1/studies/{study}/approvals/{holder}": (H,),
+        "PUT /v1/studies/{study}/declines/{holder}": (H,),
         "GET /v1/studies/{study}/participation": (O, P, U),
         "POST /v1/studies/{study}/runs": (P,),
         "GET /v1/runs/{run}": (A, P, U),
@@ -283,6 +289,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /v1/studies/{study}/manifest": (O, P),
         "GET /v1/studies/{study}/budget": (O, P),
         "POST /v1/studies/{study}/approval": (O,),
+        "POST /v1/studies/{study}/decline": (O,),
         "PUT /v1/studies/{study}/table": (O,),
         "GET /v1/studies/{study}/table": (O,),
         "DELETE /v1/studies/{study}/table": (O,),

@@ -8,7 +8,7 @@ Messages and reports name columns of the schema and give counts. They never quot
 does not have, because the first line of a file without a header is data.
 """
 
-from caps.data.schema.columns import Boolean, Categorical, Column, Draws, Numeric
+from caps.data.schema.columns import Boolean, Categorical, Column, Date, Draws, Numeric
 from caps.data.schema.limits import Limits
 from caps.data.schema.schema import VERSION, ColumnReport, Report, Schema, TableRefused
 
@@ -18,6 +18,7 @@ __all__ = [
     "Categorical",
     "Column",
     "ColumnReport",
+    "Date",
     "Draws",
     "Limits",
     "Numeric",

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from caps.basics import canonical
-from caps.data.schema.templates import Draft, integer_range, round_bins, with_other
+from caps.data.schema.templates import Draft, date_range, integer_range, round_bins, with_other
 from caps.errors import DomainError
 
 MOST_BYTES = 64 << 20
@@ -27,8 +28,11 @@ _NAMES = {
     "high": ("max", "maximum", "high"),
     "missing": ("missing", "is_missing"),
 }
+_ENDS = (("minimum", "formatMinimum"), ("maximum", "formatMaximum"))
 _TRUE = frozenset({"1", "true", "yes", "y", "x"})
-_DAYS = frozenset({"date", "datetime", "date-time", "time", "year-month", "yearmonth", "duration"})
+_DAYS = frozenset({"date", "datetime", "date-time"})
+_TIMES = frozenset({"time", "year-month", "yearmonth", "duration"})
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def from_codebook(path: Path, *, most: int = MOST_CODES) -> Draft:
@@ -78,8 +82,7 @@ class _Coded:
         self.codes: dict[str, None] = {}
         self.missing: dict[str, None] = {}
         self.more = self.ordered = False
-        self.low: float | None = None
-        self.high: float | None = None
+        self.low = self.high = ""
 
     def describe(self, draft: Draft, name: str, most: int) -> None:
         """Add the column to a draft."""
@@ -88,8 +91,11 @@ class _Coded:
             codes = list(self.codes)
             made = with_other(codes, most) if self.more else {"kind": "categorical", "categories": codes}
             made |= {"ordered": True} if self.ordered else {}
-        elif self.low is not None and self.high is not None:
-            made = _bins(self.low, self.high, integer=self.low.is_integer() and self.high.is_integer())
+        elif self.low and self.high and _DAY.fullmatch(self.low):
+            made = date_range(self.low, self.high)
+        elif self.low and self.high:
+            low, high = _number(self.low), _number(self.high)
+            made = _bins(low, high, integer=low.is_integer() and high.is_integer())
         else:
             draft.left_out[name] = "the code book has neither codes for it nor both a least and a greatest value"
             return
@@ -116,10 +122,7 @@ def _take(found: dict[str, _Coded], line: Sequence[str], places: Mapping[str, in
             coded.codes[code] = None
         else:
             coded.more = True
-    if low := cells.get("low"):
-        coded.low = _number(low)
-    if high := cells.get("high"):
-        coded.high = _number(high)
+    coded.low, coded.high = cells.get("low") or coded.low, cells.get("high") or coded.high
 
 
 def _number(value: object) -> float:
@@ -203,7 +206,9 @@ def _describe(
             if isinstance(one.get(theirs), list) and one[theirs]:
                 made[ours] = str(one[theirs][0])
     elif kind in _DAYS or one.get("format") in _DAYS:
-        draft.left_out[name] = "days are too many to count; send a column with the year or the month"
+        made = _days(draft, name, one, limits)
+    elif kind in _TIMES or one.get("format") in _TIMES:
+        draft.left_out[name] = "times are not counted; send a column with the day"
     elif kind in ("integer", "number", "year"):
         low, high = limits.get("minimum"), limits.get("maximum")
         if low is None or high is None:
@@ -217,6 +222,22 @@ def _describe(
             made["missing"] = "category"
         tokens = [token for token in missing if token not in made.get("categories", ())]
         draft.columns.append({"name": name, **made, **({"missing_values": tokens} if tokens else {})})
+
+
+def _days(draft: Draft, name: str, one: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A column of days, if the code book says from when to when; how they are written, if it is not ISO 8601."""
+    ends = [next((limits[each] for each in pair if each in limits), None) for pair in _ENDS]
+    first, last = (end[: len("2025-12-31")] if isinstance(end, str) else None for end in ends)
+    if first is None or last is None:
+        draft.left_out[name] = "the code book does not say its first and last day"
+        return None
+    form = one.get("format") if one.get("type") in _DAYS else None
+    if form in (None, "default"):
+        return date_range(first, last)
+    if one["type"] != "date" or not isinstance(form, str) or form == "any":
+        draft.left_out[name] = "the code book does not say how its days are written; %Y-%m-%d is one way"
+        return None
+    return {**date_range(first, last), "format": form}
 
 
 def _code(value: object) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import dataclass, fields
+from datetime import date
 from enum import IntEnum
 from fractions import Fraction
 from functools import cached_property
@@ -23,6 +25,7 @@ import numpy.typing as npt
 from caps.basics.later import Later
 from caps.basics.naming import alike, fault, shown, text_fault
 from caps.data.domain import MAX_SIZE, MISSING, Attribute, Codes
+from caps.data.schema.calendar import EPOCH, ISO, PERIODS, Spelling, day_of, spans
 from caps.data.schema.spreadsheet import is_formula
 from caps.errors import DomainError
 
@@ -41,6 +44,10 @@ MAX_TOKENS = 1000
 _INTEGER = re.compile(r"-?[0-9]{1,15}")
 _EXACT = (1 << 53) - 1
 """Integers up to here are exact as float64, and so are their neighbours."""
+
+
+_NO_DAY = -(1 << 30)
+"""In place of the number of a day: what stands there is none."""
 
 
 class Fault(IntEnum):
@@ -63,6 +70,8 @@ class Column(ABC):
     """
 
     kind: ClassVar[str]
+    takes_days: ClassVar[bool] = False
+    """Whether values may be days, or times, of Parquet and of arrays."""
 
     name: str
     missing: str = ""
@@ -171,9 +180,9 @@ class Column(ABC):
         """The code that replaces each tolerated fault; a table with any other fault is refused."""
         return {} if self.missing_code is None else {Fault.MISSING: self.missing_code}
 
-    def spell(self, value: bool) -> str:
-        """The text of a boolean value."""
-        return "true" if value else "false"
+    def spell(self, value: bool | date) -> str:
+        """The text of a truth value, or of a day or time."""
+        return value.isoformat() if isinstance(value, date) else "true" if value else "false"
 
     def restore(self, codes: Codes, uniform: Draws | None) -> pl.Series:
         """Returns values in the column's own type; missing ones are null, or the number declared for them."""
@@ -302,8 +311,8 @@ class Boolean(Column):
     def _values(self, codes: Codes, uniform: Draws | None) -> pl.Series:
         return pl.Series(codes == 1)
 
-    def spell(self, value: bool) -> str:
-        return self.true if value else self.false
+    def spell(self, value: bool | date) -> str:
+        return super().spell(value) if isinstance(value, date) else self.true if value else self.false
 
     def written(self, values: pl.Series) -> pl.Series:
         texts = pl.Series([self.false, self.true], dtype=pl.String).gather(values.cast(pl.UInt32))
@@ -440,7 +449,149 @@ class Numeric(Column):
         return pl.Series(steps if self.integer else steps / self._scale)
 
 
-KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Categorical, Numeric, Boolean)}
+@dataclass(frozen=True, kw_only=True)
+class Date(Column):
+    """A day, coded by the bin it falls in: periods of the calendar from `first` to `last`, or between listed edges.
+
+    Bin i is [edge_i, edge_{i+1}). Days outside all bins count in the first or last bin (`outside` is "clamp") or are
+    refused ("refuse"). A decoded value is a day of its bin (`publish` is "day"), or the bin's name ("bin").
+    """
+
+    kind = "date"
+    takes_days = True
+    _extent = "bin_edges"
+
+    bin_edges: tuple[str, ...] = ()
+    first: str = ""
+    last: str = ""
+    by: str = ""
+    format: str = ISO
+    outside: str = "clamp"
+    publish: str = "day"
+
+    def _check(self) -> None:
+        self._set("bin_edges", _listed("bin_edges", self.bin_edges))
+        given = [name for name in ("first", "last", "by") if getattr(self, name) != ""]
+        if self.bin_edges and given:
+            fail(given[0], "must not be given together with bin_edges")
+        if self.bin_edges:
+            days = [_day(place, edge) for place, edge in _places("bin_edges", self.bin_edges)]
+            if len(days) < 2:
+                fail("bin_edges", "must have at least two edges")
+            for index, (low, high) in enumerate(pairwise(days)):
+                if not low < high:
+                    fail(f"bin_edges[{index + 1}]", "must be later than the previous edge")
+        else:
+            if len(given) < 3:
+                fail("bin_edges", "must be given, or all of first, last and by")
+            low, high = _day("first", self.first), _day("last", self.last)
+            if low > high:
+                fail("last", "must not be before first")
+            if not isinstance(self.by, str) or self.by not in PERIODS:
+                fail("by", f"must be one of {', '.join(PERIODS)}")
+            if (high - low) // PERIODS[self.by].longest >= MAX_SIZE:
+                fail("by", f"must give 1 to {MAX_SIZE} categories")
+        if not isinstance(self.format, str):
+            fail("format", "must be text")
+        try:
+            Spelling(self.format)
+        except DomainError as error:
+            fail("format", str(error))
+        if self.outside not in ("clamp", "refuse"):
+            fail("outside", 'must be "clamp" or "refuse"')
+        if self.publish not in ("day", "bin"):
+            fail("publish", 'must be "day" or "bin"')
+        for place, token in _places("missing_values", self.missing_values):
+            day = self._spelling.read(token)
+            if day is not None and self._edges[0] <= day < self._edges[-1]:
+                fail(place, "lies in a bin")
+
+    @cached_property
+    def _spelling(self) -> Spelling:
+        return Spelling(self.format)
+
+    @cached_property
+    def _edges(self) -> tuple[int, ...]:
+        if self.bin_edges:
+            return tuple(day_of(edge) for edge in self.bin_edges)
+        return tuple(PERIODS[self.by].edges(day_of(self.first), day_of(self.last)))
+
+    @property
+    def first_days(self) -> list[date]:
+        """The first day of each bin."""
+        return [date.fromordinal(edge) for edge in self._edges[:-1]]
+
+    @property
+    def last_days(self) -> list[date]:
+        """The last day of each bin."""
+        return [date.fromordinal(edge - 1) for edge in self._edges[1:]]
+
+    @property
+    def cells(self) -> int:
+        return len(self._edges) - 1
+
+    @cached_property
+    def texts(self) -> Sequence[str]:
+        """The names of the bins, such as 2025-Q1."""
+        if self.bin_edges:
+            return spans(self._edges)
+        return [PERIODS[self.by].label(day) for day in self.first_days]
+
+    @property
+    def remedies(self) -> dict[Fault, int]:
+        return super().remedies | ({Fault.LOW: 0, Fault.HIGH: self.cells - 1} if self.outside == "clamp" else {})
+
+    def bin_of(self, day: date) -> int:
+        """The bin in which a day counts; the outermost ones for days outside."""
+        return min(max(bisect_right(self._edges, day.toordinal()) - 1, 0), self.cells - 1)
+
+    def spell(self, value: bool | date) -> str:
+        return self._spelling.write(value) if isinstance(value, date) else super().spell(value)
+
+    def prepare(self, given: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+        """Days as their number; null for missing ones."""
+        if dtype in (pl.Date, pl.Datetime):
+            days = given.dt.date()
+            tokens = [day for token in self.missing_values if (day := self._spelling.read(str(token))) is not None]
+            missing = days.is_null() | (days.cast(pl.Int32) + EPOCH).is_in(tokens)
+        else:
+            text = _without_nan(given, dtype).cast(pl.String)
+            shaped: pl.Expr = pl.when(text.str.contains(self._spelling.pattern)).then(text)
+            if self.format == ISO:
+                shaped = shaped.str.head(len("2025-12-31"))
+            days = shaped.str.to_date(self.format.replace("%-", "%"), strict=False, exact=True, cache=False)
+            missing = text.is_null() | text.is_in(self.tokens)
+        numbers = (days.cast(pl.Int32) + EPOCH).fill_null(_NO_DAY)
+        if self.publish == "bin" and dtype == pl.String:
+            numbers = text.replace_strict(
+                list(self.texts), list(self._edges[:-1]), default=numbers, return_dtype=pl.Int32
+            )
+        return pl.when(missing).then(None).otherwise(numbers)
+
+    def classify(self, prepared: pl.Series) -> Codes:
+        missing, days = prepared.is_null().to_numpy(), prepared.cast(pl.Int64).fill_null(0).to_numpy()
+        codes = np.searchsorted(self._edges, days, side="right").astype(np.int64) - 1
+        codes[codes == self.cells] = Fault.HIGH
+        codes[codes == -1] = Fault.LOW
+        codes[days == _NO_DAY] = Fault.UNPARSABLE
+        codes[missing] = Fault.MISSING
+        return codes
+
+    def _values(self, codes: Codes, uniform: Draws | None) -> pl.Series:
+        if self.publish == "bin":
+            return pl.Series(self.texts, dtype=pl.String).gather(codes)
+        edges = np.array(self._edges, np.int64)
+        low, width = edges[codes], edges[codes + 1] - edges[codes]
+        days = low + np.minimum((_draws(len(codes), uniform) * width).astype(np.int64), width - 1)
+        return pl.Series(days - EPOCH, dtype=pl.Int32).cast(pl.Date)
+
+    def written(self, values: pl.Series) -> pl.Series:
+        if self.publish == "bin" or self.format == ISO:
+            return super().written(values)
+        return super().written(values.dt.strftime(self.format))
+
+
+KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Categorical, Numeric, Boolean, Date)}
 
 
 def fail(place: str, what: str) -> NoReturn:
@@ -478,6 +629,13 @@ def _check_letters(place: str, value: str) -> None:
 def _check_number(place: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _EXACT:
         fail(place, "must be a finite number between -2^53 and 2^53")
+
+
+def _day(place: str, value: object) -> int:
+    try:
+        return day_of(value)
+    except DomainError as error:
+        fail(place, str(error))
 
 
 def _check_bool(place: str, value: object) -> None:

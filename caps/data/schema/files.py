@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from datetime import date
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -94,13 +95,13 @@ def unpacked(
     data: Data,
     *,
     encoding: str | None,
-    spellings: Mapping[str, Callable[[bool], str]],
+    spellings: Mapping[str, Callable[[bool | date], str]],
     limits: Limits,
     held: ExitStack,
 ) -> tuple[Source, Data]:
     """The same table as CSV in UTF-8, or as it is if it is that or Parquet. Raises DomainError.
 
-    spellings: how columns, by name, write true and false, which a workbook stores as such. held: closes what is opened.
+    spellings: how columns, by name, write what a workbook stores as truth values and days. held: closes what is opened.
     """
     kind = format_of(data[:8].tobytes(), data[-8:].tobytes())
     if kind == PARQUET:

@@ -13,6 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from datetime import date
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -40,11 +41,14 @@ _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
 
 
 class HeaderRefused(DomainError):
-    """The table's columns are not those asked for. `missing` are names of the schema, never of the file."""
+    """The table's columns are not those asked for. `missing` are names of the schema, never of the file.
 
-    def __init__(self, what: str, missing: Sequence[str]) -> None:
+    extra: how many columns of the file are not asked for, if that is refused.
+    """
+
+    def __init__(self, what: str, missing: Sequence[str], extra: int) -> None:
         super().__init__(what)
-        self.missing = tuple(missing)
+        self.missing, self.extra = tuple(missing), extra
 
 
 class LineRefused(DomainError):
@@ -130,13 +134,15 @@ def _check_header(header: Sequence[object], columns: Sequence[Column], extra: st
     if extra == "refuse" and more:
         wrong.append(f"has {more} column{'s' * (more > 1)} that the schema does not have")
     if wrong:
-        raise HeaderRefused(f"the table {'; it '.join(wrong)}", missing)
+        raise HeaderRefused(f"the table {'; it '.join(wrong)}", missing, more if extra == "refuse" else 0)
 
 
 def _series(values: object, column: Column) -> pl.Series:
     if not isinstance(values, pl.Series):
         dtype = getattr(values, "dtype", None)
         array = np.asarray(values, dtype if isinstance(dtype, np.dtype) else object)
+        if array.ndim == 1 and array.dtype.kind == "M" and column.takes_days:
+            return pl.Series(array.astype("datetime64[D]")).cast(pl.Date)
         if array.ndim != 1 or array.dtype.kind not in "biufUO":
             raise DomainError(f"column {column.name} must be a flat list of text, numbers or booleans")
         if array.dtype.kind in "biuf":
@@ -146,7 +152,8 @@ def _series(values: object, column: Column) -> pl.Series:
         values = values.cast(pl.String)
     if values.dtype == pl.Object:
         return _texts(values.to_list(), column)
-    if not (values.dtype.is_numeric() or values.dtype in (pl.String, pl.Boolean)):
+    days = column.takes_days and values.dtype in (pl.Date, pl.Datetime)
+    if not (days or values.dtype.is_numeric() or values.dtype in (pl.String, pl.Boolean)):
         raise DomainError(f"column {column.name} must contain text, numbers or booleans")
     return values
 
@@ -163,6 +170,8 @@ def _texts(values: list[object], column: Column) -> pl.Series:
             return None if value != value else repr(float(value))  # noqa: PLR0124  NaN alone differs from itself
         if isinstance(value, int | np.integer):
             return str(int(value))
+        if isinstance(value, date) and column.takes_days:
+            return column.spell(value)
         raise DomainError(f"column {column.name} must contain only text, numbers, booleans and None")
 
     with suppress(UnicodeError):  # the error quotes the text
@@ -344,7 +353,7 @@ def _check_texts(lazy: pl.LazyFrame, limits: Limits, unfolding: Unfolding) -> No
 
 
 def _plain_values(values: pl.Expr, dtype: pl.DataType, column: Column, days: Collection[str]) -> pl.Expr:
-    if column.name in days and dtype in (pl.Date, pl.Datetime):
+    if (column.takes_days or column.name in days) and dtype in (pl.Date, pl.Datetime):
         return values
     if dtype in (pl.Categorical, pl.Enum, pl.Null):
         return values.cast(pl.String)

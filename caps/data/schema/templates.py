@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from caps.data.schema.calendar import PERIODS, day_of
 from caps.data.schema.columns import MAX_TEXT
 from caps.errors import DomainError
 
@@ -16,6 +17,10 @@ MOST_BINS = 20
 OTHER = "other"
 _STEPS = (1, 2, 5, 10)
 _RANGE = re.compile(r"(?P<low>-?\d+(?:\.\d+)?)\.\.(?P<high>-?\d+(?:\.\d+)?)(?:/(?P<width>\d+(?:\.\d+)?))?")
+_DAYS = re.compile(
+    r"(?P<first>\d{4}(?:-\d\d-\d\d)?)\.\.(?P<last>\d{4}(?:-\d\d-\d\d)?)(?:/(?P<by>" + "|".join(PERIODS) + "))?",
+    re.ASCII,
+)
 _ICD10 = (
     *("A00-B99", "C00-D48", "D50-D90", "E00-E90", "F00-F99", "G00-G99", "H00-H59", "H60-H95", "I00-I99", "J00-J99"),
     *("K00-K93", "L00-L99", "M00-M99", "N00-N99", "O00-O99", "P00-P96", "Q00-Q99", "R00-R99", "S00-T98", "V01-Y84"),
@@ -164,6 +169,27 @@ def _months(argument: str) -> dict[str, Any]:
     }
 
 
+def _date(argument: str) -> dict[str, Any] | str:
+    if not argument:
+        return (
+            "days need a range and a period to count by: --column NAME=date:2020..2025/month; or use it in a join key"
+        )
+    found = _DAYS.fullmatch(argument)
+    if found is None:
+        raise DomainError("give years or days, and a period if you like: 2020..2025, or 2020-07-01..2025-06-30/month")
+    first = found["first"] if "-" in found["first"] else f"{found['first']}-01-01"
+    last = found["last"] if "-" in found["last"] else f"{found['last']}-12-31"
+    return date_range(first, last, found["by"])
+
+
+def date_range(first: str, last: str, by: str | None = None) -> dict[str, Any]:
+    """Days from one to another: by the shortest period that gives `MOST_BINS` bins or fewer, or by year."""
+    low, high = day_of(first), day_of(last)
+    few = (one for one, period in reversed(PERIODS.items()) if high - low < MOST_BINS * period.longest)
+    by = by or next((one for one in few if len(PERIODS[one].edges(low, high)) <= MOST_BINS + 1), "year")
+    return {"kind": "date", "first": first, "last": last, "by": by}
+
+
 TEMPLATES: Mapping[str, Template] = {
     "age": Template("years of age in bands of 10, or of age:5", _age, r"\b(age|alter|years)\b"),
     "sex": Template(
@@ -215,8 +241,8 @@ TEMPLATES: Mapping[str, Template] = {
         r"\b(insurance number|national id)\b",
     ),
     "date": Template(
-        "a day: left out",
-        lambda _: "days are too many to count; send a column with the year or the month, or use it in a join key",
+        "a day, in a range, by year, quarter, month, week: date:2020..2025/month",
+        _date,
         r"\b(date|day|datum|dob|birthday|timestamp|time)\b|\bat$",
     ),
     "skip": Template("left out", lambda _: "it was left out by choice"),

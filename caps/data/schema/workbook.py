@@ -44,12 +44,12 @@ warnings.filterwarnings("ignore", module="openpyxl")  # its warnings may quote c
 
 
 def write_csv(
-    source: Path | bytes, target: IO[bytes], spellings: Mapping[str, Callable[[bool], str]], limits: Limits
+    source: Path | bytes, target: IO[bytes], spellings: Mapping[str, Callable[[bool | date], str]], limits: Limits
 ) -> None:
     """Write the only sheet that has cells as CSV in UTF-8. Raises DomainError.
 
-    spellings: how a column, by its name, writes true and false. Numbers are written as Excel stores them, days as
-    2025-12-31, an empty cell as an empty field.
+    spellings: how a column, by its name, writes true and false, and days. Numbers are written as Excel stores them,
+    days of other columns as 2025-12-31, an empty cell as an empty field.
     """
     size = source.stat().st_size if isinstance(source, Path) else len(source)
     with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file, scratch(source) as harmless:
@@ -162,7 +162,7 @@ class _Check:
 
 
 def _write_rows(
-    harmless: BinaryIO, target: IO[bytes], spellings: Mapping[str, Callable[[bool], str]], limits: Limits
+    harmless: BinaryIO, target: IO[bytes], spellings: Mapping[str, Callable[[bool | date], str]], limits: Limits
 ) -> None:
     from openpyxl import load_workbook
 
@@ -173,7 +173,7 @@ def _write_rows(
             what = f"has {len(sheets)} sheets with cells" if sheets else "has no cells"
             raise DomainError(f"the workbook {what}; save one with the table on its only sheet")
         writer = csv.writer(_Bounded(target, limits.bytes), lineterminator="\n")
-        spelled: list[Callable[[bool], str] | None] = []
+        spelled: list[Callable[[bool | date], str] | None] = []
         blank = 0
         for number, cells in enumerate(_rows(sheets[0])):
             row = cells if number else _trimmed(cells)
@@ -218,7 +218,7 @@ def _trimmed(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return row[:width]
 
 
-def _written(value: object, spell: Callable[[bool], str] | None) -> str:
+def _written(value: object, spell: Callable[[bool | date], str] | None) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -226,8 +226,10 @@ def _written(value: object, spell: Callable[[bool], str] | None) -> str:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < _EXACT else repr(value)
     if isinstance(value, datetime):
-        return (value.date() if value.time() == time() else value).isoformat()
-    if isinstance(value, date | time):
+        value = value.date() if value.time() == time() else value
+    if isinstance(value, date):
+        return spell(value) if spell is not None else value.isoformat()
+    if isinstance(value, time):
         return value.isoformat()
     if isinstance(value, timedelta):
         return repr(value.total_seconds())

@@ -107,6 +107,13 @@ class Schedule(Protocol):
     def following(self) -> tuple[Self, ...]:
         """Every schedule that may come after `step`; more than one where the loop has a choice."""
 
+    @property
+    def widest_again(self) -> Gaussian | None:
+        """The widest noise with which columns may be measured if the loop settles; None if it cannot.
+
+        Pre-condition: nothing has been charged yet.
+        """
+
     def extremes(self) -> tuple[AnyMechanism, ...]:
         """Mechanisms that bracket the run: each that may be due is one of them or between two of a kind.
 
@@ -193,7 +200,7 @@ class AimSchedule:
             case Choice.ANNEAL:
                 return done.annealed()._next_round()
             case Choice.SETTLE:
-                again = Gaussian.costing(grid_down((done.rho - done.spent) / self.initial), self.neighbouring)
+                again = _shared(done.rho - done.spent, self.initial, self.neighbouring)
                 return replace(done, role=Role.INITIAL, first=again, last=True)
 
     @property
@@ -226,14 +233,14 @@ class AimSchedule:
         before = (dear - cost) / (self.DEARER - 1)  # all cheaper rounds, one of each cost
         if self.rho - self.initial * self.first.rho(self.neighbouring) < _NEARLY * (before + 2 * dear):
             return None
-        return Gaussian.costing(grid_down(_NEARLY * dear / self.initial), self.neighbouring)
+        return _shared(_NEARLY * dear, self.initial, self.neighbouring)
 
     def extremes(self) -> tuple[AnyMechanism, ...]:
         """The mechanisms of the cheapest and the dearest round: with any choice, no round costs less than the first or
         more than all of rho. Initial marginals measured again share at most all of rho.
         """
         rounds = [_split(rho, self.neighbouring, self.MEASURE_SHARE) for rho in (_NEARLY * self._round_cost, self.rho)]
-        again = Gaussian.costing(grid_down(self.rho / self.initial), self.neighbouring)
+        again = _shared(self.rho, self.initial, self.neighbouring)
         columns = () if (widest := self.widest_again) is None else (widest, again)
         return self.first, *columns, *(mechanism for both in rounds for mechanism in both)
 
@@ -274,12 +281,17 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class FixedSchedule:
-    """A schedule whose steps are all known in advance: cycles, one after the other."""
+    """A schedule whose steps are all known in advance: cycles, one after the other.
+
+    Where there are `columns`, the loop may settle after a measurement: all that is left then measures so many columns;
+    unless they would have wider noise than rounds have.
+    """
 
     rho: Fraction
     neighbouring: Neighbouring
     cycles: tuple[Cycle, ...]
     pure_epsilon: Fraction | None = None
+    columns: int = 0
     position: int = 0
     spent: Fraction = Fraction(0)
 
@@ -299,25 +311,60 @@ class FixedSchedule:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """None but to go on."""
-        return (Choice.GO_ON,)
+        """To go on; after a measurement, also to settle, where there are columns and enough is left for them."""
+        step = self.step
+        if not self.columns or step is None or step.role is not Role.MEASURE:
+            return (Choice.GO_ON,)
+        left = self.rho - self.after().spent
+        return (Choice.GO_ON, Choice.SETTLE) if left >= self._enough(step) else (Choice.GO_ON,)
+
+    def _enough(self, step: Step) -> Fraction:
+        """What columns cost with the noise of this measurement."""
+        return self.columns * step.rho(self.neighbouring)
 
     def after(self, choice: Choice = Choice.GO_ON) -> Self:
         """See Schedule."""
         step = self.step
         if step is None:
             raise DomainError("the schedule has ended")
+        done = replace(self, position=self.position + 1, spent=self.spent + step.rho(self.neighbouring))
+        if choice is Choice.GO_ON:
+            return done
         if choice not in self.choices:
             raise DomainError(f"the schedule does not allow to {choice} after this step")
-        return replace(self, position=self.position + 1, spent=self.spent + step.rho(self.neighbouring))
+        again = _shared(self.rho - done.spent, self.columns, self.neighbouring)
+        return replace(done, cycles=(Cycle((Step(Role.INITIAL, again, self.columns),)),), columns=0, position=0)
 
     def following(self) -> tuple[Self, ...]:
-        """The one schedule that comes next."""
-        return (self.after(),)
+        """The schedule for each choice there is."""
+        return tuple(self.after(choice) for choice in self.choices)
+
+    @property
+    def widest_again(self) -> Gaussian | None:
+        """See Schedule."""
+        left = self._left_to_columns()
+        return _shared(left[-1], self.columns, self.neighbouring) if left else None
+
+    def _left_to_columns(self) -> tuple[Fraction, ...]:
+        """What is left for columns if the loop settles as soon, and as late, as it can; empty if it cannot.
+
+        Only the last cycle has measurements: each of its turns ends with one.
+        """
+        *before, rounds = self.cycles
+        if not self.columns:
+            return ()
+        start = self.rho - sum((cycle.times * self._cost(cycle) for cycle in before), Fraction(0))
+        latest = min((start - self._enough(rounds.steps[-1])) // self._cost(rounds), rounds.times - 1)
+        return tuple(start - turns * self._cost(rounds) for turns in (1, latest)) if latest >= 1 else ()
+
+    def _cost(self, cycle: Cycle) -> Fraction:
+        return sum((step.rho(self.neighbouring) for step in cycle.steps), Fraction(0))
 
     def extremes(self) -> tuple[AnyMechanism, ...]:
-        """All mechanisms of cycles that have not ended."""
-        return tuple(dict.fromkeys(step.mechanism for cycle, _ in self._ahead() for step in cycle.steps))
+        """All mechanisms of cycles that have not ended, and the narrowest and the widest of columns."""
+        known = [step.mechanism for cycle, _ in self._ahead() for step in cycle.steps]
+        again = [_shared(left, self.columns, self.neighbouring) for left in self._left_to_columns()]
+        return tuple(dict.fromkeys((*known, *again)))
 
     def totals(self) -> tuple[Total, ...]:
         """See Schedule."""
@@ -329,23 +376,26 @@ class FixedSchedule:
 class MwemSchedule(FixedSchedule):
     """MWEM+PGM (McKenna, Sheldon and Miklau 2019): `rounds` equal rounds of select and measure.
 
-    Deviation from private-pgm's mwem+pgm.py: the neighbouring relation enters the selection too. There the bounded
-    case selects with the sensitivity of the unbounded one, and so spends four times the rho it states for selection.
+    Where the budget is in rho the loop may settle: what rounds that show only noise leave measures the columns.
+
+    Deviation from private-pgm's mwem+pgm.py: there nothing settles; and the neighbouring relation enters the selection
+    too. There the bounded case selects with the sensitivity of the unbounded one, and so spends four times the rho it
+    states for selection.
     """
 
     __slots__ = ()
     MEASURE_SHARE: ClassVar[Fraction] = Fraction(9, 10)
 
     @classmethod
-    def gaussian(cls, rho: Fraction, neighbouring: Neighbouring, *, rounds: int) -> MwemSchedule:
+    def gaussian(cls, rho: Fraction, neighbouring: Neighbouring, *, rounds: int, columns: int) -> MwemSchedule:
         """Rounds of rho / rounds each: exponential mechanism and Gaussian noise."""
-        budget = _divisible(rho, _at_least_one(rounds))
+        budget = _divisible(rho, max(_at_least_one(rounds), read_count(columns)))
         select, measure = _split(budget / rounds, neighbouring, cls.MEASURE_SHARE)
-        return cls(budget, neighbouring, (_rounds(select, measure, rounds),))
+        return cls(budget, neighbouring, (_rounds(select, measure, rounds),), columns=columns)
 
     @classmethod
     def laplace(cls, epsilon: Fraction, neighbouring: Neighbouring, *, rounds: int) -> MwemSchedule:
-        """Rounds of epsilon / rounds each, pure DP: permute-and-flip and Laplace noise."""
+        """Rounds of epsilon / rounds each, pure DP: permute-and-flip and Laplace noise. It cannot settle."""
         each = positive("epsilon", epsilon) / _at_least_one(rounds)
         select = PermuteAndFlip(significant_down((1 - cls.MEASURE_SHARE) * each))
         measure = Laplace.of_epsilon(cls.MEASURE_SHARE * each, neighbouring)
@@ -354,29 +404,34 @@ class MwemSchedule(FixedSchedule):
 
 
 class MstSchedule(FixedSchedule):
-    """MST (McKenna, Miklau and Sheldon 2021): a third of rho each to measure columns, choose edges, measure edges."""
+    """MST (McKenna, Miklau and Sheldon 2021): a third of rho each to measure columns, choose edges, measure edges.
+
+    Deviation from private-pgm's mst.py: each edge is measured as soon as it is chosen. Once one shows only noise, the
+    loop may settle: those that would follow are weaker, and what is left measures the columns again.
+    """
 
     __slots__ = ()
 
     @classmethod
     def start(cls, rho: Fraction, neighbouring: Neighbouring, *, columns: int) -> MstSchedule:
-        """`columns` one-way marginals, then a spanning tree of columns - 1 edges, chosen one by one."""
+        """`columns` one-way marginals, then a spanning tree of columns - 1 edges, one by one."""
         if read_count(columns) < 2:
             raise DomainError("a spanning tree needs at least two columns")
         budget, edges = _divisible(rho, 3 * columns), columns - 1
-        one_way = Gaussian.costing(grid_down(budget / (3 * columns)), neighbouring)
-        edge = Gaussian.costing(grid_down(budget / (3 * edges)), neighbouring)
+        one_way = _shared(budget / 3, columns, neighbouring)
+        edge = _shared(budget / 3, edges, neighbouring)
         select = NoisyMax.costing(grid_down(budget / (3 * edges)))
-        cycles = (
-            Cycle((Step(Role.INITIAL, one_way, columns),)),
-            Cycle((Step(Role.SELECT, select),), edges),
-            Cycle((Step(Role.MEASURE, edge, edges),)),
-        )
-        return cls(budget, neighbouring, cycles)
+        initial = Cycle((Step(Role.INITIAL, one_way, columns),))
+        return cls(budget, neighbouring, (initial, _rounds(select, edge, edges)), columns=columns)
 
 
 def _rounds(select: AnyMechanism, measure: AnyMechanism, rounds: int) -> Cycle:
     return Cycle((Step(Role.SELECT, select), Step(Role.MEASURE, measure)), rounds)
+
+
+def _shared(rho: Fraction, marginals: int, neighbouring: Neighbouring) -> Gaussian:
+    """The noise of so many marginals that cost at most rho together."""
+    return Gaussian.costing(grid_down(rho / marginals), neighbouring)
 
 
 def _split(rho: Fraction, neighbouring: Neighbouring, measuring: Fraction) -> tuple[NoisyMax, Gaussian]:

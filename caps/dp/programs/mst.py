@@ -14,7 +14,7 @@ from caps.dp.programs.base import Program, Task, pooled_draws, register
 @register
 @dataclass(frozen=True)
 class MstProgram(Program):
-    """Measure every column; select the edges of a spanning tree, one by one, among all pairs; measure them.
+    """Measure every column; select the edges of a spanning tree among all pairs, and measure them, one by one.
 
     It ignores the workload. pooled: as in AIM.
     """

@@ -13,11 +13,11 @@ from caps.dp.programs.base import Program, Task, pooled_draws, reduced, register
 @register
 @dataclass(frozen=True)
 class MwemProgram(Program):
-    """Round by round, select a query in the workload and measure it.
+    """Round by round, select a query in the workload and measure it; rounds that show only noise give way to columns.
 
     A budget in rho is spent on the exponential mechanism and Gaussian noise, a pure one on permute-and-flip and Laplace
-    noise. rounds: by default two per column. max_model_bytes: the limit for the final model; round i of T may use i/T
-    of it. pooled: as in AIM.
+    noise, and then never on columns. rounds: by default two per column. max_model_bytes: the limit for the final model;
+    round i of T may use i/T of it. pooled: as in AIM.
     """
 
     name: ClassVar[str] = "mwem"
@@ -30,11 +30,16 @@ class MwemProgram(Program):
         rounds = self._planned_rounds(task)
         if task.pure_epsilon is not None:
             return MwemSchedule.laplace(task.pure_epsilon, task.neighbouring, rounds=rounds)
-        return MwemSchedule.gaussian(task.zcdp, task.neighbouring, rounds=rounds)
+        columns = len(self.initial(task))
+        return MwemSchedule.gaussian(task.zcdp, task.neighbouring, rounds=rounds, columns=columns)
 
     def cliques(self, task: Task) -> tuple[Clique, ...]:
-        """The workload."""
-        return task.workload.cliques
+        """The workload, and the columns that take the place of rounds."""
+        return tuple(dict.fromkeys((*self.initial(task), *task.workload.cliques)))
+
+    def initial(self, task: Task) -> tuple[Clique, ...]:
+        """The columns, which are measured only if the run settles; none if the budget is pure."""
+        return task.one_ways if task.pure_epsilon is None else ()
 
     def candidates(self, task: Task) -> dict[Clique, int]:
         """The workload, with its weights in lowest terms."""

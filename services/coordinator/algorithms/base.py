@@ -30,6 +30,10 @@ from caps.errors import DomainError, LocalError
 from caps.wire.coordinator import RunProgress
 from services.coordinator.estimation import Estimator, Floats, Measured, Model
 
+PATIENCE = 1 / 4
+"""Equal rounds are given up once this part of them in a row shows only noise. One round would be too noisy to tell; and
+of columns that get the other three quarters of the budget, the noise is only a seventh wider than with all of it."""
+
 
 class Stage(StrEnum):
     """What has just been done: a step, in the words of `Role`, or a fit."""
@@ -114,6 +118,8 @@ class Walk:
     _fitted: tuple[Measured, ...] = ()
     _before: Schedule | None = None
     _asked: Counter[Role] = field(default_factory=Counter)
+    _surprises: list[tuple[float, int]] = field(default_factory=list)
+    """Of each round, the sum of squares of what the measurement differed from what was expected, and its cells."""
 
     @property
     def going(self) -> bool:
@@ -163,7 +169,9 @@ class Walk:
         step = self._due(Role.MEASURE, Gaussian, Laplace)
         measured = self._ask(clique, step, draws)
         self._advance()
-        error = np.abs(measured.values - np.ravel(estimate)).sum() - magnitude(step.mechanism) * measured.values.size
+        beyond = measured.values - np.ravel(estimate)
+        self._surprises.append((float(np.square(beyond / measured.sigma).sum()), beyond.size))
+        error = np.abs(beyond).sum() - magnitude(step.mechanism) * beyond.size
         self._tell(Stage.MEASURE, clique, error=max(0.0, float(error)))
         return measured
 
@@ -187,6 +195,23 @@ class Walk:
         choice = next((choice for choice in choices if choice in self._before.choices), Choice.GO_ON)
         self.schedule = self._before.after(choice)
         return choice
+
+    def settles(self, planned: int) -> bool:
+        """Settle, if the last of so many planned rounds, `PATIENCE` of them, showed only noise and the schedule allows.
+
+        The columns are to be measured then.
+        """
+        quiet = self.going and self.quiet(max(1, round(PATIENCE * planned)))
+        return quiet and self.choose(Choice.SETTLE) is Choice.SETTLE
+
+    def quiet(self, rounds: int) -> bool:
+        """Whether the last so many rounds, together, differed from what was expected no more than by noise.
+
+        The squares of n cells of noise, in units of its variance, sum to n on average; what they sum to beyond is an
+        estimate, without bias, of the squares of what there is to learn.
+        """
+        last = self._surprises[-rounds:]
+        return len(last) == rounds and sum(square for square, _ in last) <= sum(cells for _, cells in last)
 
     def fit(self, warm_start: Model | None = None, *, measurements: Sequence[Measured] | None = None) -> Model:
         """GENERATE: fit a model to these measurements, or to all of them. Report it with `fitted`."""

@@ -9,8 +9,6 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from caps.data.domain import Clique
-from caps.dp.privacy.schedule import Role
 from caps.dp.programs.mst import MstProgram
 from services.coordinator.algorithms.base import Algorithm, Walk, register
 from services.coordinator.estimation import Measured, Model
@@ -32,6 +30,8 @@ class Mst(MstProgram, Algorithm):
     keep the group uniform: sum (mu_c - mean y)^2 = (sum mu_c - sum y_c)^2 / k + sum (mu_c - mean mu)^2. So the model
     needs no second domain, and nothing has to be expanded afterwards.
 
+    Once edges show only noise, the columns are measured again; then nothing is merged.
+
     Deviation from private-pgm's mst.py: that measures pairs after merging, so its rare cells have noise of variance
     sigma^2, not k sigma^2, and its scores ignore differences within a group. The servers count the full domain, fixed
     before the run.
@@ -43,26 +43,24 @@ class Mst(MstProgram, Algorithm):
         groups = {measured.clique[0]: rare_together(measured) for measured in walk.measured}
         model = walk.fit(measurements=[averaged(measured, groups) for measured in walk.measured])
         walk.fitted()
-        pairs = list(self.candidates(walk.task))
-        tree = self._tree(walk, dict(zip(pairs, model.marginals(pairs), strict=True)))
-        walk.measure_all(tree, role=Role.MEASURE, draws=self.draws(walk.task))
-        model = walk.fit(model, measurements=[averaged(measured, groups) for measured in walk.measured])
-        walk.fitted()
-        return model
-
-    def _tree(self, walk: Walk, independent: Mapping[Clique, npt.NDArray[np.float64]]) -> list[Clique]:
-        """Kruskal's algorithm with noisy comparisons: edges are added one by one, and none closes a cycle."""
+        pairs, draws = list(self.candidates(walk.task)), self.draws(walk.task)
+        independent = dict(zip(pairs, model.marginals(pairs), strict=True))
         component = {name: {name} for name in walk.task.domain.names}
-        tree: list[Clique] = []
-        while len(tree) < len(component) - 1:
+        while walk.going:  # Kruskal's algorithm with noisy comparisons: no edge closes a cycle
             walk.next_round()
-            joining = [pair for pair in independent if component[pair[0]] is not component[pair[1]]]
+            joining = [pair for pair in pairs if component[pair[0]] is not component[pair[1]]]
             estimates = [independent[pair] for pair in joining]
             edge = walk.select(joining, estimates, bias=[0] * len(joining), weights=[1] * len(joining))
-            tree.append(edge)
-            merged = component[edge[0]] | component[edge[1]]
-            component |= dict.fromkeys(merged, merged)
-        return tree
+            walk.measure(edge, independent[edge], draws=draws)
+            component |= dict.fromkeys(merged := component[edge[0]] | component[edge[1]], merged)
+            model = walk.fit(model, measurements=[averaged(measured, groups) for measured in walk.measured])
+            settled = walk.settles(len(component) - 1)
+            walk.fitted(edge)
+            if settled:
+                walk.measure_all(self.initial(walk.task))
+                model = walk.fit(model)
+                walk.fitted()
+        return model
 
 
 def rare_together(measured: Measured) -> npt.NDArray[np.intp]:

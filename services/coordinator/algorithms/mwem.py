@@ -12,11 +12,11 @@ from services.coordinator.estimation import Model
 
 @register
 class Mwem(MwemProgram, Algorithm):
-    """In each round, measures the query that the model approximates worst.
+    """In each round, measures the query that the model approximates worst; once rounds show only noise, the columns.
 
-    Deviation from private-pgm's mwem+pgm.py: the neighbouring relation scales the noise of selections too; the
-    estimator is told the noise's deviation; the workload's weights count. Where the number of rows is not public, the
-    first selection compares with an empty table.
+    Deviation from private-pgm's mwem+pgm.py: such rounds are given up, and what is left is spent on columns; the
+    neighbouring relation scales the noise of selections too; the estimator is told the noise's deviation; the
+    workload's weights count. Where the number of rows is not public, the first selection compares with an empty table.
     """
 
     def loop(self, walk: Walk) -> Model:
@@ -40,5 +40,10 @@ class Mwem(MwemProgram, Algorithm):
             clique = walk.select(kept, marginals, bias=cells, weights=[weights[candidate] for candidate in kept])
             walk.measure(clique, marginals[kept.index(clique)], draws=draws)
             model = walk.fit(model)
+            settled = walk.settles(rounds)
             walk.fitted(clique)
+            if settled:
+                walk.measure_all(self.initial(task))
+                model = walk.fit(model)
+                walk.fitted()
         return model

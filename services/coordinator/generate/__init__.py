@@ -5,5 +5,6 @@ The only package that may import mbi and jax, and it does so only if the estimat
 
 from services.coordinator.generate.create import create_estimator, load_model
 from services.coordinator.generate.fitting import loss
+from services.coordinator.generate.size import Size, size_of
 
-__all__ = ["create_estimator", "load_model", "loss"]
+__all__ = ["Size", "create_estimator", "load_model", "loss", "size_of"]

@@ -30,10 +30,11 @@ _SURE = 1e6
 
 
 class Persons(NamedTuple):
-    """How many persons there are, and whether everybody has every group."""
+    """How many persons there are, with the standard deviation of that, and whether everybody has every group."""
 
     total: float
     everybody: bool
+    deviation: float
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,11 @@ class Absence:
         nullable = {attribute.name for attribute in self.domain.attributes if attribute.nullable}
         whole = [one for one in measurements if nullable.isdisjoint(one.clique)]
         if not whole:
-            most = max([1.0, *(float(one.values.sum()) for one in measurements)])
-            return Persons(most if total is None else total, everybody=True)
+            if total is not None:
+                return Persons(total, everybody=True, deviation=0.0)
+            known = [(float(one.values.sum()), one.sigma * float(np.sqrt(one.values.size))) for one in measurements]
+            most, deviation = max(known, default=(1.0, 0.0))
+            return Persons(max(1.0, most), everybody=True, deviation=deviation)
         deviations = np.array([one.sigma * np.sqrt(one.values.size) for one in whole])
         sums = np.array([one.values.sum() for one in whole]) / deviations
         patterns = np.array(list(product((1, 0), repeat=len(self.groups))), bool)
@@ -178,7 +182,13 @@ class Absence:
             if better[0] >= best[0]:
                 break
             best = better
-        return Persons(max(1.0, float(best[2].sum())) if total is None else total, everybody=len(best[1]) == 1)
+        _, admitted, each = best
+        everybody = len(admitted) == 1
+        if total is not None:
+            return Persons(total, everybody, deviation=0.0)
+        some = counted[:, [pattern for pattern, number in zip(admitted, each, strict=True) if number > 0] or [0]]
+        deviation = float(np.sqrt(np.linalg.pinv(some.T @ some).sum()))
+        return Persons(max(1.0, float(each.sum())), everybody, deviation)
 
 
 def _least_squares(a: Floats, b: Floats) -> Floats:

@@ -12,17 +12,16 @@ from caps.errors import LocalError
 from services.coordinator.estimation import Floats, Measured, Model
 from services.coordinator.generate import junction, kernels
 from services.coordinator.generate.absence import Absence
+from services.coordinator.generate.columns import expected_shares
 from services.coordinator.generate.fitting import MergedMeasurements, merge_measurements
 from services.coordinator.generate.indexing import index_tree, link, smallest
 from services.coordinator.generate.model import TreeModel, by_size, reorder
-from services.coordinator.generate.signal import prior_weight, trust_in_columns
+from services.coordinator.generate.signal import measured_columns, prior_weight, trust_in_columns
 
 INDEPENDENCE = 30.0
 """The most that the prior weighs: a model that diverges from independent columns by 1 nat is worth so much in
 log-likelihood. A pair of m cells with a mean squared contingency of phi^2 asks for about m / phi^2."""
 _SMALLEST = 1e-12
-_SMOOTHINGS = 2
-"""The prior's columns should be those of the model it leads to; after so many they hardly change."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,12 @@ class KernelEstimator:
         if not isinstance(model, TreeModel):
             raise LocalError("only a model of this estimator can be smoothed")
         merged = merge_measurements(self.absence, measurements, model.total, self.limit)
-        trust = trust_in_columns(self.absence.domain, merged)
-        pull = prior_weight(model, merged, trust, INDEPENDENCE)
-        smooth = model
-        for _ in range(_SMOOTHINGS):
-            smooth = self._descend(merged, _prior(smooth, trust), pull)
-        return smooth
+        names = sorted({name for clique in merged.cliques for name in clique})
+        having = model.marginals([(name,) for name in names])
+        persons = {name: float(counts.sum()) for name, counts in zip(names, having, strict=True)}
+        columns = measured_columns(self.absence.domain, merged, persons)
+        pull = prior_weight(model, merged, trust_in_columns(columns), INDEPENDENCE)
+        return self._descend(merged, _prior(model, expected_shares(columns)), pull)
 
     def _descend(
         self,
@@ -111,13 +110,13 @@ class KernelEstimator:
         return TreeModel(self.absence, merged.total, index, theta, cells)
 
 
-def _prior(model: TreeModel, trust: Mapping[str, float]) -> dict[Clique, Floats]:
-    """Independent columns: the model's, each as much as it is trusted and else uniform; their exponentials sum to 1."""
+def _prior(model: TreeModel, shares: Mapping[str, Floats]) -> dict[Clique, Floats]:
+    """Independent columns with these shares, the model's own where none are given; their exponentials sum to 1."""
     columns, tables = model.absence.columns, {}
     for column, counts in zip(columns, model.wide_marginals(columns), strict=True):
-        table = np.maximum(counts / model.total, _SMALLEST)
-        if column[0] in trust:
+        table = counts / model.total
+        if column[0] in shares:
             present = table[: model.domain.sizes[model.domain.position(column[0])]]
-            present += (1 - trust[column[0]]) * (present.mean(axis=0) - present)
-        tables[column] = table
+            present[:] = np.multiply.outer(shares[column[0]], present.sum(axis=0))
+        tables[column] = np.maximum(table, _SMALLEST)
     return model.absence.independent(tables)

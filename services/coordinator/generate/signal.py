@@ -13,36 +13,47 @@ import numpy as np
 
 from caps.data.domain import Clique, Domain
 from services.coordinator.estimation import Floats
+from services.coordinator.generate.columns import Column
 from services.coordinator.generate.fitting import MergedMeasurements
 from services.coordinator.generate.model import TreeModel
 
 _LEAST_TRUST = 1e-3
 
 
-def trust_in_columns(domain: Domain, merged: MergedMeasurements) -> dict[str, float]:
-    """For every measured attribute of two categories or more, how much of its column's deviation from a uniform one is
-    signal, 0 to 1: by this share the deviation is shrunk.
+def measured_columns(domain: Domain, merged: MergedMeasurements, persons: Mapping[str, float]) -> dict[str, Column]:
+    """Every measured attribute: what all marginals that contain it say, each weighted by its precision.
 
-    A column is what all marginals that contain it say, each weighted by its precision. James and Stein's own factor
-    subtracts two degrees of freedom and never shrinks a column of two or three categories; this one does.
+    persons: how many have a value of each attribute.
     """
-    columns: dict[str, Floats] = {}
+    sums: dict[str, Floats] = {}
     precisions: dict[str, float] = {}
     for clique, values, weight in zip(merged.cliques, merged.values, merged.weights, strict=True):
         table = values.reshape(domain.shape(clique))
         for axis, name in enumerate(clique):
             column = table.sum(axis=tuple(other for other in range(table.ndim) if other != axis))
             precision = weight * column.size / table.size  # a cell of the column is the sum of so many
-            columns[name] = columns.get(name, 0.0) + precision * column
+            sums[name] = sums.get(name, 0.0) + precision * column
             precisions[name] = precisions.get(name, 0.0) + precision
     return {
-        name: _share(_energy(total / precisions[name]), (total.size - 1) / precisions[name])
-        for name, total in columns.items()
-        if total.size > 1
+        name: Column(total / precisions[name], precisions[name] ** -0.5, persons[name]) for name, total in sums.items()
     }
 
 
-def prior_weight(model: TreeModel, merged: MergedMeasurements, trust: Mapping[str, float], most: float) -> float:
+def trust_in_columns(columns: Mapping[str, Column]) -> float:
+    """How much of what columns deviate from uniform ones is signal, 0 to 1: the mean of all of two categories or more.
+
+    James and Stein's own factor subtracts two degrees of freedom and has nothing to say about a column of two or three
+    categories; this one does.
+    """
+    shares = [
+        _share(_energy(column.counts), (column.counts.size - 1) * column.sigma**2)
+        for column in columns.values()
+        if column.counts.size > 1
+    ]
+    return sum(shares) / max(len(shares), 1)
+
+
+def prior_weight(model: TreeModel, merged: MergedMeasurements, trust: float, most: float) -> float:
     """What the prior of independent columns should weigh: `most` where larger marginals are half noise, or more.
 
     Where they are mostly signal it fades, by the odds of noise to signal, which by Bayes' rule say what a guess counts
@@ -55,8 +66,8 @@ def prior_weight(model: TreeModel, merged: MergedMeasurements, trust: Mapping[st
     for k, guess in zip(larger, guesses, strict=True):
         deviation += merged.weights[k] * float(np.square(merged.values[k] - guess).sum())
         noise += guess.size
-    signal, trusted = _share(deviation, noise), sum(trust.values()) / max(len(trust), 1)
-    return most * (1.0 if signal <= 0.5 else (1 - signal) / signal) / max(trusted, signal, _LEAST_TRUST)
+    signal = _share(deviation, noise)
+    return most * (1.0 if signal <= 0.5 else (1 - signal) / signal) / max(trust, signal, _LEAST_TRUST)
 
 
 def _independent(model: TreeModel, cliques: list[Clique]) -> list[Floats]:

@@ -95,7 +95,7 @@ def _studies(routes: APIRouter, pages: Pages, store: Store, studies: Studies, ru
         """All studies, the newest first, by state, and who is missing in each."""
         standing = [(study, study_state(judged, ran)) for study, judged, ran in store.standing()]
         found = [study for study, one in standing if state in (None, one)]
-        shown = [study_view(store, studies, study) for study in found[(page - 1) * EACH : page * EACH]]
+        shown = [study_view(store, studies, study, caller) for study in found[(page - 1) * EACH : page * EACH]]
         return pages.page(
             request,
             "operate/studies.html",
@@ -114,7 +114,7 @@ def _studies(routes: APIRouter, pages: Pages, store: Store, studies: Studies, ru
         return pages.page(
             request,
             "operate/study.html",
-            study=study_view(store, studies, study),
+            study=study_view(store, studies, study, caller),
             manifest=studies.manifest(study),
             runs=store.runs(study)[::-1],
             sees_runs=allowed(caller.person, ANALYSTS.scopes),

@@ -30,7 +30,7 @@ from caps.service.tokens import Scope
 from caps.study import Coordinator, Holder, Manifest, Policy, Server
 from caps.study.manifest import MOST_KEPT
 from caps.trust.exchange import PRIVATE_BYTES, ExchangeKey, public_digest
-from caps.wire import Approval, Contribution, Receipt, Seal, SealRequest, Signed, inputs_digest
+from caps.wire import Approval, Contribution, Decline, Receipt, Seal, SealRequest, Signed, inputs_digest
 from caps.wire.problems import Kind
 from caps.wire.server import StudyState
 from services.mpc_server.storage import states
@@ -101,9 +101,12 @@ class Studies:
         self._judge(manifest)
         automatic = self._policy.approval == "automatic"
         with self._database.begin() as connection:
-            if rows.lock(connection, study) is None:
+            found = rows.lock(connection, study)
+            if found is None:
                 self._require_room(connection, caller)
                 rows.add(connection, study, manifest.canonical_bytes().decode(), self._site.instant())
+            elif found.state == states.Study.DECLINED:
+                raise _declined(found)
             if automatic:
                 self._approve(connection, study)
         return self.status(study), known is None
@@ -128,6 +131,23 @@ class Studies:
         with self._database.begin() as connection:
             return self._approve(connection, study)
 
+    def decline(self, study: str, reason: str) -> Signed[Decline]:
+        """The operator does not take part, and says why. The last word counts; an approval cannot be taken back."""
+        decline = Signed[Decline].by(
+            Decline(study=study, role="mpc-server", reason=reason, at=self._site.instant()),
+            self._site.name,
+            self._site.signing_key,
+        )
+        with self._database.begin() as connection:
+            row = self._locked(connection, study)
+            if row.state == states.Study.ERASED:
+                raise _gone(study)
+            if row.state not in states.UNDECIDED:
+                detail = "this server has approved the study, and its signature stands; you may erase its shares"
+                raise Problem(Kind.CONFLICT, detail, study=study)
+            rows.change(connection, study, states.StudyEvent.DECLINE, decline=text_of(decline))
+        return decline
+
     def _judge(self, manifest: Manifest) -> None:
         objections = [*self._policy.judge(manifest), *self._site.denials.objections(manifest.parties)]
         if manifest.sharing.parties > self._mesh:
@@ -142,7 +162,7 @@ class Studies:
         row = self._locked(connection, study)
         if row.approval is not None:
             return Signed[Approval].model_validate_json(row.approval)
-        if row.state != states.Study.JUDGED:
+        if row.state not in states.UNDECIDED:
             raise _gone(study)
         key = ExchangeKey.generate()
         approval = Signed[Approval].by(
@@ -156,7 +176,8 @@ class Studies:
             self._site.signing_key,
         )
         wrapped = self._store.vault.wrap(_secrets_name(study), key.to_bytes() + new_key())
-        rows.change(connection, study, states.StudyEvent.APPROVE, approval=text_of(approval), wrapped_key=wrapped)
+        values = {"approval": text_of(approval), "decline": None, "wrapped_key": wrapped}
+        rows.change(connection, study, states.StudyEvent.APPROVE, **values)
         return approval
 
     def manifest(self, study: str) -> Manifest:
@@ -178,15 +199,15 @@ class Studies:
         """The key for blobs of a study's runs, which are named `STUDY/...` and erased with its shares."""
         return self._secrets(study)[PRIVATE_BYTES:]
 
-    def status(self, study: str) -> StudyState:
-        """How far a study is."""
-        return _state(self._row(study))
+    def status(self, study: str, caller: Caller | None = None) -> StudyState:
+        """How far a study is, as a caller may see it."""
+        return _seen(_state(self._row(study)), caller)
 
     def listed(self, caller: Caller) -> list[StudyState]:
         """All studies that a caller may see."""
         with reading(self._database) as connection:
             found = rows.listed(connection)
-        return [_state(row) for row in found if _sees(caller, self.manifest(row.study))]
+        return [_seen(_state(row), caller) for row in found if _sees(caller, self.manifest(row.study))]
 
     def brief(self) -> list[BriefStudy]:
         """All studies of this server, the oldest first, without their documents."""
@@ -207,7 +228,7 @@ class Studies:
     def require_open(self, connection: Connection, study: str) -> None:
         """Within a transaction that changes contributions: require that the study takes them. Raises a problem."""
         state = self._locked(connection, study).state
-        if state == states.Study.JUDGED:
+        if state in states.UNDECIDED:
             raise Problem(Kind.NOT_READY, "this server has not approved the study yet", study=study)
         if state == states.Study.SEALED:
             raise Problem(Kind.CONFLICT, "the study's inputs are sealed and can no longer change", study=study)
@@ -321,7 +342,7 @@ class Studies:
         return Sealed(seal.inputs, tuple(offers[one] for one in seal.contributions), digests)
 
     def _may_seal(self, connection: Connection, row: Row[Any], approvals: dict[tuple[str, str], Approval]) -> None:
-        if row.state == states.Study.JUDGED:
+        if row.state in states.UNDECIDED:
             raise Problem(Kind.NOT_READY, "this server has not approved the study yet", study=row.study)
         if row.state == states.Study.ERASED:
             raise _gone(row.study)
@@ -536,11 +557,23 @@ def _sees(caller: Caller, manifest: Manifest) -> bool:
     return any(speaks_for(caller, party) for party in parties)
 
 
+def _seen(state: StudyState, caller: Caller | None) -> StudyState:
+    """Why an operator declines is between this server and the coordinator: holders see that it did."""
+    holder = caller is not None and caller.machine is not None and caller.machine.role == "holder"
+    return state.model_copy(update={"decline": None}) if holder else state
+
+
+def _declined(row: Row[Any]) -> Problem:
+    decline = Signed[Decline].model_validate_json(row.decline).to_json()
+    return Problem(Kind.POLICY_REFUSED, "the server's operator declined the study", study=row.study, decline=decline)
+
+
 def _state(row: Row[Any]) -> StudyState:
     return StudyState(
         study=row.study,
         state=row.state,
         approval=row.approval and Signed[Approval].model_validate_json(row.approval),
+        decline=row.decline and Signed[Decline].model_validate_json(row.decline),
         seal=row.seal and Signed[Seal].model_validate_json(row.seal),
     )
 

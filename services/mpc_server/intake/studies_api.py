@@ -22,9 +22,9 @@ from caps.service.identity import Allow, Caller
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
 from caps.study import Manifest
-from caps.wire import Approval, ContributionState, Offer, Receipt, Seal, SealRequest, Signed, digests, media
+from caps.wire import Approval, ContributionState, Decline, Offer, Receipt, Seal, SealRequest, Signed, digests, media
 from caps.wire.problems import Kind
-from caps.wire.server import StudyState
+from caps.wire.server import DeclineBody, StudyState
 from services.mpc_server.intake.contributions import MOST_CHUNKS, Contributions
 from services.mpc_server.intake.studies import Studies
 
@@ -124,7 +124,7 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
     def status(study: Id, caller: ByObserver) -> StudyState:
         """How far a study is on this server."""
         studies.show_to(study, caller)
-        return studies.status(study)
+        return studies.status(study, caller)
 
     @api.get("/{study}/manifest", tags=["studies"], response_class=Response, responses={200: {"model": Manifest}})
     def manifest(study: Id, caller: ByObserver) -> Response:
@@ -135,6 +135,11 @@ def router(studies: Studies, contributions: Contributions) -> APIRouter:
     def approve(study: Id, caller: ByOperator) -> Signed[Approval]:
         """The operator approves a study that is waiting for that."""
         return studies.approve(study)
+
+    @api.post("/{study}/decline", tags=["studies"])
+    def decline(study: Id, body: DeclineBody, caller: ByOperator) -> Signed[Decline]:
+        """The operator does not take part in a study, and says why. An approval takes it back."""
+        return studies.decline(study, body.reason)
 
     @api.put("/{study}/seal", tags=["studies"], openapi_extra=_SEAL_BODY)
     async def seal(study: Id, request: Request, caller: ByCoordinator) -> Signed[Seal]:

@@ -11,18 +11,23 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
+from pydantic import ValidationError
+
 from caps.basics.document import Hex32
 from caps.dp.privacy.rational import decode_ratio
 from caps.errors import party_name
+from caps.service.bodies import invalid
 from caps.service.identity import Allow, Caller
 from caps.service.pages.federation import PATH as FEDERATION
 from caps.service.pages.federation import Health, add_routes
+from caps.service.pages.forms import Fields
 from caps.service.pages.lanes import Chart, Span, chart
 from caps.service.pages.rendering import ROOT, Link, Pages, see_other
 from caps.service.pages.routes import Signed
 from caps.service.site import Site
 from caps.service.tokens import Scope
 from caps.study import Manifest
+from caps.wire.server import DeclineBody
 from services.mpc_server.intake.contributions import Contributions
 from services.mpc_server.intake.studies import Studies
 from services.mpc_server.pages.compared import Compared, compare
@@ -127,6 +132,16 @@ def _studies(routes: APIRouter, pages: Pages, parts: Parts) -> None:
     def approve(study: Hex32) -> Response:
         """The operator approves a study that waits for that."""
         studies.approve(study)
+        return see_other(f"{ROOT}/studies/{study}")
+
+    @routes.post("/studies/{study}/decline", dependencies=[Depends(OPERATOR)])
+    def decline(study: Hex32, form: Fields) -> Response:
+        """The operator does not take part, and says why."""
+        try:
+            said = DeclineBody(reason=form.one("reason"))
+        except ValidationError as error:
+            raise invalid(error) from None
+        studies.decline(study, said.reason)
         return see_other(f"{ROOT}/studies/{study}")
 
 

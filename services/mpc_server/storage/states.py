@@ -1,10 +1,12 @@
 """The states of studies, contributions and runs on a server, and what may happen to each when: tables without I/O.
 
 A study is first judged: its coordinator proposed it, and this server's policy has nothing against it. The operator, or
-the policy itself, approves it; with the approval its keys are made, and holders may contribute. The coordinator seals
-it when the inputs are chosen, and may seal different inputs until a run exists. When its time is up, or the operator
-says so, its keys are erased. That may happen at any point; repeating it changes nothing:
+the policy itself, approves it; with the approval its keys are made, and holders may contribute. An operator may also
+decline it, and think better of it later. The coordinator seals it when the inputs are chosen, and may seal different
+inputs until a run exists. When its time is up, or the operator says so, its keys are erased. That may happen at any
+point; repeating it changes nothing:
 
+    judged --decline--> declined --decline--> declined --approve--> approved
     judged --approve--> approved --seal--> sealed --seal--> sealed
     any of them --erase--> erased
 
@@ -44,6 +46,7 @@ class Study(StrEnum):
     """How far a study is on this server."""
 
     JUDGED = "judged"
+    DECLINED = "declined"
     APPROVED = "approved"
     SEALED = "sealed"
     ERASED = "erased"
@@ -53,6 +56,7 @@ class StudyEvent(StrEnum):
     """What is done with a study."""
 
     APPROVE = "approve"
+    DECLINE = "decline"
     SEAL = "seal"
     ERASE = "erase"
 
@@ -111,11 +115,17 @@ class Machine(Generic[State, Event]):
         raise LocalError(f"cannot {event} a {self._noun} that is {state}")
 
 
+UNDECIDED = (Study.JUDGED, Study.DECLINED)
+"""The states of studies that are not approved; an operator may still decide either way."""
 STUDY = Machine(
     "study",
     Study.JUDGED,
     {
         (Study.JUDGED, StudyEvent.APPROVE): Study.APPROVED,
+        (Study.JUDGED, StudyEvent.DECLINE): Study.DECLINED,
+        (Study.DECLINED, StudyEvent.DECLINE): Study.DECLINED,
+        (Study.DECLINED, StudyEvent.APPROVE): Study.APPROVED,
+        (Study.DECLINED, StudyEvent.ERASE): Study.ERASED,
         (Study.APPROVED, StudyEvent.SEAL): Study.SEALED,
         (Study.SEALED, StudyEvent.SEAL): Study.SEALED,
         (Study.JUDGED, StudyEvent.ERASE): Study.ERASED,

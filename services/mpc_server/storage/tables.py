@@ -29,6 +29,7 @@ studies = Table(
     Column("manifest", Text, nullable=False),
     Column("state", String(16), nullable=False),  # `states.Study`
     Column("approval", Text),  # Signed[Approval]
+    Column("decline", Text),  # Signed[Decline]; NULL once approved
     Column("wrapped_key", LargeBinary),  # the exchange key and the data key, encrypted; NULL once erased
     Column("join_key", LargeBinary),  # of a join by tags, encrypted; NULL before its first use and once sealed
     Column("seal", Text),  # Signed[Seal]

@@ -1,6 +1,7 @@
 """The `caps` command: its output, its exit codes, its connection, its commands on files and on a service."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from subprocess import run
@@ -534,6 +535,17 @@ def test_a_plan_is_shown(manifest_file):
         assert said in words
     assert "Who sees what" not in words
     assert "Who sees what" in caps("study", "plan", manifest_file, "--full").stdout
+
+
+def test_a_plan_says_when_more_budget_or_fewer_columns_are_needed(manifest_file):
+    few, some, many = (
+        as_json("study", "plan", manifest_file, "--persons", persons)["advice"] for persons in (2, 200, 10**7)
+    )
+    assert "NOT enough" in few
+    assert re.search(r"Epsilon [0-9e+.]+.* or [0-9,]+ persons would be enough for columns", few)
+    assert some != many
+    assert "enough to tell columns and pairs" in many
+    assert few in " ".join(caps("study", "plan", manifest_file, "--persons", 2).stdout.split())
 
 
 def test_a_plan_for_so_many_persons_has_relative_errors(manifest_file):

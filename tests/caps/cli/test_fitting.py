@@ -68,7 +68,9 @@ def test_extra_columns(tmp_path: Path, study: Path) -> None:
     text = f"{HEADER.strip()},{CANARY}\n30,yes,north,A,1\n"
     words = check(tmp_path / "t", text, study, fits=False).output
     assert "1 column that the schema does not have" in words
-    assert CANARY not in words
+    assert "--ignore-extra" in words
+    assert CANARY not in words  # in a file without a header it would be data
+    assert f"not in the study: {CANARY}" in check(tmp_path / "t", text, study, "--show-lines", 5, fits=False).output
     check(tmp_path / "t", text, study, "--ignore-extra", fits=True)
 
 

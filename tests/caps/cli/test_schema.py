@@ -44,7 +44,7 @@ def test_what_is_left_out_is_said_with_a_word_why(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(HEADER)
     words = caps("schema", "new", tmp_path / "t.csv", "--out", tmp_path / "s.json", *OPTIONS).stdout
     assert "Left out: patient_id: it is a join key" in words
-    assert "Left out: admitted_at: days are too many" in words
+    assert "Left out: admitted_at: days need a range" in words
     found = caps("schema", "new", tmp_path / "t.csv", "--out", tmp_path / "s.json", *OPTIONS, expect=Exit.REFUSED)
     assert "File exists" in " ".join(found.stderr.split())
 

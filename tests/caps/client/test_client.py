@@ -59,8 +59,9 @@ STUDIES = {
     holder.StudyView: {
         **{"study": STUDY, "title": "One", "state": "known", "holder": "clinic-a", "approval": None},
         **{"approval_sent": False, "problem": None, "table": False, "views": [], "loss": None, "key_warnings": []},
+        **{"decline": None, "decline_sent": False},
     },
-    server.StudyState: {"study": STUDY, "state": "judged", "approval": None, "seal": None},
+    server.StudyState: {"study": STUDY, "state": "judged", "approval": None, "seal": None, "decline": None},
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import date
 from itertools import product
 from math import log, sqrt
 from typing import Any
@@ -243,3 +244,42 @@ def test_rows_are_read_as_the_schema_writes_them() -> None:
     for wrong in ({"age": 1}, {"age": 1, "smoker": "maybe", "region": "north", "bmi": 1}, [1]):
         with pytest.raises(DomainError, match="row 1 is not one of this study's schema"):
             read_rows(MANIFEST, [json.dumps(wrong)])
+
+
+DAYS: Manifest = example_manifest(
+    schema={
+        "columns": [
+            {"name": "seen", "kind": "date", "first": "2020-01-01", "last": "2020-12-31", "by": "quarter"},
+            {"name": "left", "kind": "date", "bin_edges": ["2020-01-01", "2020-03-01", "2021-01-01"], "publish": "bin"},
+            *COLUMNS[1:3],
+        ]
+    }
+)[0]
+
+
+def test_days_are_counted_by_their_bins_or_between_days() -> None:
+    seen = measured(4.0, "seen", values=(1, 20, 300, 4000), of=DAYS)
+    asked = release(seen, of=DAYS)
+    for where, count in (
+        ("2020-Q2", 20),
+        (["2020-Q1", "2020-Q3"], 301),
+        ((date(2020, 4, 1), date(2020, 9, 30)), 320),
+        (("2020-07-01", None), 4300),
+        ((None, "2020-06-30"), 21),
+    ):
+        assert one(asked.estimate({"seen": where})).count == count
+    assert [each.group["seen"] for each in asked.estimate(group_by="seen")] == [f"2020-Q{n}" for n in (1, 2, 3, 4)]
+    for wrong in (("2020-04-02", None), (None, "2020-10-01"), ("2020-07-01", "2020-03-31"), ("spring", None), "2020"):
+        with pytest.raises(DomainError, match="seen"):
+            asked.estimate({"seen": wrong})
+
+
+def test_days_of_rows_are_read_as_they_are_published() -> None:
+    rows = [
+        {"seen": "2020-06-30", "left": "2020-01-01/2020-02-29", "smoker": False, "region": "north"},
+        {"seen": "2020-07-01", "left": "2020-03-01/2020-12-31", "smoker": True, "region": None},
+    ]
+    found = read_rows(DAYS, [json.dumps(row) for row in rows])
+    assert found.tolist() == [[1, 0, 0, 0], [2, 1, 1, 2]]
+    with pytest.raises(DomainError, match="row 1"):
+        read_rows(DAYS, [json.dumps(rows[0] | {"seen": "30.06.2020"})])

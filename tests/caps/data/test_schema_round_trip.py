@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from datetime import date
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from caps.basics.naming import fault
-from caps.data.schema import Boolean, Categorical, Column, Limits, Numeric, Schema, TableRefused
+from caps.data.schema import Boolean, Categorical, Column, Date, Limits, Numeric, Schema, TableRefused
 from caps.errors import DomainError
 
 pytestmark = pytest.mark.property
@@ -94,9 +95,29 @@ def numerics(draw: st.DrawFn, name: str) -> Column:
 
 
 @st.composite
+def dates(draw: st.DrawFn, name: str) -> Column:
+    low, high = sorted(draw(st.tuples(st.dates(), st.dates() | st.just(date.max))))
+    span = {
+        "first": low.isoformat(),
+        "last": high.isoformat(),
+        "by": draw(st.sampled_from(["year", "quarter", "week"])),
+    }
+    edges = {"bin_edges": [day.isoformat() for day in sorted({low, high, draw(st.dates())})]}
+    return built(
+        Date,
+        name=name,
+        **draw(st.sampled_from([span, edges])),
+        format=draw(st.sampled_from(["%Y-%m-%d", "%d.%m.%Y", "%-m/%-d/%Y", "%Y%m%d"])),
+        publish=draw(st.sampled_from(["day", "bin"])),
+        missing=draw(policies),
+        missing_values=draw(st.lists(st.sampled_from(AWKWARD), max_size=2, unique=True)),
+    )
+
+
+@st.composite
 def schemas(draw: st.DrawFn) -> Schema:
     given = draw(st.lists(names, min_size=1, max_size=4, unique=True))
-    return Schema(tuple(draw(categoricals(name) | booleans(name) | numerics(name)) for name in given))
+    return Schema(tuple(draw(categoricals(name) | booleans(name) | numerics(name) | dates(name)) for name in given))
 
 
 @st.composite

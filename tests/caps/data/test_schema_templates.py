@@ -57,6 +57,14 @@ def test_what_templates_say() -> None:
     assert described("number:0..200/25")["bin_edges"] == [0, 25, 50, 75, 100, 125, 150, 175, 200]
     assert described("integer:1..5")["bin_edges"] == [1, 2, 3, 4, 5, 6]
     assert described("month:2020..2021")["categories"][-1] == "2021-12"
+    whole = {"name": "x", "kind": "date", "first": "2020-01-01", "last": "2021-12-31"}
+    assert described("date:2020..2021/month") == {**whole, "by": "month"}
+    assert described("date:2020..2021") == {**whole, "by": "quarter"}
+    assert described("date:2020-01-01..2021-12-31/week") == {**whole, "by": "week"}
+    assert described("date:1900..2025")["by"] == "year"
+    for wrong in ("2020", "2020..2021/decade", "2021..2020", "2020-02-30..2021"):
+        with pytest.raises(DomainError):
+            Schema.from_json({"columns": [described(f"date:{wrong}")]})
     assert len(described("region:us")["categories"]) == 52
     assert len(described("icd10")["categories"]) == 23
 
@@ -186,7 +194,26 @@ def test_a_table_schema(tmp_path: Path) -> None:
         {"name": "smoker", "type": "boolean", "trueValues": ["ja"], "falseValues": ["nein"]},
         {"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 110}},
         {"name": "bmi", "type": "number", "constraints": {"minimum": "10", "maximum": 60}},
-        {"name": "admitted", "type": "date"},
+        {"name": "admitted", "type": "date", "constraints": {"minimum": "2020-01-01", "maximum": "2020-12-31"}},
+        {
+            "name": "seen",
+            "type": "date",
+            "format": "%d/%m/%Y",
+            "constraints": {"minimum": "2020-01-01", "maximum": "2020-01-31"},
+        },
+        {
+            "name": "left",
+            "type": "datetime",
+            "constraints": {"minimum": "1990-01-01T00:00:00Z", "maximum": "2030-01-01T00:00:00Z"},
+        },
+        {"name": "open", "type": "date", "constraints": {"minimum": "2020-01-01"}},
+        {
+            "name": "any",
+            "type": "date",
+            "format": "any",
+            "constraints": {"minimum": "2020-01-01", "maximum": "2020-12-31"},
+        },
+        {"name": "hour", "type": "time"},
         {"name": "remark", "type": "string"},
         {"name": "height", "type": "number"},
     ]
@@ -194,12 +221,14 @@ def test_a_table_schema(tmp_path: Path) -> None:
     for document in (schema, {"resources": [{"schema": schema}]}):
         draft = book(tmp_path, document)
         found = {column.name: column for column in Schema.from_json(draft.to_json()).columns}
-        assert list(found) == ["sex", "stage", "smoker", "age", "bmi"]
+        assert list(found) == ["sex", "stage", "smoker", "age", "bmi", "admitted", "seen", "left"]
         assert found["stage"].texts == ("1", "2")
         assert found["stage"].to_json()["ordered"] is True
         assert found["smoker"].texts == ("nein", "ja")
         assert found["sex"].missing_values == ("NA",)
-        assert set(draft.left_out) == {"patient", "serial", "admitted", "remark", "height"}
+        assert set(draft.left_out) == {"patient", "serial", "open", "any", "hour", "remark", "height"}
+        assert [found[name].cells for name in ("admitted", "seen", "left")] == [12, 5, 41]
+        assert found["seen"].to_json()["format"] == "%d/%m/%Y"
 
 
 def test_a_json_schema(tmp_path: Path) -> None:
@@ -208,10 +237,12 @@ def test_a_json_schema(tmp_path: Path) -> None:
         "smoker": {"type": ["boolean", "null"]},
         "visits": {"type": "integer", "minimum": 0, "maximum": 9},
         "born": {"type": "string", "format": "date"},
+        "seen": {"type": "string", "format": "date", "formatMinimum": "2020-01-01", "formatMaximum": "2024-12-31"},
         "free": {"type": "string"},
     }
     draft = book(tmp_path, {"type": "object", "properties": properties, "required": ["sex", "smoker", "visits"]})
-    sex, smoker, visits = Schema.from_json(draft.to_json()).columns
+    sex, smoker, visits, seen = Schema.from_json(draft.to_json()).columns
     assert (sex.missing, smoker.missing, visits.missing) == ("refuse", "category", "refuse")
     assert visits.to_json()["bin_edges"] == list(range(11))
+    assert seen.texts[-1] == "2024-Q4"
     assert set(draft.left_out) == {"born", "free"}

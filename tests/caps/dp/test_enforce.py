@@ -27,7 +27,10 @@ from caps.dp.privacy import (
     NoisyMax,
     PermuteAndFlip,
 )
+from caps.dp.privacy.rational import grid_down
+from caps.dp.privacy.schedule import Cycle, FixedSchedule, Schedule
 from caps.dp.programs import Program, Task, names, program
+from caps.dp.programs.mst import MstProgram
 from caps.errors import DomainError, NotDue
 from services.coordinator.algorithms import algorithm
 from tests.kit.algorithms import (
@@ -496,10 +499,7 @@ def test_only_a_candidate_of_the_rounds_selection_is_measured(case: str) -> None
     enforcer, request = selection_of(case)
     one, two, *_ = [c for c in request.candidates if len(c) == 2]
     enforcer = enforcer.after(among(request, [one]))
-    later = [r for r in legitimate(case).requests if r.step.startswith("round") and r.step != "round1-select"]
-    if case == "mst":
-        enforcer = enforcer.after(among(later[0], [two]))
-    measure = next(r for r in later if r.step == "round1-measure")
+    measure = next(r for r in legitimate(case).requests if r.step == "round1-measure")
     enforcer.after(replace(measure, clique=one))
     for other in (two, one[::-1], one[:1], (), ("a9",)):
         refused(enforcer, replace(measure, clique=other), "clique that is not due")
@@ -521,17 +521,58 @@ def test_once_answered_only_what_was_selected_is_measured() -> None:
         enforcer.answered(0)
 
 
-def test_no_clique_is_measured_twice_in_one_step() -> None:
-    """Two edges of a tree are two; but a later round may select what an earlier one measured."""
-    enforcer, request = selection_of("mst")
-    second = next(r for r in legitimate("mst").requests if r.step == "round2-select")
-    every_pair = [c for c in request.candidates if len(c) == 2]
-    enforcer = enforcer.after(request).after(among(second, every_pair))
-    edges = [r for r in legitimate("mst").requests if r.step.endswith("-measure")]
-    enforcer = enforcer.after(replace(edges[0], clique=every_pair[0]))
-    refused(enforcer, replace(edges[1], clique=every_pair[0]), "second measurement")
-    assert enforcer.after(replace(edges[1], clique=every_pair[1])).ended
+class TwoAtOnce(MstProgram):
+    """Selects two edges, and then measures both in one step, as a mechanism of another package may."""
 
+    def schedule(self, task: Task) -> FixedSchedule:
+        tree = super().schedule(task)
+        columns, rounds = tree.cycles
+        select, edge = rounds.steps
+        both = Cycle((replace(edge, count=2),))
+        return FixedSchedule(tree.rho, tree.neighbouring, (columns, Cycle((select,), 2), both))
+
+
+def test_no_clique_is_measured_twice_in_one_step() -> None:
+    """Two edges of a step are two; but a later round may select what an earlier one measured."""
+    _, task, layout = of("mst")
+    enforcer, width = Enforcer.start(TwoAtOnce(), task, layout), len(DOMAIN.names)
+    *columns, select, edge = legitimate("mst").requests[: width + 2]
+    assert isinstance(select, Selection)
+    for column in columns:
+        enforcer = enforcer.after(column)
+    every_pair = [c for c in select.candidates if len(c) == 2]
+    for step in ("round1-select", "round2-select"):
+        enforcer = enforcer.after(among(replace(select, step=step), every_pair))
+    enforcer = enforcer.after(replace(edge, clique=every_pair[0]))
+    second = replace(edge, step="round2-measure")
+    refused(enforcer, replace(second, clique=every_pair[0]), "second measurement")
+    assert enforcer.after(replace(second, clique=every_pair[1])).ended
+
+
+def test_rounds_give_way_to_columns_while_enough_is_left_and_to_nothing_else() -> None:
+    chosen, task, _ = of("mwem")
+    columns, enforcer, spent = chosen.initial(task), start("mwem"), F(0)
+    schedule: Schedule = chosen.schedule(task)
+    for number, request in enumerate(legitimate("mwem", 1).requests):
+        enforcer, schedule = enforcer.after(request), schedule.after()
+        spent += request.mechanism.rho(task.neighbouring)
+        if number % 2 == 0 or enforcer.ended:
+            continue
+        again = Gaussian.costing(grid_down((task.zcdp - spent) / len(columns)), task.neighbouring)
+        first = Measurement("initial1", columns[0], again)
+        if number > 1:  # of four rounds, with three columns: what two leave is too little
+            refused(enforcer, first, "is not due")
+            continue
+        refused(enforcer, replace(first, clique=columns[1]), "clique that is not due")
+        dearer = Gaussian.costing(grid_down((task.zcdp - spent) / 2), task.neighbouring)
+        refused(enforcer, replace(first, mechanism=dearer), "is not due")
+        settled = enforcer
+        for place, column in enumerate(columns, 1):
+            settled = settled.after(replace(first, step=f"initial{place}", clique=column))
+        assert settled.ended
+
+
+def test_a_later_round_may_measure_what_an_earlier_one_did() -> None:
     rounds, enforcer = iter(legitimate("mwem").requests), start("mwem")
     for select, measure in zip(rounds, rounds, strict=True):
         enforcer = enforcer.after(among(select, [("a0", "a1")], [1])).after(replace(measure, clique=("a0", "a1")))

@@ -16,7 +16,7 @@ from tests.kit.migrations import FAILS, Package, differences, metadata, old, pac
 from tests.kit.postgres import SERVICES
 
 ROOT = Path(__file__).parents[3]
-HEADS = {"mpc_server": "mpc_server_0006", "coordinator": "coordinator_0003", "holder": "holder_0002"}
+HEADS = {"mpc_server": "mpc_server_0007", "coordinator": "coordinator_0004", "holder": "holder_0003"}
 
 
 @pytest.fixture

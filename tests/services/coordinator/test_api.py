@@ -125,7 +125,7 @@ def test_the_way_of_a_study(tmp_path):
     for holder in ("clinic-a", "clinic-b"):
         machine = http.machine(bench.keys[holder], "holder")
         sent = machine.put(f"/v1/studies/{study}/approvals/{holder}", json=approvals[holder].to_json())
-        assert sent.json() == {"holder": holder, "approved": True}
+        assert sent.json() == {"holder": holder, "approved": True, "declined": None}
     parts = operator.get(f"/v1/studies/{study}/participation").json()["holders"]
     assert [(part["approved"], part["complete"]) for part in parts] == [(True, True)] * 2
 
@@ -161,6 +161,46 @@ def test_approvals_come_from_the_holder_itself(tmp_path):
     assert holder.put(f"/v1/studies/{'0' * 64}/approvals/clinic-a", json=own).status_code == 404
     assert http.person(Scope.OWNER).put(path, json=own).status_code == 403
     assert holder.put(path, json=own).status_code == 200
+
+
+def test_a_decline_is_shown_with_its_reason_to_those_it_is_for_until_an_approval(tmp_path):
+    bench = Bench(tmp_path)
+    http = Http(bench, bench.coordinator())
+    study, federation = bench.manifest.study_id, bench.federation
+    operator = http.person(Scope.OPERATOR)
+    operator.post("/v1/studies", json=bench.manifest.to_json())
+    holder, other = (http.machine(bench.keys[name], "holder") for name in ("clinic-a", "clinic-b"))
+    path, approval = f"/v1/studies/{study}/declines/clinic-a", federation.approvals_of_holders()["clinic-a"].to_json()
+    own = federation.decline("clinic-a", "Consent does not cover it.").to_json()
+    assert other.put(path, json=own).status_code == 403
+    assert holder.put(path, json=federation.decline("clinic-b", "No.").to_json()).status_code == 403
+    for wrong in ({"role": "mpc-server"}, {"study": "0" * 64}):
+        assert holder.put(path, json=federation.decline("clinic-a", "No.", **wrong).to_json()).status_code == 422
+    for reason in ("", " ", "x" * 501, "\x1b[31mred", "two\nlines", "\u202eright to left"):
+        bad = own | {"document": own["document"] | {"reason": reason}}
+        assert holder.put(path, json=bad).status_code == 422
+    assert holder.put(path, json=own).status_code == 200
+
+    def reasons(who) -> list[str | None]:
+        shown = [who.get(f"/v1/studies/{study}").json(), *who.get("/v1/studies").json()]
+        return [one["holders"][0]["declined"]["reason"] for one in shown]
+
+    server = http.machine(bench.keys["S1"], "mpc-server")
+    for who in (operator, http.person(Scope.AUDITOR), holder):
+        assert reasons(who) == ["Consent does not cover it."] * 2
+    for who in (http.person(Scope.ANALYST), http.person(Scope.OWNER), other, server):
+        assert reasons(who) == [None, None]
+    later = federation.decline("clinic-a", "Not this year.", at="2099-01-01T00:00:00Z").to_json()
+    for decline in (later, own):  # the old one is sent again
+        assert holder.put(path, json=decline).status_code == 200
+        assert reasons(operator)[0] == "Not this year."
+    assert operator.post(f"/v1/studies/{study}/runs").status_code == 409
+    assert holder.put(path.replace("declines", "approvals"), json=approval).status_code == 200
+    view = operator.get(f"/v1/studies/{study}").json()["holders"][0]
+    assert view == {"holder": "clinic-a", "approved": True, "declined": None}
+    assert holder.put(path, json=later).status_code == 409
+    assert operator.get(f"/v1/studies/{study}").json()["holders"][0] == view
+    http.coordinator.close()
 
 
 @pytest.mark.parametrize(

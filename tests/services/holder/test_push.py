@@ -474,6 +474,29 @@ def test_a_withdrawal_that_was_cut_off_goes_on(world: HolderBench, monkeypatch: 
         assert holder.store.study(world.study).state is State.WITHDRAWN
 
 
+def test_a_decline_waits_for_the_coordinator_and_an_approval_takes_it_back(world: HolderBench) -> None:
+    world.approval_hook = lambda: _raising(Problem(Kind.PEER_FAILED, "not now"))("", "")
+    with world.running() as holder:
+        holder.know(world.urls["coordinator"], world.study)
+        assert holder.decline(world.study, "No.").state is State.DECLINED
+        until(lambda: holder.store.study(world.study).approval_problem is not None)
+    world.approval_hook = lambda: None
+    with world.running() as holder:
+        until(lambda: holder.store.study(world.study).decline_sent)
+        assert [one.document.reason for one in world.declines] == ["No."]
+        holder.decline(world.study, "Never.")
+        until(lambda: holder.store.study(world.study).decline_sent)
+        assert [one.document.reason for one in world.declines] == ["No.", "Never."]
+        with pytest.raises(Problem, match="approve the study first"):
+            holder.upload_path(world.study)
+        found = holder.approve(world.study)
+        assert (found.state, found.decline) == (State.APPROVED, None)
+        until(lambda: holder.store.study(world.study).approval_sent)
+        with pytest.raises(Problem, match="a signature stands"):
+            holder.decline(world.study, "Too late.")
+    assert (len(world.approvals), len(world.declines)) == (1, 2)
+
+
 def test_the_approval_waits_for_the_coordinator(world: HolderBench) -> None:
     world.approval_hook = lambda: _raising(Problem(Kind.PEER_FAILED, "not now"))("", "")
     with world.running() as holder:

@@ -190,7 +190,60 @@ def test_no_path_of_aim_leaves_its_extremes(rho: F, initial: int, rounds: int, r
 @given(budgets, st.integers(1, 200), relations)
 @settings(max_examples=60, deadline=None)
 def test_mwem_spends_what_it_was_given(rho: F, rounds: int, relation: Neighbouring) -> None:
-    assert len(walk(MwemSchedule.gaussian(rho, relation, rounds=rounds))) == 2 * rounds
+    assert len(walk(MwemSchedule.gaussian(rho, relation, rounds=rounds, columns=3))) == 2 * rounds
+
+
+@given(budgets, st.integers(1, 60), st.integers(2, 20), relations, st.integers(1, 12))
+@settings(max_examples=100, deadline=None)
+def test_equal_rounds_may_give_way_to_columns_while_enough_is_left(
+    rho: F, rounds: int, columns: int, relation: Neighbouring, patience: int
+) -> None:
+    """Whenever it settles, the budget is spent to its end, and the noise of columns is within what was forecast."""
+    for schedule in (
+        MwemSchedule.gaussian(rho, relation, rounds=rounds, columns=columns),
+        MstSchedule.start(rho, relation, columns=columns),
+    ):
+        here: Schedule = schedule
+        may = 0
+        while (due := here.step) is not None:
+            measures, left = due.role is Role.MEASURE, schedule.rho - here.after().spent
+            enough = measures and left >= columns * due.mechanism.rho(relation)
+            assert here.choices == ((Choice.GO_ON, Choice.SETTLE) if enough else (Choice.GO_ON,))
+            may += enough
+            if may == patience:
+                break
+            here = here.after()
+        assert (schedule.widest_again is None) == (may == 0)
+        if may < patience:
+            continue
+        settled = here.after(Choice.SETTLE)
+        assert settled in here.following()
+        step = settled.step
+        assert step is not None
+        assert (step.role, step.count) == (Role.INITIAL, columns)
+        ended = settled.after()
+        assert ended.step is None
+        assert schedule.rho * (1 - WITHIN) <= ended.spent <= schedule.rho
+        assert isinstance(step.mechanism, Gaussian)
+        known = [one.sigma_squared for one in schedule.extremes() if isinstance(one, Gaussian)]
+        assert min(known) <= step.mechanism.sigma_squared <= max(known)
+        assert schedule.widest_again is not None
+        assert step.mechanism.sigma_squared <= schedule.widest_again.sigma_squared
+
+
+def test_pure_mwem_and_a_single_round_cannot_settle() -> None:
+    for schedule in (
+        MwemSchedule.laplace(F(1), UNBOUNDED, rounds=4),
+        MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=1, columns=3),
+        MstSchedule.start(F(1), UNBOUNDED, columns=2),
+    ):
+        here: Schedule = schedule
+        while here.step is not None:
+            assert here.choices == (Choice.GO_ON,)
+            with pytest.raises(DomainError, match="does not allow to settle"):
+                here.after(Choice.SETTLE)
+            here = here.after()
+        assert schedule.widest_again is None
 
 
 @given(st.fractions(min_value=F(1, 1000), max_value=20), st.integers(1, 200), relations)
@@ -293,7 +346,7 @@ def test_the_charge_of_a_selection_covers_its_rounding_and_would_not_without_it(
 def test_totals_are_what_a_walk_comes_to(rho: F, relation: Neighbouring, initial: int, rounds: int) -> None:
     for schedule in (
         AimSchedule.start(rho, relation, initial=initial, rounds=rounds),
-        MwemSchedule.gaussian(rho, relation, rounds=rounds),
+        MwemSchedule.gaussian(rho, relation, rounds=rounds, columns=3),
         MwemSchedule.laplace(min(rho, F(100)), relation, rounds=rounds),
         MstSchedule.start(rho, relation, columns=initial + 1),
     ):

@@ -16,10 +16,11 @@ from services.coordinator.algorithms.aim import Aim
 from services.coordinator.estimation import Floats, Measured
 from services.coordinator.generate import create_estimator
 from services.coordinator.generate.absence import Absence
+from services.coordinator.generate.columns import CONCENTRATIONS, Column, expected_shares, guesses
 from services.coordinator.generate.fitting import MergedMeasurements, merge_measurements
 from services.coordinator.generate.kernel import INDEPENDENCE
 from services.coordinator.generate.model import TreeModel
-from services.coordinator.generate.signal import prior_weight, trust_in_columns
+from services.coordinator.generate.signal import measured_columns, prior_weight, trust_in_columns
 from tests.kit.algorithms import clear_oracle, domain_of, model_error, rows_of, task_of
 
 pytestmark = pytest.mark.statistical
@@ -35,12 +36,20 @@ def merged_of(absence: Absence, measured: list[Measured], total: float | None = 
     return merge_measurements(absence, measured, total, 1 << 30)
 
 
+def columns_of(absence: Absence, measured: list[Measured], persons: float = PERSONS) -> dict[str, Column]:
+    return measured_columns(absence.domain, merged_of(absence, measured), dict.fromkeys(absence.domain.names, persons))
+
+
+def trust_in(column: Column) -> float:
+    return trust_in_columns({"": column})
+
+
 def weight_of(measured: list[Measured], absence: Absence, total: float | None = PERSONS) -> float:
     """As the estimator has it, in units of what it is at most beside trusted columns."""
     model = create_estimator("kernel", absence.domain, groups=absence.groups).fit(measured, total=total)
     assert isinstance(model, TreeModel)
-    merged = merged_of(absence, measured, total)
-    return prior_weight(model, merged, trust_in_columns(absence.domain, merged), INDEPENDENCE) / INDEPENDENCE
+    trust = trust_in_columns(columns_of(absence, measured))
+    return prior_weight(model, merged_of(absence, measured, total), trust, INDEPENDENCE) / INDEPENDENCE
 
 
 def skewed(size: int) -> Floats:
@@ -64,8 +73,12 @@ def test_a_column_is_the_mean_of_all_that_contains_it_by_precision() -> None:
         variances.append(one.sigma**2 * np.prod(shape[1:]))
     precise = 1 / np.array(variances)
     column = np.average(estimates, axis=0, weights=precise)
+    found = columns_of(Absence(domain), measured)
+    assert set(found) == {"a0", "a1", "a2"}
+    assert found["a0"].counts == pytest.approx(column)
+    assert found["a0"].sigma == pytest.approx(precise.sum() ** -0.5)
     expected = max(0.0, 1 - 4 / precise.sum() / (5 * column.var()))
-    assert trust_in_columns(domain, merged_of(Absence(domain), measured))["a0"] == pytest.approx(expected)
+    assert trust_in(found["a0"]) == pytest.approx(expected)
 
 
 def test_columns_of_noise_are_hardly_trusted_and_strong_ones_are() -> None:
@@ -80,9 +93,10 @@ def test_columns_of_noise_are_hardly_trusted_and_strong_ones_are() -> None:
             noisy(("a3",), np.array([500.0, 500.0]), 50.0, generator),
             noisy(("a4",), np.array([PERSONS]), 50.0, generator),
         ]
-        trust = trust_in_columns(domain, merged_of(Absence(domain), measured))
-        assert set(trust) == {"a0", "a1", "a2", "a3"}  # there is nothing to shrink in a column of one category
-        trusts.append(list(trust.values()))
+        columns = columns_of(Absence(domain), measured)
+        trusts.append([trust_in(columns[name]) for name in ("a0", "a1", "a2", "a3")])
+        # There is nothing to trust in a column of one category.
+        assert trust_in_columns(columns) == pytest.approx(np.mean(trusts[-1]))
     means = np.mean(trusts, axis=0)
     assert means[0] < 0.12
     assert means[1] > 0.99
@@ -93,22 +107,61 @@ def test_columns_of_noise_are_hardly_trusted_and_strong_ones_are() -> None:
     assert np.max(trusts) <= 1
 
 
+@pytest.mark.parametrize(("sigma", "size"), [(30.0, 12), (100.0, 5), (200.0, 5), (400.0, 12)])
+def test_what_a_column_is_expected_to_be_is_what_dirichlet_draws_say(sigma: float, size: int) -> None:
+    """Draws from the prior, weighted by how well they explain the noisy counts."""
+    generator = np.random.default_rng(size)
+    one = noisy(("a0",), skewed(size), sigma, generator)
+    found = guesses(Column(one.values, sigma, PERSONS))
+    for concentration, guess in zip((*CONCENTRATIONS, None), found, strict=True):
+        if concentration is None:
+            draws = np.full((1, size), 1 / size)
+        else:
+            draws = generator.dirichlet(np.full(size, concentration), 200_000)
+        logs = -np.square((PERSONS * draws - one.values) / sigma).sum(axis=1) / 2
+        weights = np.exp(logs - logs.max())
+        if len(draws) > 1 and weights.sum() ** 2 / np.square(weights).sum() < 2000:
+            continue  # too few draws explain the counts at all to say anything
+        assert guess.shares == pytest.approx(np.average(draws, axis=0, weights=weights), abs=0.02)
+        assert guess.evidence == pytest.approx(np.log(weights.mean()) + logs.max(), abs=0.3)
+
+
 @pytest.mark.parametrize("sigma", [1.0, 30.0, 100.0, 1000.0])
-def test_to_shrink_by_trust_is_hardly_worse_than_the_better_of_keeping_and_uniform(sigma: float) -> None:
-    domain, truth = domain_of(12), skewed(12)
+@pytest.mark.parametrize("truth", [skewed(12), np.full(12, PERSONS / 12)])
+def test_columns_are_expected_to_be_no_further_off_than_the_better_of_what_was_counted_and_uniform(
+    sigma: float, truth: Floats
+) -> None:
+    """Total variation, of ten columns that are alike, in 20 tables."""
     errors = []
-    for seed in range(300):
-        one = noisy(("a0",), truth, sigma, np.random.default_rng(seed))
-        trust = trust_in_columns(domain, merged_of(Absence(domain), [one]))["a0"]
-        guesses = [
-            one.values,
-            np.full(12, one.values.mean()),
-            one.values.mean() + trust * (one.values - one.values.mean()),
-        ]
-        errors.append([np.square(guess - truth).sum() for guess in guesses])
-    kept, uniform, shrunk = np.mean(errors, axis=0)
-    assert shrunk < min(kept, uniform) + 0.1 * 12 * sigma**2
-    assert shrunk < max(kept, uniform)
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        noised = [noisy(("a0",), truth, sigma, generator).values for _ in range(10)]
+        expected = expected_shares({str(i): Column(one, sigma, PERSONS) for i, one in enumerate(noised)})
+        for i, one in enumerate(noised):
+            kept = np.maximum(one, 0) / max(np.maximum(one, 0).sum(), 1)
+            shares = expected[str(i)]
+            assert shares.sum() == pytest.approx(1)
+            assert shares.min() > 0
+            errors.append([np.abs(guess - truth / PERSONS).sum() / 2 for guess in (kept, np.full(12, 1 / 12), shares)])
+    kept_off, uniform_off, off = np.mean(errors, axis=0)
+    assert off <= min(kept_off, uniform_off) + 0.06
+    assert off < 0.9 * max(kept_off, uniform_off)
+
+
+def test_a_column_is_flatter_beside_flat_ones() -> None:
+    doubtful = Column(np.array([400.0, 250, 150, 100, 100]), 120.0, PERSONS)
+    flat = {str(i): Column(np.full(5, 200.0), 20.0, PERSONS) for i in range(9)}
+    steep = {str(i): Column(np.array([990.0, 10, 0, 0, 0]), 20.0, PERSONS) for i in range(9)}
+    alone, beside_flat, beside_steep = (
+        expected_shares({"doubtful": doubtful, **others})["doubtful"].max() for others in ({}, flat, steep)
+    )
+    assert 0.2 < beside_flat < alone - 0.01 < beside_steep
+
+
+def test_if_the_number_of_persons_is_lost_in_noise_columns_are_uniform() -> None:
+    found = expected_shares({"a": Column(np.array([300.0, -150, 20]), 200.0, 1.0), "b": Column(np.ones(1), 1.0, 0.0)})
+    assert found["a"] == pytest.approx(np.full(3, 1 / 3), abs=0.01)
+    assert found["b"] == pytest.approx(np.ones(1))
 
 
 # Absence
@@ -125,9 +178,9 @@ def test_shrinking_a_column_leaves_those_who_lack_it() -> None:
             noisy(("b",), np.array([700.0, 300.0]), 10.0, generator),
         ]
         fitted = estimator.fit(measured, total=PERSONS)
-        trust = trust_in_columns(domain, merged_of(Absence(domain), measured))
-        assert trust["b"] > 0.99
-        trusts.append(trust["a"])
+        columns = columns_of(Absence(domain), measured)
+        assert trust_in(columns["b"]) > 0.99
+        trusts.append(trust_in(columns["a"]))
         smooth = estimator.smoothed(fitted, measured)
         assert smooth.marginal(("a",)).sum() == pytest.approx(fitted.marginal(("a",)).sum(), rel=0.1)
         flatter.append(smooth.marginal(("a",)).std() / measured[0].values.std())

@@ -12,7 +12,7 @@ from caps.service.tokens import Scope
 from caps.study import Manifest, Policy
 from caps.trust.denials import revoke
 from caps.trust.exchange import ExchangeKey, public_digest
-from caps.wire import Approval, Receipt, Seal, Signed, inputs_digest
+from caps.wire import Approval, Decline, Receipt, Seal, Signed, inputs_digest
 from caps.wire.problems import Kind
 from services.mpc_server.storage import tables
 from tests.kit.mpc_server import Parties, Sealable, Unchanged, dealt, refused, wrapped_keys
@@ -80,6 +80,31 @@ def test_a_manual_policy_waits_for_the_operator(federation):
     with Unchanged(desk):
         assert desk.call(Scope.OPERATOR, "POST", "/approval").json() == first.json()
         assert desk.propose().json() == first.json()
+
+
+def test_an_operator_declines_and_thinks_better_of_it(federation):
+    desk = federation.desk(policy=MANUAL)
+    desk.propose()
+    for reason in ("", "x" * 501, "\x1b[2J"):
+        refused(desk.call(Scope.OPERATOR, "POST", "/decline", {"reason": reason}), Kind.INVALID)
+    said = Signed[Decline].model_validate(desk.call(Scope.OPERATOR, "POST", "/decline", {"reason": "No."}).json())
+    found = said.verify(federation.manifest.server("S2"))
+    assert (found.study, found.role, found.reason) == (federation.study, "mpc-server", "No.")
+    automatic = federation.desk(policy=Policy(populations=POPULATIONS, approval="automatic"))
+    for here in (desk, automatic):  # a person has said no: no policy overrules that
+        assert refused(here.propose(), Kind.POLICY_REFUSED)["decline"] == said.to_json()
+    holder = federation.manifest.holders[0].name
+    for who, seen in ((Scope.OPERATOR, True), (Scope.AUDITOR, True), ("coordinator", True), (holder, False)):
+        state = desk.call(who, "GET").json()
+        assert (state["state"], state["decline"] is not None) == ("declined", seen)
+    offered = dealt(federation, holder)
+    refused(desk.call(holder, "PUT", offered.path, offered.offer("S2")), Kind.NOT_READY)
+    assert desk.call(Scope.OPERATOR, "POST", "/approval").status_code == 200
+    assert desk.propose().status_code == 200
+    state = desk.call(Scope.OPERATOR, "GET").json()
+    assert (state["state"], state["decline"]) == ("approved", None)
+    with Unchanged(desk):
+        refused(desk.call(Scope.OPERATOR, "POST", "/decline", {"reason": "Too late."}), Kind.CONFLICT)
 
 
 def test_the_operator_cannot_approve_against_the_policy(federation):

@@ -18,7 +18,8 @@ from tests.kit.federation import opened
 
 ALLOWED = {
     "study": {
-        "judged": {"approve": "approved", "erase": "erased"},
+        "judged": {"approve": "approved", "decline": "declined", "erase": "erased"},
+        "declined": {"approve": "approved", "decline": "declined", "erase": "erased"},
         "approved": {"seal": "sealed", "erase": "erased"},
         "sealed": {"seal": "sealed", "erase": "erased"},
         "erased": {"erase": "erased"},
