@@ -14,7 +14,7 @@ import services.coordinator.settings
 import services.holder.settings
 import services.mpc_server.settings
 from caps.cli import app
-from caps.service import site
+from caps.service import news, site
 from caps.service.environment import Variable
 from caps.study import Policy
 from caps.trust.denials import Denial
@@ -74,6 +74,7 @@ def render() -> str:
     parts = [_HEAD, _members(Policy), _DENIED, _members(Denial), _SERVICES]
     for title, variables in (
         ("Every service", site.VARIABLES),
+        ("News, in every service", news.VARIABLES),
         ("Holder", services.holder.settings.VARIABLES),
         ("MPC server", services.mpc_server.settings.VARIABLES),
         ("Coordinator", services.coordinator.settings.VARIABLES),

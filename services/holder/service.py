@@ -23,6 +23,7 @@ from typing import cast
 from caps.basics.files import erase, private_directory, sync_path
 from caps.data.schema import Limits
 from caps.service.metrics import Reading
+from caps.service.news import News
 from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Coordinator, Holder, Manifest, Server
@@ -33,6 +34,7 @@ from caps.wire.problems import Kind
 from services.holder import matching, peers
 from services.holder.ledger import ledger_of, study_loss
 from services.holder.matching import Matcher, Unmatched
+from services.holder.news import news as news_of
 from services.holder.peers import PeerProblem
 from services.holder.preview import preview
 from services.holder.retry_queue import RetryQueue, TryLater
@@ -68,6 +70,7 @@ class HolderService:
         site.metrics.read(self._figures)
         self.matcher = Matcher(site, self._retries)
         self.uploader = Uploader(site, self.store, self._retries, parcel=self._parcel, delivered=self._drop)
+        self._news = News(site, self.options.news, lambda: news_of(site, self.store))
         self._heavy = threading.Lock()  # one table in memory at a time, and nobody erases it in the meantime
         self._limits = Limits(bytes=self.options.max_upload, expansion=self.options.max_expansion)
 
@@ -79,9 +82,11 @@ class HolderService:
             if self.store.contribution(record.study) is not None:
                 self.uploader.start(record.manifest)
             self._match_soon(record)
+        self._news.open()
 
     def close(self) -> None:
         """Stop at the current point; `start` resumes from there."""
+        self._news.close()
         self._retries.stop()
         self.store.close()
 

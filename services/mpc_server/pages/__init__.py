@@ -10,7 +10,6 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-
 from pydantic import ValidationError
 
 from caps.basics.document import Hex32
