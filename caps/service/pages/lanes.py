@@ -102,7 +102,7 @@ def chart(
         tuple((kind, text) for kind, text in KINDS.items() if kind in used and words),
         tuple(boxes),
         tuple(ticks),
-        tuple((x(at), round(part, 4)) for at, part in level),
+        tuple((x(at), round(part, 4)) for at, part in [*level, *((end, part) for _, part in level[-1:])]),
         tuple(
             (one.text, ", ".join(one.names), lasting((one.begin - begin).total_seconds()), lasting(one.seconds))
             for one in spans

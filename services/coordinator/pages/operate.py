@@ -178,7 +178,7 @@ def _runs(routes: APIRouter, pages: Pages, site: Site, store: Store, studies: St
     @routes.get("/runs/{run}/servers", dependencies=[Depends(OVERSEERS)])
     def servers(run: RunId, request: Request) -> Response:
         """The run as each server sees it, asked now."""
-        return pages.page(request, "operate/run_servers_part.html", found=runs.at_servers(run))
+        return pages.page(request, "operate/run_servers_part.html", run=run, found=runs.at_servers(run))
 
 
 def _attested(release: Release) -> dict[str, Attested]:
