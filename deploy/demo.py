@@ -36,6 +36,12 @@ from caps.wire.releases import Quality
 from deploy import example
 
 CAPS = Path(sys.executable).with_name("caps")
+PAGES = (
+    (example.HOLDERS[0]["name"], "owner", "a data owner's holder"),
+    (COORDINATOR, "operator", "the coordinator, with the run as lanes"),
+    ("S1", "auditor", "an MPC server, with its ledger and budgets"),
+)
+"""What to open in a browser, and as whom."""
 WARNING = "All parties run on one host, so non-collusion is NOT met. The patients are invented."
 
 
@@ -210,6 +216,22 @@ class Demo:
         self.console.print("\nThe services stay up. Explore them:" if keep else "\nExplore it:")
         for line in lines:
             self.console.print(f"  {line}", soft_wrap=True, highlight=False)
+        if keep:
+            self.show_pages(LocalFederation.read(place))
+
+    def show_pages(self, federation: LocalFederation) -> None:
+        """Say which addresses to open in a browser, and how to sign in."""
+        self.console.print("\nOr in a browser, each signed in with the token in its file:")
+        for name, scope, what in PAGES:
+            place = federation.places[name]
+            self.console.print(f"  {place.url}/ui", soft_wrap=True, highlight=False)
+            token = place.home / f"{scope}.token"
+            self.console.print(f"    {what}; token: {token}", soft_wrap=True, highlight=False)
+        self.console.print(
+            f"  The browser warns until it trusts {federation.authority}, the authority of this demonstration.",
+            soft_wrap=True,
+            highlight=False,
+        )
 
     @contextmanager
     def telling(self, name: str, what: str) -> Iterator[None]:

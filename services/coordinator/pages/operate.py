@@ -12,9 +12,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from caps.basics.document import Hex32
+from caps.service.health import PATH as FEDERATION
+from caps.service.health import Health, add_routes
 from caps.service.identity import Allow
-from caps.service.pages.federation import PATH as FEDERATION
-from caps.service.pages.federation import Health, add_routes
 from caps.service.pages.rendering import ROOT, Link, Pages, allowed, see_other
 from caps.service.pages.routes import Signed
 from caps.service.site import Site

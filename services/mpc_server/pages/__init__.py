@@ -16,9 +16,9 @@ from caps.basics.document import Hex32
 from caps.dp.privacy.rational import decode_ratio
 from caps.errors import party_name
 from caps.service.bodies import invalid
+from caps.service.health import PATH as FEDERATION
+from caps.service.health import Health, add_routes
 from caps.service.identity import Allow, Caller
-from caps.service.pages.federation import PATH as FEDERATION
-from caps.service.pages.federation import Health, add_routes
 from caps.service.pages.forms import Fields
 from caps.service.pages.lanes import Chart, Span, chart
 from caps.service.pages.rendering import ROOT, Link, Pages, see_other
