@@ -22,7 +22,7 @@ def of_study(within: Connection, study: str) -> Sequence[Row[Any]]:
     return within.execute(select(runs).where(runs.c.study == study)).all()
 
 
-def listed(within: Connection) -> Sequence[Row[Any]]:
+def listed(within: Connection) -> Sequence[Row[Any, Any, Any, Any]]:
     """All runs, in no order."""
     return within.execute(select(runs.c.run, runs.c.study, runs.c.state, runs.c.reason)).all()
 
