@@ -62,8 +62,9 @@ docs: $(READY) ## write what is generated from the code: docs/protocols.md, docs
 	@$(BIN)/python -m deploy.architecture docs/architecture.md
 	@$(BIN)/python -m deploy.reference docs/reference.md
 
-pictures: $(READY) ## terminals in docs/pictures, from real output of the demonstration and its study
+pictures: $(READY) ## docs/pictures: terminals, from real output of the demonstration and its study, and pages, from their tests
 	@$(BIN)/python -m deploy.pictures
+	@CAPS_PICTURES=docs/pictures/pages $(BIN)/pytest -q tests/system/pages
 
 client: $(READY) ## the wheel of caps-client, what analysts install, in dist/
 	@cd clients/python && ../../$(BIN)/python -m hatchling build -t wheel -d ../../dist

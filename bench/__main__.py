@@ -28,6 +28,7 @@ STUDIES = {
     "runtime": "whole studies through the services beside central runs, ours and mbi's (Table 2)",
     "scaling": "rows, holders, queries and domain: growth laws (Figure 2)",
     "network": "an AIM round between servers far apart or on thin lines",
+    "apart": "whole studies of AIM and SWIFT between servers far apart: error, rounds and seconds",
     "load": "a thousand holders, two hundred event streams, ten thousand downloads: time, memory, refusals",
     "noise": "variance and utility of every sampler beside the central mechanism",
 }

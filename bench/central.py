@@ -22,7 +22,7 @@ from caps.data.domain import Layout
 from caps.data.quality import workload_error
 from caps.dp.clear import ClearOracle
 from caps.dp.noise.clear import FreshBits
-from caps.dp.oracle import Integers, Measurement, Oracle, Selection
+from caps.dp.oracle import Batch, Comparison, Integers, Measurement, Oracle, Selection
 from caps.dp.privacy import UNBOUNDED, Filter, calibrate
 from services.coordinator.algorithms import Task, algorithm, all_pairs
 from services.coordinator.generate import create_estimator, size_of
@@ -35,7 +35,9 @@ class Watched:
     """An oracle whose time is counted."""
 
     oracle: Oracle
-    spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("compute", "select", "measure"), 0.0))
+    spent: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("compute", "compare", "select", "measure"), 0.0)
+    )
 
     @property
     def layout(self) -> Layout:
@@ -55,10 +57,24 @@ class Watched:
         self.spent["select"] += time.perf_counter() - began
         return chosen
 
+    def compare(self, comparison: Comparison) -> Integers:
+        """As Oracle.compare."""
+        began = time.perf_counter()
+        errors = self.oracle.compare(comparison)
+        self.spent["compare"] += time.perf_counter() - began
+        return errors
+
     def measure(self, measurement: Measurement) -> Integers:
         """As Oracle.measure."""
         began = time.perf_counter()
         values = self.oracle.measure(measurement)
+        self.spent["measure"] += time.perf_counter() - began
+        return values
+
+    def measure_batch(self, batch: Batch) -> Integers:
+        """As Oracle.measure_batch."""
+        began = time.perf_counter()
+        values = self.oracle.measure_batch(batch)
         self.spent["measure"] += time.perf_counter() - began
         return values
 

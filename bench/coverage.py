@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from bench.judge import document
-from caps.audit.measurements import noisy_marginal
+from caps.audit.measurements import noisy_marginals
 from caps.basics.uniform import Uniform
 from caps.client.estimates import Estimate, Release
 from caps.data.domain import Codes, Layout
 from caps.dp.clear import ClearOracle
-from caps.dp.oracle import Integers, Measurement
+from caps.dp.oracle import Batch, Integers, Measurement
 from caps.dp.privacy import Filter
 from caps.study import Manifest
 from caps.study.simulation import invented_rows
@@ -32,6 +32,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "aim, epsilon 1": {"algorithm": {"name": "aim", "parameters": {"rounds": 6}}},
     "aim, epsilon 0.2": {"algorithm": {"name": "aim", "parameters": {"rounds": 6}}, "epsilon": "0.2"},
     "mst, epsilon 1": {"algorithm": {"name": "mst"}},
+    "swift, epsilon 1": {"algorithm": {"name": "swift"}},
     "mwem, pure epsilon 1 (Laplace)": {
         "algorithm": {"name": "mwem", "parameters": {"rounds": 4}},
         "accounting": "pure",
@@ -47,9 +48,14 @@ class Recording(ClearOracle):
 
     def measure(self, measurement: Measurement) -> Integers:
         """See Oracle.measure."""
-        values = super().measure(measurement)
-        listed = [int(value) for value in values]
-        self.found.append(noisy_marginal(self.manifest, len(self.found), measurement, listed))
+        return self._kept(measurement, super().measure(measurement))
+
+    def measure_batch(self, batch: Batch) -> Integers:
+        """See Oracle.measure_batch."""
+        return self._kept(batch, super().measure_batch(batch))
+
+    def _kept(self, asked: Measurement | Batch, values: Integers) -> Integers:
+        self.found += noisy_marginals(self.manifest, len(self.found), asked, tuple(values.tolist()))
         return values
 
 

@@ -103,6 +103,12 @@ class Looker:
             return {"mpc_rounds": 0, "mpc_bytes": 0}
         return {"mpc_rounds": after[-1][1] - after[0][1], "mpc_bytes": after[-1][2] - after[0][2]}
 
+    @property
+    def total(self) -> tuple[int, int]:
+        """Rounds and bytes of the whole run, as far as they were seen."""
+        _, rounds, sent = max(self._seen, default=(0, 0, 0))
+        return rounds, sent
+
 
 _FIGURES = ("steps", "rounds", "sent_bytes")
 

@@ -42,6 +42,7 @@ SUBJECTS = {
     "scaling": (*_PARTIES, "bench/scaling.py", "bench/scaling_tasks.py", "bench/protocols_tasks.py"),
     "load": (*_SERVICES, "bench/load.py"),
     "network": (*_SERVICES, "bench/network.py"),
+    "apart": (*_SERVICES, "bench/apart.py", "bench/network.py"),
     "noise": (*_MECHANISMS, *_PARTIES, "bench/noise.py", "bench/noise_tasks.py", "bench/central.py"),
     "join": (*_PARTIES, "services/holder", "bench/join.py", "bench/join_tasks.py", "bench/oprf_join.py"),
     "judge": ("caps", "bench/judge.py"),

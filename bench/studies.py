@@ -177,8 +177,9 @@ def _contribute(found: Federation, name: str, study: str, path: Path, timeout: f
 def split(found: Federation, run: str) -> dict[str, Any]:
     """Where a run's time went, from the logs.
 
-    compute, select, measure: at the slowest server. waiting: between coordinator and servers, beyond that. generate:
-    between steps at the coordinator. begin, publish: before the first step and after the last.
+    compute, select, measure, and compare if there was any: at the slowest server. waiting: between coordinator and
+    servers, beyond that. generate: between steps at the coordinator. begin, publish: before the first step and after
+    the last.
     """
     lines = [line for line in _lines(found, COORDINATOR) if line.get("run") == run]
     steps = {line["step"]: line for line in lines if line.get("event") == "answered"}
@@ -194,7 +195,8 @@ def split(found: Federation, run: str) -> dict[str, Any]:
     for number in sorted(steps):
         line = steps[number]
         parts["begin" if number == 0 else "generate"] += max(0.0, _at(line) - line["seconds"] - last)
-        parts[line["kind"]] += servers[number]
+        kind = "measure" if line["kind"] == "batch" else line["kind"]
+        parts[kind] = parts.get(kind, 0.0) + servers[number]
         parts["waiting"] += max(0.0, line["seconds"] - servers[number])
         last = _at(line)
     parts["publish"] = _at(released) - last

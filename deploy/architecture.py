@@ -20,6 +20,8 @@ SEAMS = ("services.mpc_server.channel", "services.mpc_server.build", "services.c
 """Modules of a service that its parts meet in: shown on their own."""
 APART = ("migrations", "testing")
 """Subpackages that say nothing about the architecture: schemas of the past, and what tests use."""
+WITHIN = ("pages",)
+"""Subpackages that are shown with the rest of their service: pages and routes call the same functions."""
 BEGIN, END = "<!-- packages: written by `make docs` -->", "<!-- end of packages -->"
 
 
@@ -67,7 +69,8 @@ def _part(module: str) -> str:
         return ""
     if module in SEAMS:
         return module
-    depth = 3 if ".".join(names[:2]) in DIVIDED and _path(".".join(names[:3])).is_dir() else 2
+    shown = ".".join(names[:2]) in DIVIDED and names[2] not in WITHIN and _path(".".join(names[:3])).is_dir()
+    depth = 3 if shown else 2
     return ".".join(names[:depth])
 
 

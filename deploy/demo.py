@@ -36,12 +36,12 @@ from caps.wire.releases import Quality
 from deploy import example
 
 CAPS = Path(sys.executable).with_name("caps")
-PAGES = (
-    (example.HOLDERS[0]["name"], "owner", "a data owner's holder"),
-    (COORDINATOR, "operator", "the coordinator, with the run as lanes"),
-    ("S1", "auditor", "an MPC server, with its ledger and budgets"),
+PEOPLE = (
+    ("a data owner", "insurer", "owner"),
+    ("an analyst", COORDINATOR, "analyst"),
+    ("a server's operator", "S1", "operator"),
 )
-"""What to open in a browser, and as whom."""
+"""Who finds pages where, and the scope of their token."""
 WARNING = "All parties run on one host, so non-collusion is NOT met. The patients are invented."
 
 
@@ -217,21 +217,17 @@ class Demo:
         for line in lines:
             self.console.print(f"  {line}", soft_wrap=True, highlight=False)
         if keep:
-            self.show_pages(LocalFederation.read(place))
+            self.pages(LocalFederation.read(place))
 
-    def show_pages(self, federation: LocalFederation) -> None:
-        """Say which addresses to open in a browser, and how to sign in."""
-        self.console.print("\nOr in a browser, each signed in with the token in its file:")
-        for name, scope, what in PAGES:
-            place = federation.places[name]
-            self.console.print(f"  {place.url}/ui", soft_wrap=True, highlight=False)
-            token = place.home / f"{scope}.token"
-            self.console.print(f"    {what}; token: {token}", soft_wrap=True, highlight=False)
+    def pages(self, federation: LocalFederation) -> None:
+        """Say where people find pages, and with which token each of them signs in."""
         self.console.print(
-            f"  The browser warns until it trusts {federation.authority}, the authority of this demonstration.",
-            soft_wrap=True,
-            highlight=False,
+            "\nOr in a browser, which warns of the certificate: docs/pages.md. The token to sign in is in"
         )
+        for who, name, scope in PEOPLE:
+            place = federation.places[name]
+            line = f"  {who:22}{place.url}/ui    {place.home / f'{scope}.token'}"
+            self.console.print(line, soft_wrap=True, highlight=False)
 
     @contextmanager
     def telling(self, name: str, what: str) -> Iterator[None]:

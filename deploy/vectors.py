@@ -15,8 +15,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from caps.basics import canonical
 from caps.basics.schemes import REP3, REP4
-from caps.dp.oracle import Compute, Measurement, Selection, StepRequest, request_digest, spelled
-from caps.dp.privacy import Gaussian, Laplace, NoisyMax, PermuteAndFlip
+from caps.dp.oracle import (
+    Batch,
+    Comparison,
+    Compute,
+    Measurement,
+    Selection,
+    StepRequest,
+    request_digest,
+    spelled,
+)
+from caps.dp.privacy import Gaussian, GaussianBatch, GaussianErrors, Laplace, NoisyMax, PermuteAndFlip
 from caps.study import Manifest
 from caps.trust import exchange, signing
 from caps.trust.exchange import Drawn, ExchangeKey, Received
@@ -55,6 +64,12 @@ _SELECT = Selection(
     np.array([1, 2], np.int64),
     NoisyMax.of_star(Fraction(1, 3)),
     3,
+)
+_COMPARE = Comparison(
+    "round1-compare", (("age", "smoker"),), np.array([256, 0, 512, 1, 2, 3], np.int64), GaussianErrors(Fraction(9, 2))
+)
+_BATCH = Batch(
+    "round1-measure", (("age", "smoker"), ("smoker",)), np.array([3072, 1024], np.int64), GaussianBatch(Fraction(1, 64))
 )
 
 
@@ -456,7 +471,8 @@ def _requests() -> Json:
     select, measure = request_to_json(_SELECT), request_to_json(_MEASURE)
     laplace = replace(_MEASURE, mechanism=Laplace(Fraction(3)), draws=None)
     flip = replace(_SELECT, mechanism=PermuteAndFlip(Fraction(1, 2)))
-    good: list[StepRequest] = [Compute(), _SELECT, flip, _MEASURE, laplace]
+    compare, batch = request_to_json(_COMPARE), request_to_json(_BATCH)
+    good: list[StepRequest] = [Compute(), _SELECT, flip, _MEASURE, laplace, _COMPARE, _BATCH]
     ratio = measure["mechanism"]
     bad: dict[str, object] = {
         "a kind that is not known": measure | {"kind": "read"},
@@ -486,6 +502,11 @@ def _requests() -> Json:
         "estimates beyond what JSON carries": select | {"estimate": spelled([2**53])},
         "weights that are a number": select | {"weights": 1},
         "candidates that are no cliques": select | {"candidates": ["age"]},
+        "a mechanism that measures, to compare": compare | {"mechanism": ratio},
+        "a bias, to compare": compare | {"bias": spelled([0, 0])},
+        "a mechanism that measures one, for a batch": batch | {"mechanism": ratio},
+        "parts that are a list": batch | {"parts": [1, 2]},
+        "a batch of one clique": batch | {"cliques": ["age", "smoker"]},
     }
     return {
         "good": [

@@ -7,21 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil
 
 from caps.data.schema import Schema
-from caps.dp.oracle import Measurement
+from caps.dp.oracle import Batch, Measurement, StepRequest
 from caps.dp.privacy import Laplace
 from caps.dp.privacy.rational import ln_up
+from caps.study.account import Value
 from caps.study.manifest import Manifest
 from caps.wire.releases import NoisyMarginal
 
 NORMAL_95 = 1.959963984540054
 
 
-def noisy_marginal(manifest: Manifest, step: int, asked: Measurement, value: Sequence[int]) -> NoisyMarginal:
-    """The answer to this step as it is published."""
+def noisy_marginals(manifest: Manifest, step: int, asked: StepRequest, value: Value) -> list[NoisyMarginal]:
+    """The answer to this step as it is published: every marginal that it measures, in order; of other steps, none.
+
+    Pre-condition: the account has taken the answer.
+    """
+    if not isinstance(asked, Batch | Measurement) or isinstance(value, int):
+        return []
+    parts = asked.measurements(manifest.task.neighbouring) if isinstance(asked, Batch) else [asked]
+    ends = [0, *accumulate(manifest.domain.cells_of([part.clique for part in parts]))]
+    return [_marginal(manifest, step, part, value[a:b]) for part, (a, b) in zip(parts, pairwise(ends), strict=True)]
+
+
+def _marginal(manifest: Manifest, step: int, asked: Measurement, value: Sequence[int]) -> NoisyMarginal:
     sigma = asked.mechanism.deviation
     width = NORMAL_95 * sigma
     if isinstance(asked.mechanism, Laplace):  # P(|X| > t) <= e^(-t / scale)

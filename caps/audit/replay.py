@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from caps.audit.measurements import noisy_marginal
-from caps.dp.oracle import Compute, Measurement, request_digest
+from caps.audit.measurements import noisy_marginals
+from caps.dp.oracle import Compute, request_digest
 from caps.errors import DomainError, LocalError
 from caps.study.account import Account
 from caps.study.manifest import Manifest
@@ -78,9 +78,7 @@ class Replay:
             admission = self.account.check(request)
             self.account.charge(admission)
             self.account.answered(value)
-            if isinstance(request, Measurement):
-                assert isinstance(value, tuple)
-                self.measured.append(noisy_marginal(self._manifest, number, request, value))
+            self.measured += noisy_marginals(self._manifest, number, request, value)
         except LocalError as error:
             return f"step {number}: {error}"
         if isinstance(request, Compute):

@@ -6,12 +6,13 @@ no letter that a terminal acts on; letters that are written from right to left c
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
+
+from caps.wire import agreement
 
 if TYPE_CHECKING:
     from caps.study import Holder, Manifest
@@ -22,11 +23,6 @@ WIDTH, HEIGHT = 80, 24
 _LABEL = 12
 _MOST_MARKS = 2
 """Marks on one letter that are shown: towers of them reach into other lines."""
-_SCHEMES = {
-    "rep3": "three honest servers; any two together see all your data",
-    "rep3-active": "three servers; one may cheat; two see all your data",
-    "rep4": "four servers; one may cheat; two together see all your data",
-}
 
 
 def harmless(text: str, width: int) -> str:
@@ -67,14 +63,7 @@ def holder_screen(
     manifest: Manifest, holder: Holder, budget: StudyBudget, warnings: Sequence[str], sent: int
 ) -> list[str]:
     """What an owner agrees to. sent: bytes that would leave the site."""
-    form = manifest.form_of(holder)
-    names = [column.name for column in manifest.columns_of(holder).columns]
-    if form.form == "marginals":
-        what = f"{manifest.layout.cells:,} counts of your rows"
-    else:
-        what = f"your rows, padded to {form.shape[0]:,}"
-    loss = budget.loss
-    before = "nothing yet" if loss.before is None else f"{_loss(loss.before.epsilon)} in {loss.before.studies} studies"
+    names, loss = agreement.brought(manifest, holder), budget.loss
     return _screen(
         manifest,
         f"holder {holder.name}",
@@ -82,18 +71,19 @@ def holder_screen(
             *_field("You bring", f"{len(names)} columns: {', '.join(names)}", 2),
             *_field(
                 "Leaves you",
-                f"random shares of {what}: {_size(sent)} to {manifest.sharing.parties} servers; "
-                "no row, value or count in the clear",
+                f"random shares of {agreement.shared(manifest, holder)}: {_size(sent)} to "
+                f"{manifest.sharing.parties} servers; no row, value or count in the clear",
                 2,
             ),
         ],
         [
             *_field(
                 "Population",
-                f"cost at your site: {before}; with this study {_loss(loss.after.epsilon)}; {loss.population}",
+                f"cost at your site: {agreement.cost(loss.before)}; with this study "
+                f"{agreement.epsilon_of(loss.after.epsilon)}; {loss.population}",
                 2,
             ),
-            *_field("Left", "; ".join(_left(one.server, one.state, one.problem) for one in budget.servers), 2),
+            *_field("Left", "; ".join(map(agreement.left_at, budget.servers)), 2),
         ],
         [*warnings, *loss.warnings],
     )
@@ -113,7 +103,7 @@ def server_screen(manifest: Manifest, budget: PopulationState, objections: Seque
         ),
         [
             *_field("Population", f"on this server: {used} set aside; {budget.population}", 1),
-            *_field("Left", _left(budget.server, budget, None), 1),
+            *_field("Left", agreement.left(budget.server, budget, None), 1),
         ],
         objections,
     )
@@ -122,36 +112,18 @@ def server_screen(manifest: Manifest, budget: PopulationState, objections: Seque
 def _screen(
     manifest: Manifest, place: str, duties: Sequence[str], budget: Sequence[str], warnings: Sequence[str]
 ) -> list[str]:
-    privacy, publication = manifest.privacy, manifest.publication
-    factor = math.exp(min(float(privacy.exact_epsilon), 100.0))
     holders = [one.name for one in manifest.holders]
-    published = "synthetic rows" + (", noisy counts" if publication.measurements else "")
-    covered = manifest.leaks or (
-        "servers see agreed sizes"
-        + (" and noisy numbers of persons in common" if manifest.overlaps is not None else ""),
-    )
-    then = "is left out" if manifest.inputs.refused == "leave-out" else "ends the run"
     first = [f"Study {manifest.study_id}", *_field("Title", manifest.title, 1)]
     rest = [
         *_field("Asked by", f"coordinator {manifest.coordinator.name}, {manifest.coordinator.url}", 1),
         *_field("Servers", ", ".join(f"{one.name} {one.url.removeprefix('https://')}" for one in manifest.servers), 2),
-        *_field("Scheme", f"{manifest.scheme}: {_SCHEMES[manifest.scheme]}", 1),
+        *_field("Scheme", f"{manifest.scheme}: {agreement.trust(manifest)}", 1),
         *_field("Takes part", f"as {place}; {len(holders)} holders: {', '.join(holders)}", 1),
         *duties,
-        *_field(
-            "Published",
-            f"{published}, by {manifest.algorithm.name}"
-            + ("" if manifest.algorithm.certified else "; its noise has NO proven guarantee"),
-            1,
-        ),
-        *_field(
-            "Privacy",
-            f"epsilon {privacy.epsilon}, delta {float(privacy.exact_delta):.2g}: nothing anybody "
-            f"concludes is more than {factor:.3g} times as likely because one person's data are in it",
-            2,
-        ),
+        *_field("Published", agreement.published(manifest), 1),
+        *_field("Privacy", agreement.protection(manifest), 2),
         *budget,
-        *_field("Leaks", "; ".join((*covered, f"whose data fail the servers' checks, which {then}")), 3),
+        *_field("Leaks", "; ".join(agreement.leaks(manifest)), 3),
     ]
     room = HEIGHT - 2 - len(first) - len(rest)  # below are a line on where to read all of it, and the question
     told = [line for words in warnings for line in _field("WARNING", words, 2)]
@@ -164,18 +136,6 @@ def _screen(
 
 def _field(label: str, text: str, lines: int) -> list[str]:
     return [f"{label if not number else '':{_LABEL}}{line}" for number, line in enumerate(wrapped(text, lines))]
-
-
-def _loss(epsilon: float | None) -> str:
-    return "more than can be promised" if epsilon is None else f"epsilon {epsilon:.3g}"
-
-
-def _left(server: str, state: PopulationState | None, problem: str | None) -> str:
-    if state is None:
-        return f"{server} does not say: {problem}"
-    if state.epsilon is None:
-        return f"{server} refuses this population"
-    return f"{server}: epsilon {state.left:.3g} of {state.epsilon:g}"
 
 
 def _size(count: int) -> str:

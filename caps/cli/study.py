@@ -57,7 +57,7 @@ def _add_files(study: typer.Typer) -> None:
             list[str] | None,
             typer.Option("--holder", help="A data owner whose card is missing; repeat for more."),
         ] = None,
-        algorithm: Annotated[str, typer.Option("--algorithm", help="aim, mwem, mst or gaussian.")] = "aim",
+        algorithm: Annotated[str, typer.Option("--algorithm", help="aim, mwem, mst, swift or gaussian.")] = "aim",
         scheme: Annotated[
             str, typer.Option("--scheme", help="rep3, rep3-active or rep4: how many servers, and what they may do.")
         ] = "rep3",

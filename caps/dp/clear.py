@@ -14,7 +14,7 @@ from caps.data.domain import Layout
 from caps.dp.bounds import UNIT_BITS
 from caps.dp.noise import clear
 from caps.dp.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
-from caps.dp.oracle import Integers, Measurement, Selection
+from caps.dp.oracle import Batch, Comparison, Integers, Measurement, Selection, sendable
 from caps.dp.privacy.filter import Filter
 from caps.dp.privacy.neighbouring import Neighbouring
 from caps.errors import LocalError
@@ -22,11 +22,20 @@ from caps.errors import LocalError
 
 def error_scores(counts: Integers, selection: Selection, layout: Layout) -> Integers:
     """The score of each candidate: w (sum over cells of |2^8 count - estimate| - bias)."""
-    cells = counts[layout.positions(selection.candidates)]
-    distance = np.abs((cells << UNIT_BITS) - selection.estimate)
-    sums = np.add.reduceat(distance, selection.starts(layout))
+    sums = _distances(counts, selection, layout)
     scores: Integers = (sums - selection.bias) * selection.weights
     return scores
+
+
+def errors(counts: Integers, comparison: Comparison, layout: Layout) -> Integers:
+    """The error of each candidate: the sum over cells of |2^8 count - estimate|."""
+    return _distances(counts, comparison, layout)
+
+
+def _distances(counts: Integers, request: Comparison | Selection, layout: Layout) -> Integers:
+    cells = counts[layout.positions(request.candidates)]
+    sums: Integers = np.add.reduceat(np.abs((cells << UNIT_BITS) - request.estimate), request.starts(layout))
+    return sums
 
 
 @dataclass
@@ -75,6 +84,25 @@ class ClearOracle:
             case LaplacePlan():
                 noise = clear.discrete_laplace(self.bits, label, plan, (draws,))
         return counts + noise[: len(counts)]
+
+    def compare(self, comparison: Comparison) -> Integers:
+        """See Oracle.compare."""
+        counts = self._known()
+        comparison.check(self.layout)
+        self.budget.charge(comparison.entry())
+        plan, shape = comparison.plan(), (len(comparison.candidates),)
+        noise = clear.discrete_gaussian(self.bits, self._label(comparison.step, plan.digest), plan, shape)
+        return sendable(errors(counts, comparison, self.layout) + noise)
+
+    def measure_batch(self, batch: Batch) -> Integers:
+        """See Oracle.measure_batch."""
+        counts = self._known()[self.layout.positions(batch.cliques)]
+        batch.check(self.layout)
+        self.budget.charge(batch.entry(self.layout, self.neighbouring))
+        for plan, cells in batch.noise(self.layout, self.neighbouring):
+            label = self._label(batch.step, plan.digest)
+            counts[cells] += clear.discrete_gaussian(self.bits, label, plan, cells.shape)
+        return counts
 
     def _label(self, step: str, digest: str) -> bytes:
         return self.path + f"/{step}/noise/{digest[:16]}".encode()

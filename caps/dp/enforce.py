@@ -9,13 +9,23 @@ mechanism of the next request shows which one it is. On each of them the charges
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
 from caps.data.domain import Clique, Layout
-from caps.dp.oracle import Measurement, Plan, Request, Selection, measurement_plan, selection_plan
+from caps.dp.oracle import (
+    Batch,
+    Comparison,
+    Measurement,
+    Plan,
+    Request,
+    Selection,
+    comparison_plan,
+    measurement_plan,
+    selection_plan,
+)
 from caps.dp.privacy.filter import Entry
-from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, Laplace
+from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, GaussianBatch, GaussianErrors, Laplace
 from caps.dp.privacy.neighbouring import Neighbouring
 from caps.dp.privacy.schedule import Role, Schedule, Step, step_name
 from caps.dp.programs import Program, Task
@@ -26,7 +36,7 @@ from caps.errors import DomainError, NotDue
 class Upcoming:
     """A step that may come, and what it needs: enough to build its noise tables and draw its noise in advance.
 
-    draws: the most noise values it may need. weight: the largest weight of a candidate; None for a measurement.
+    draws: the most noise values it may need. weight: the largest weight of a candidate that may be selected, else None.
     """
 
     step: str
@@ -36,14 +46,17 @@ class Upcoming:
 
     @property
     def selects(self) -> bool:
-        """Whether it is a selection rather than a measurement."""
+        """Whether it is a selection."""
         return self.weight is not None
 
     def plan(self, neighbouring: Neighbouring) -> Plan:
         """The noise of the step; for a selection, that of a candidate of the largest weight."""
         if isinstance(self.mechanism, Gaussian | Laplace):
             return measurement_plan(self.mechanism)
+        if isinstance(self.mechanism, GaussianErrors):
+            return comparison_plan(self.mechanism)
         assert self.weight is not None
+        assert not isinstance(self.mechanism, GaussianBatch)  # of a batch, the mechanism of one of its parts is given
         return selection_plan(self.mechanism, self.weight, neighbouring)
 
 
@@ -72,6 +85,11 @@ class _Rules:
     def cells(self, clique: Clique) -> int:
         return self.layout.domain.cells(clique)
 
+    @property
+    def initial_part(self) -> int:
+        """What each initial marginal gets of a batch's budget."""
+        return GaussianBatch.PARTS // len(self.initial)
+
     def initial_at(self, number: int) -> Clique:
         """The clique of the initial measurement of this number, from 0; those that are measured again come in order."""
         return self.initial[number % len(self.initial)]
@@ -91,7 +109,7 @@ class _Branch:
 
     def following(self) -> list[_Branch]:
         """What may come after one more release."""
-        if self.done + 1 < self.step.count:
+        if self.done + 1 < self.step.requests:
             return [replace(self, done=self.done + 1)]
         return [_Branch(schedule) for schedule in self.schedule.following() if schedule.step is not None]
 
@@ -144,15 +162,25 @@ class Enforcer:
 
     @property
     def left(self) -> int:
-        """How many releases are known, whatever the loop decides: those that remain of the step, on every branch."""
-        return min((branch.step.count - branch.done for branch in self._branches), default=0)
+        """How many requests are known, whatever the loop decides: those that remain of the step, on every branch.
+
+        After a first batch, which is one request, comes a comparison whose noise is known as well.
+        """
+        known = min((branch.step.requests - branch.done for branch in self._branches), default=0)
+        return known + (known == 1 and self._compares_next)
+
+    @property
+    def _compares_next(self) -> bool:
+        following = [after.step.role for branch in self._branches for after in branch.following()]
+        batched = all(isinstance(branch.step.mechanism, GaussianBatch) for branch in self._branches)
+        return batched and following == [Role.COMPARE]
 
     def upcoming(self, ahead: int = 1) -> list[Upcoming]:
         """Every step that may be among the next `ahead`, soonest first."""
         found: dict[Upcoming, None] = {}
         level = [(branch, self._asked) for branch in self._branches]
         for _ in range(ahead):
-            found |= dict.fromkeys(self._upcoming(branch.step, asked) for branch, asked in level)
+            found |= dict.fromkeys(one for branch, asked in level for one in self._upcoming(branch.step, asked))
             level = [
                 (after, _one_more(asked, branch.step.role)) for branch, asked in level for after in branch.following()
             ]
@@ -161,24 +189,36 @@ class Enforcer:
     def admit(self, request: Request) -> Admitted:
         """Check a request and price it. Raises NotDue, or DomainError if it does not fit the layout."""
         following = self.after(request)
-        if isinstance(request, Selection):
-            return Admitted(request.entry(self._rules.task.neighbouring), following)
-        return Admitted(request.entry(self._rules.layout), following)
+        layout, neighbouring = self._rules.layout, self._rules.task.neighbouring
+        match request:
+            case Comparison():
+                return Admitted(request.entry(), following)
+            case Selection():
+                return Admitted(request.entry(neighbouring), following)
+            case Measurement():
+                return Admitted(request.entry(layout), following)
+            case Batch():
+                return Admitted(request.entry(layout, neighbouring), following)
 
     def after(self, request: Request) -> Enforcer:
         """The enforcer after this request has been admitted; refuses what `admit` refuses."""
         branches = self._fitting(request)
         role = branches[0].step.role  # the same for all: their steps have one name
-        if isinstance(request, Selection):
-            self._check_selection(request)
-            moved = replace(self, _offered=(*self._offered, request.candidates))
-        else:
-            self._check_measurement(request, role)
-            moved = self
-            if role is Role.MEASURE:
-                goes_on = any(branch.done + 1 < branch.step.count for branch in branches)
-                measured = (*self._measured, request.clique) if goes_on else ()
-                moved = replace(self, _offered=self._offered[1:], _measured=measured)
+        moved = self
+        match request:
+            case Comparison():
+                self._check_comparison(request)
+            case Batch():
+                self._check_batch(request, role)
+            case Selection():
+                self._check_selection(request)
+                moved = replace(self, _offered=(*self._offered, request.candidates))
+            case Measurement():
+                self._check_measurement(request, role)
+                if role is Role.MEASURE:
+                    goes_on = any(branch.done + 1 < branch.step.requests for branch in branches)
+                    measured = (*self._measured, request.clique) if goes_on else ()
+                    moved = replace(self, _offered=self._offered[1:], _measured=measured)
         following: list[_Branch] = []
         for after in (after for branch in branches for after in branch.following()):
             if after not in following:
@@ -193,10 +233,9 @@ class Enforcer:
 
     def _fitting(self, request: Request) -> list[_Branch]:
         """The branches in which the request's kind, name and mechanism are due."""
-        selects = isinstance(request, Selection)
-        fitting = [branch for branch in self._branches if (branch.step.role is Role.SELECT) == selects]
+        fitting = [branch for branch in self._branches if _kind(branch.step) == request.kind]
         if not fitting:
-            raise self._refusal(f"a {Role.SELECT if selects else Role.MEASURE}")
+            raise self._refusal(f"a {request.kind}")
         fitting = [branch for branch in fitting if self._name(branch) == request.step]
         if not fitting:
             raise self._refusal(f"a step {request.step[:64]!r}")
@@ -204,6 +243,19 @@ class Enforcer:
         if not fitting:
             raise self._refusal(f"{request.step} by {_shown(request.mechanism)}")
         return fitting
+
+    def _check_comparison(self, request: Comparison) -> None:
+        if request.candidates != tuple(self._rules.candidates):
+            raise self._refusal("a comparison of cliques that are not all the program's candidates, in order,")
+        request.check(self._rules.layout, self._rules.task.largest_count)
+
+    def _check_batch(self, request: Batch, role: Role) -> None:
+        rules = self._rules
+        request.check(rules.layout)
+        if role is not Role.INITIAL:
+            return  # what is in the layout may be in a batch, however its budget is divided
+        if request.cliques != rules.initial or set(request.parts.tolist()) != {rules.initial_part}:
+            raise self._refusal("a batch other than the initial marginals, in order and in equal parts,")
 
     def _check_selection(self, request: Selection) -> None:
         known = self._rules.candidates
@@ -233,11 +285,19 @@ class Enforcer:
         if asked != expected:
             raise self._refusal(f"a measurement with {asked} noise values, not {expected},")
 
-    def _upcoming(self, step: Step, asked: Mapping[Role, int]) -> Upcoming:
+    def _upcoming(self, step: Step, asked: Mapping[Role, int]) -> Iterator[Upcoming]:
+        """Nothing if the noise depends on how the loop will divide a budget."""
         number, rules = asked[step.role], self._rules
-        name = step_name(step.role, number + 1)
-        if step.role is Role.SELECT:
-            return Upcoming(name, step.mechanism, len(rules.candidates), rules.weight)
+        name, mechanism = step_name(step.role, number + 1), step.mechanism
+        if isinstance(mechanism, GaussianBatch):
+            if step.role is Role.INITIAL:
+                part = mechanism.part(rules.initial_part, rules.task.neighbouring)
+                yield Upcoming(name, part, sum(map(rules.cells, rules.initial)), None)
+            return
+        if step.role is Role.COMPARE or step.role is Role.SELECT:
+            weight = rules.weight if step.role is Role.SELECT else None
+            yield Upcoming(name, mechanism, len(rules.candidates), weight)
+            return
         if step.role is Role.INITIAL:
             draws = rules.cells(rules.initial_at(number))
         elif rules.draws is not None:
@@ -246,13 +306,20 @@ class Enforcer:
             ahead = number - self._asked[step.role]
             offered = self._offered[ahead] if ahead < len(self._offered) else None
             draws = rules.largest if offered is None else max(rules.layout.domain.cells_of(offered))
-        return Upcoming(name, step.mechanism, draws, None)
+        yield Upcoming(name, mechanism, draws, None)
 
     def _name(self, branch: _Branch) -> str:
         return step_name(branch.step.role, self._asked[branch.step.role] + 1)
 
     def _refusal(self, asked: str) -> NotDue:
         return NotDue(f"{asked} is not due; due now: {self.due()}")
+
+
+def _kind(step: Step) -> str:
+    """The kind of the requests that make this step."""
+    if step.role is Role.COMPARE or step.role is Role.SELECT:
+        return step.role.value
+    return Batch.kind if isinstance(step.mechanism, GaussianBatch) else Measurement.kind
 
 
 def _one_more(asked: Mapping[Role, int], role: Role) -> Mapping[Role, int]:

@@ -1,4 +1,4 @@
-"""What an algorithm may request about the joint data: count once, select, measure. It sees only noisy answers.
+"""What an algorithm may request about the joint data: count once, compare, select, measure. It sees only noisy answers.
 
 Two things answer: the MPC servers (`services.mpc_server.engine.steps`) and, where the data may be in one place, the
 clear twin (`caps.dp.clear`). Requests hold public numbers only, and everything a server needs to charge its ledger.
@@ -51,6 +51,8 @@ from caps.dp.privacy.mechanisms import (
     AnyMechanism,
     Charged,
     Gaussian,
+    GaussianBatch,
+    GaussianErrors,
     GaussianOverlaps,
     Laplace,
     NoisyMax,
@@ -124,6 +126,10 @@ INTEGER_BYTES = 8
 _BASE64_OF_INTEGERS = "^([A-Za-z0-9+/]{32})*([A-Za-z0-9+/]{10}[AEIMQUYcgkosw048]=|[A-Za-z0-9+/]{21}[AQgw]==)?$"
 _WIRE = ConfigDict(extra="forbid", arbitrary_types_allowed=True, json_schema_extra=_spelled_out)
 _LARGEST = canonical.MAX_INTEGER
+MOST_BATCHED = 1 << 19
+"""The most cells of a batch: half of ETA_MAX at 2^-80 each."""
+MOST_PLANS = 64
+"""The most kinds of noise in a batch: for each, servers build a table."""
 
 Integers: TypeAlias = Annotated[
     npt.NDArray[np.int64],
@@ -160,6 +166,12 @@ def rounded_estimate(estimate: npt.ArrayLike) -> Integers:
     return scaled.astype(np.int64)
 
 
+def sendable(opened: npt.NDArray[np.int64]) -> Integers:
+    """Opened errors as an answer carries them. Those of honest tables are far below 2^53; a holder that lies may cause
+    larger ones, which are cut off."""
+    return np.clip(opened, -canonical.MAX_INTEGER, canonical.MAX_INTEGER)
+
+
 def selection_plan(
     mechanism: NoisyMax | PermuteAndFlip, weight: int, neighbouring: Neighbouring
 ) -> GumbelPlan | GeometricPlan:
@@ -170,6 +182,11 @@ def selection_plan(
     return geometric_plan(scale)
 
 
+def comparison_plan(mechanism: GaussianErrors) -> GaussianPlan:
+    """The noise of errors, in units of 2^-UNIT_BITS."""
+    return gaussian_plan(_in_units(mechanism))
+
+
 def measurement_plan(mechanism: Gaussian | Laplace) -> GaussianPlan | LaplacePlan:
     """The noise of a marginal's cells."""
     if isinstance(mechanism, Gaussian):
@@ -178,9 +195,9 @@ def measurement_plan(mechanism: Gaussian | Laplace) -> GaussianPlan | LaplacePla
 
 
 def drawable(mechanism: AnyMechanism, weight: int, neighbouring: Neighbouring) -> bool:
-    """Whether the noise has a plan, without building it: `selection_plan` or `measurement_plan` then do not refuse.
+    """Whether the noise has a plan, without building it: the functions above then do not refuse.
 
-    weight: as for `selection_plan`; measurements ignore it. If two mechanisms of a kind are drawable, or one with two
+    weight: as for `selection_plan`; other steps ignore it. If two mechanisms of a kind are drawable, or one with two
     weights, so is everything between them.
     """
     match mechanism:
@@ -192,6 +209,15 @@ def drawable(mechanism: AnyMechanism, weight: int, neighbouring: Neighbouring) -
             return gumbel_exists(_scale(mechanism, weight, neighbouring), mechanism.epsilon_star, mechanism.kappa)
         case PermuteAndFlip():
             return geometric_exists(_scale(mechanism, weight, neighbouring))
+        case GaussianErrors():
+            return gaussian_exists(_in_units(mechanism))
+        case GaussianBatch():
+            ends = (1, mechanism.PARTS)
+            return all(gaussian_exists(mechanism.part(parts, neighbouring).sigma_squared) for parts in ends)
+
+
+def _in_units(mechanism: GaussianErrors) -> Fraction:
+    return mechanism.sigma_squared * (1 << 2 * UNIT_BITS)
 
 
 def _scale(mechanism: NoisyMax | PermuteAndFlip, weight: int, neighbouring: Neighbouring) -> Fraction:
@@ -246,29 +272,20 @@ class Selection:
 
         largest_count: the largest count of a cell, whatever holders send. With it no score can reach 2^61.
         """
-        sizes = np.array([layout.sizes[layout.index(clique)] for clique in self.candidates], np.int64)
-        if not self.candidates or self.estimate.shape != (int(sizes.sum()),):
-            raise DomainError(f"{len(self.candidates)} candidates with {sizes.sum()} cells need as many estimates")
+        sizes = _check_estimate(self.candidates, self.estimate, layout)
         if self.bias.shape != (len(self.candidates),) or self.weights.shape != self.bias.shape:
             raise DomainError("every candidate needs a bias and a weight")
-        if any(array.dtype != np.int64 for array in (self.estimate, self.bias, self.weights)):
-            raise DomainError("estimates, biases and weights are 64-bit integers")
+        if self.bias.dtype != np.int64 or self.weights.dtype != np.int64:
+            raise DomainError("biases and weights are 64-bit integers")
         if not np.any(self.weights):
             raise DomainError("at least one weight must not be zero")
-        if np.any(self.estimate < 0) or np.any(self.estimate > MOST_COUNTED << UNIT_BITS):
-            raise DomainError("an estimate is not a number of people")
-        if max(_sums(self.estimate, self.starts(layout))) > MOST_ESTIMATED:
-            raise DomainError("the estimates of a candidate add up to more people than there can be")
         if np.any(self.bias < 0) or np.any(self.bias > sizes * MOST_BIAS):
             raise DomainError("a bias is not what noise could come to")
-        worst = max(map(largest_score, self.weights.tolist(), sizes.tolist(), [largest_count] * len(sizes)))
-        if worst >> SCORE_BITS:
-            raise DomainError("weights or marginals are so large that a score could overflow")
+        _check_scores(self.weights.tolist(), sizes.tolist(), largest_count)
 
     def starts(self, layout: Layout) -> npt.NDArray[np.intp]:
         """The first cell of every candidate in `estimate`."""
-        sizes = [layout.sizes[layout.index(clique)] for clique in self.candidates]
-        return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.intp)
+        return _starts(self.candidates, layout)
 
     def plan(self, neighbouring: Neighbouring) -> GumbelPlan | GeometricPlan:
         """The noise that makes the selection private: its scale follows from the largest weight."""
@@ -278,6 +295,90 @@ class Selection:
         """What a ledger is charged."""
         plan = self.plan(neighbouring)
         return _entry(self.step, self.mechanism, plan, self.noise_values)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """How far the estimates of marginals are off: for each candidate, the sum of |2^8 count - estimate|, plus noise.
+
+    All are opened, at once. Estimates and answers are in units of 2^-UNIT_BITS.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _WIRE
+    kind: Literal["compare"] = field(default="compare", kw_only=True)
+    step: _Text
+    candidates: tuple[_Clique, ...]
+    estimate: Integers
+    mechanism: Annotated[GaussianErrors, *_drawn_by(GaussianErrors)]
+
+    def check(self, layout: Layout, largest_count: int = MOST_COUNTED) -> None:
+        """Refuse what `Selection.check` would refuse: a sum of distances must not reach 2^61."""
+        sizes = _check_estimate(self.candidates, self.estimate, layout)
+        _check_scores([1] * len(sizes), sizes.tolist(), largest_count)
+
+    def starts(self, layout: Layout) -> npt.NDArray[np.intp]:
+        """The first cell of every candidate in `estimate`."""
+        return _starts(self.candidates, layout)
+
+    def plan(self) -> GaussianPlan:
+        """The noise."""
+        return comparison_plan(self.mechanism)
+
+    def entry(self) -> Entry:
+        """What a ledger is charged: a release for each candidate."""
+        plan, count = self.plan(), len(self.candidates)
+        return Entry(self.step, self.mechanism, count, _SAMPLERS[type(plan)], count, plan.distance, certified=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Several noisy marginals, opened at once. parts: how much of the batch's budget each gets (`GaussianBatch`)."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _WIRE
+    kind: Literal["batch"] = field(default="batch", kw_only=True)
+    step: _Text
+    cliques: tuple[_Clique, ...]
+    parts: Integers
+    mechanism: Annotated[GaussianBatch, *_drawn_by(GaussianBatch)]
+
+    def check(self, layout: Layout) -> None:
+        """Refuse a division of the budget that spends more than it, or draws more noise than a run may."""
+        if not self.cliques or len(set(self.cliques)) < len(self.cliques):
+            raise DomainError("a batch must have marginals, each once")
+        if self.parts.shape != (len(self.cliques),) or np.any(self.parts < 1):
+            raise DomainError("every marginal of a batch needs at least one part of its budget")
+        if np.any(self.parts > self.mechanism.PARTS) or int(self.parts.sum()) > self.mechanism.PARTS:
+            raise DomainError(f"the marginals of a batch have more than the {self.mechanism.PARTS} parts of its budget")
+        if len(np.unique(self.parts)) > MOST_PLANS:
+            raise DomainError(f"a batch must not have more than {MOST_PLANS} different kinds of noise")
+        if self.draws(layout) > MOST_BATCHED:
+            raise DomainError(f"a batch must not have more than {MOST_BATCHED:,} cells")
+
+    def sizes(self, layout: Layout) -> tuple[int, ...]:
+        """The cells of each marginal."""
+        return tuple(layout.sizes[layout.index(clique)] for clique in self.cliques)
+
+    def draws(self, layout: Layout) -> int:
+        """The cells of all marginals together, and noise values."""
+        return sum(self.sizes(layout))
+
+    def noise(self, layout: Layout, neighbouring: Neighbouring) -> list[tuple[GaussianPlan, npt.NDArray[np.intp]]]:
+        """Every kind of noise, and the cells of the answer that have it; kinds in the order of their parts."""
+        each = np.repeat(self.parts, self.sizes(layout))
+        kinds = [int(parts) for parts in np.unique(self.parts)]
+        plans = [gaussian_plan(self.mechanism.part(parts, neighbouring).sigma_squared) for parts in kinds]
+        return [(plan, np.flatnonzero(each == parts)) for parts, plan in zip(kinds, plans, strict=True)]
+
+    def measurements(self, neighbouring: Neighbouring) -> list[Measurement]:
+        """The same marginals as if each had been measured by itself, for those who use the answers."""
+        each = (self.mechanism.part(parts, neighbouring) for parts in self.parts.tolist())
+        return [Measurement(self.step, clique, noise) for clique, noise in zip(self.cliques, each, strict=True)]
+
+    def entry(self, layout: Layout, neighbouring: Neighbouring) -> Entry:
+        """What a ledger is charged."""
+        plans = [plan for plan, _ in self.noise(layout, neighbouring)]
+        distance, sampler = max(plan.distance for plan in plans), _SAMPLERS[type(plans[0])]
+        return Entry(self.step, self.mechanism, 1, sampler, self.draws(layout), distance, certified=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,6 +412,32 @@ class Measurement:
         return _entry(self.step, self.mechanism, self.plan(), self.noise_values(layout))
 
 
+def _check_estimate(
+    candidates: tuple[tuple[str, ...], ...], estimate: Integers, layout: Layout
+) -> npt.NDArray[np.int64]:
+    """Refuse estimates that do not fit the layout or that no honest model gives. Returns the candidates' cells."""
+    sizes = np.array([layout.sizes[layout.index(clique)] for clique in candidates], np.int64)
+    if not candidates or estimate.shape != (int(sizes.sum()),):
+        raise DomainError(f"{len(candidates)} candidates with {sizes.sum()} cells need as many estimates")
+    if estimate.dtype != np.int64:
+        raise DomainError("estimates are 64-bit integers")
+    if np.any(estimate < 0) or np.any(estimate > MOST_COUNTED << UNIT_BITS):
+        raise DomainError("an estimate is not a number of people")
+    if max(_sums(estimate, _starts(candidates, layout))) > MOST_ESTIMATED:
+        raise DomainError("the estimates of a candidate add up to more people than there can be")
+    return sizes
+
+
+def _check_scores(weights: list[int], sizes: list[int], largest_count: int) -> None:
+    if max(map(largest_score, weights, sizes, [largest_count] * len(sizes))) >> SCORE_BITS:
+        raise DomainError("weights or marginals are so large that a score could overflow")
+
+
+def _starts(candidates: tuple[tuple[str, ...], ...], layout: Layout) -> npt.NDArray[np.intp]:
+    sizes = [layout.sizes[layout.index(clique)] for clique in candidates]
+    return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.intp)
+
+
 def overlaps_plan(mechanism: Overlaps) -> DummyPlan:
     """The numbers of dummies of a join."""
     if isinstance(mechanism, GaussianOverlaps):
@@ -328,10 +455,10 @@ def _entry(step: str, mechanism: AnyMechanism, plan: Plan, draws: int) -> Entry:
     return Entry(step, mechanism, 1, _SAMPLERS[type(plan)], draws, plan.distance, certified=True)
 
 
-Request: TypeAlias = Selection | Measurement
+Request: TypeAlias = Comparison | Selection | Measurement | Batch
 """What an algorithm decides to request."""
 _MEMBERS: dict[str, list[str]] = {
-    cls.kind: [one.name for one in fields(cls)] for cls in (Compute, Selection, Measurement)
+    cls.kind: [one.name for one in fields(cls)] for cls in (Compute, Comparison, Selection, Measurement, Batch)
 }
 
 
@@ -344,7 +471,9 @@ def _whole(value: object) -> object:
     return value
 
 
-StepRequest: TypeAlias = Annotated[Compute | Selection | Measurement, Discriminator("kind"), BeforeValidator(_whole)]
+StepRequest: TypeAlias = Annotated[
+    Compute | Comparison | Selection | Measurement | Batch, Discriminator("kind"), BeforeValidator(_whole)
+]
 """The request of a step of a run: step 0 is to compute, the others are `Request`s."""
 STEP_REQUEST: TypeAdapter[StepRequest] = TypeAdapter(StepRequest)
 
@@ -364,8 +493,14 @@ class Oracle(Protocol):
     def answers(self) -> None:
         """COMPUTE ANSWERS: count every marginal of the layout. Returns nothing: the counts stay secret."""
 
+    def compare(self, comparison: Comparison) -> Integers:
+        """COMPARE: the error of every candidate's estimate plus noise, in units of 2^-UNIT_BITS."""
+
     def select(self, selection: Selection) -> int:
         """SELECT: the position of the selected candidate."""
 
     def measure(self, measurement: Measurement) -> Integers:
         """MEASURE: the marginal plus noise, flat."""
+
+    def measure_batch(self, batch: Batch) -> Integers:
+        """MEASURE several: each marginal plus noise, flat, one after the other."""

@@ -43,6 +43,15 @@ _RESERVED = 256
 log = logging.getLogger("caps.connections")
 
 
+@dataclass(frozen=True)
+class People:
+    """A port for people only: where it is, and the TLS that it shows browsers."""
+
+    host: str
+    port: int
+    context: ssl.SSLContext
+
+
 def raise_descriptors() -> int:
     """Allow this process as many descriptors as the system lets it have, within reason; returns how many that are."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

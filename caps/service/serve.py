@@ -28,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from caps.basics.loading import keep_loaded
 from caps.errors import CapsError, DomainError
 from caps.service import logs
-from caps.service.connections import Bounds, Connection, Doors, Entrance, listening, raise_descriptors
+from caps.service.connections import Bounds, Connection, Doors, Entrance, People, listening, raise_descriptors
 from caps.service.identity import CERTIFICATE, machine_of
 from caps.service.metrics import Metrics, Reading
 from caps.service.problems import Problem
@@ -143,9 +143,12 @@ def _with_certificate(inner: ASGIApp, certificate: bytes | None) -> ASGIApp:
 class Server(uvicorn.Server):
     """uvicorn's server, whose connections come in by our own entrances."""
 
-    def __init__(self, config: uvicorn.Config, doors: Doors, supervisor: Supervisor) -> None:
+    def __init__(
+        self, config: uvicorn.Config, doors: Doors, supervisor: Supervisor, people: People | None = None
+    ) -> None:
         super().__init__(config)
         self._doors = doors
+        self._people = people
         self.supervisor = supervisor
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -153,21 +156,16 @@ class Server(uvicorn.Server):
         context = self.config.ssl
         assert context is not None
         self.supervisor.take_over(asyncio.get_running_loop())
-        listeners = self._bound() if sockets is None else sockets
+        own = _bound(self.config.host, self.config.port, "CAPS_LISTEN") if sockets is None else sockets
+        places: list[tuple[socket.socket, ssl.SSLContext]] = [(one, context) for one in own]
+        if (people := self._people) is not None:
+            places += [(one, people.context) for one in _bound(people.host, people.port, "CAPS_PEOPLE_LISTEN")]
         await super().startup(sockets=[])
-        for listener in listeners:
+        for listener, shown in places:
             listener.listen(self.config.backlog)
-            entrance = Entrance(listener, self._protocol, context, self._doors, self.supervisor)
+            entrance = Entrance(listener, self._protocol, shown, self._doors, self.supervisor)
             self.servers.append(cast(asyncio.Server, entrance))
             logs.say(log, "listening", address=str(listener.getsockname()[0]), port=listener.getsockname()[1])
-
-    def _bound(self) -> list[socket.socket]:
-        host, port = self.config.host, self.config.port
-        try:
-            return listening(host, port)
-        except OSError as error:
-            words = (error.strerror or "it cannot be used").lower()
-            raise DomainError(f"cannot listen at {host}:{port}: {words}; CAPS_LISTEN chooses another address") from None
 
     def _protocol(self) -> CertificateProtocol:
         made = CertificateProtocol(self.config, self.server_state, self.lifespan.state)
@@ -175,8 +173,22 @@ class Server(uvicorn.Server):
         return made
 
 
+def _bound(host: str, port: int, variable: str) -> list[socket.socket]:
+    try:
+        return listening(host, port)
+    except OSError as error:
+        words = (error.strerror or "it cannot be used").lower()
+        raise DomainError(f"cannot listen at {host}:{port}: {words}; {variable} chooses another address") from None
+
+
 def make_server(
-    app: FastAPI, credentials: Credentials, *, host: str, port: int, bounds: Bounds | None = None
+    app: FastAPI,
+    credentials: Credentials,
+    *,
+    host: str,
+    port: int,
+    bounds: Bounds | None = None,
+    people: People | None = None,
 ) -> Server:
     """A server that is ready to run."""
     config = uvicorn.Config(
@@ -201,12 +213,12 @@ def make_server(
     if figures is not None:
         figures.read(lambda: [Reading("caps_certificate_renewals", context.renewals)])
     doors = Doors(bounds or Bounds.within(raise_descriptors()), figures)
-    return Server(config, doors, Supervisor(figures))
+    return Server(config, doors, Supervisor(figures), people)
 
 
-def serve(app: FastAPI, credentials: Credentials, *, host: str, port: int) -> None:
+def serve(app: FastAPI, credentials: Credentials, *, host: str, port: int, people: People | None = None) -> None:
     """Serve until SIGINT or SIGTERM. SIGHUP makes it check the certificate's files at once."""
-    server = make_server(app, credentials, host=host, port=port)
+    server = make_server(app, credentials, host=host, port=port, people=people)
     assert isinstance(server.config.ssl, RenewedContext)
     watch = CertificateWatch(server.config.ssl)
     server.supervisor.thread("certificate watch", watch.run)

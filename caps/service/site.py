@@ -4,6 +4,7 @@
     CAPS_HOME/signing-key.pem                                 Ed25519 key for signatures
     CAPS_HOME/tokens.json                                     digests of people's tokens
     CAPS_HOME/policy.yaml                                     keys that are denied; an MPC server's own rules
+    CAPS_HOME/people-certificate.pem people-key.pem           of a port for people only, if there is one
 
 A party's role and name come from its certificate and are stored nowhere else.
 """
@@ -22,6 +23,7 @@ import httpx
 from caps.basics.files import held_alone, private_directory
 from caps.errors import DomainError
 from caps.service.app import Clock, instant, utc_now
+from caps.service.connections import People
 from caps.service.environment import Variable
 from caps.service.identity import Caller, Machine, machine
 from caps.service.logs import level_of, trace
@@ -38,15 +40,21 @@ from caps.trust.cards import Party
 from caps.trust.denials import Denials
 from caps.trust.home import AUTHORITY, CERTIFICATE, POLICY, PRIVATE_KEY, SIGNING_KEY, TOKENS
 from caps.trust.timely import TimelyTransport
-from caps.trust.tls import Credentials, client_context
+from caps.trust.tls import Credentials, PeopleContext, client_context
 from caps.wire.problems import Kind
 
 HOME = Variable("CAPS_HOME", "the directory with this party's keys, certificates, tokens and policy.yaml")
 STATE = Variable("CAPS_STATE", "the directory of all that the service writes", "`state` in CAPS_HOME")
 LISTEN = Variable("CAPS_LISTEN", "host:port of the REST interface", "127.0.0.1:8443")
 DATABASE = Variable("CAPS_DATABASE", "URL of the database, SQLite or PostgreSQL", "SQLite: `state.db` in CAPS_STATE")
+PEOPLE = Variable(
+    "CAPS_PEOPLE_LISTEN",
+    "host:port of a second port, for people, with people-certificate.pem and people-key.pem of CAPS_HOME",
+    "none: people use CAPS_LISTEN",
+)
 LOG_LEVEL = Variable("CAPS_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", "INFO")
-VARIABLES = (HOME, STATE, LISTEN, DATABASE, LOG_LEVEL)
+VARIABLES = (HOME, STATE, LISTEN, PEOPLE, DATABASE, LOG_LEVEL)
+PEOPLE_CERTIFICATE, PEOPLE_KEY = "people-certificate.pem", "people-key.pem"
 _ALONE = "lock"
 """The file in CAPS_STATE that a service locks: two processes would erase each other's files and spend budgets twice."""
 
@@ -61,6 +69,8 @@ class Settings:
     port: int
     database: str
     log_level: str = "INFO"
+    people: tuple[str, int] | None = None
+    """Host and port for people only, if they have one of their own."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -70,13 +80,11 @@ class Settings:
             raise DomainError("CAPS_HOME is not set; set it to the directory with this party's keys")
         home = Path(given).absolute()
         data = Path(STATE.given(environment) or home / "state").absolute()
-        host, colon, port = (LISTEN.given(environment) or LISTEN.default).rpartition(":")
-        if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise DomainError("CAPS_LISTEN must be host:port")
-        host = host.removeprefix("[").removesuffix("]")
+        host, port = _address(LISTEN, LISTEN.given(environment) or LISTEN.default)
+        people = PEOPLE.given(environment)
         database = DATABASE.given(environment) or f"sqlite:///{data / 'state.db'}"
         level = level_of(LOG_LEVEL.given(environment) or LOG_LEVEL.default)
-        return cls(home, data, host, int(port), database, level)
+        return cls(home, data, host, port, database, level, _address(PEOPLE, people) if people else None)
 
     def take(self) -> Settings:
         """Keep other processes from this state until this one ends; for a process that is about to serve.
@@ -90,6 +98,13 @@ class Settings:
                 f"another process is using {self.data}; stop it first, or give this one a CAPS_STATE of its own"
             )
         return self
+
+
+def _address(variable: Variable, text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise DomainError(f"{variable.name} must be host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class Site:
@@ -122,6 +137,14 @@ class Site:
         self.metrics.read(sizes_of(settings.data))
         self._expiries: tuple[tuple[object, ...], dict[str, datetime]] | None = None
 
+    @property
+    def people(self) -> People | None:
+        """The port for people only, if there is one. Raises OSError if its certificate cannot be used."""
+        if self.settings.people is None:
+            return None
+        home = self.settings.home
+        return People(*self.settings.people, PeopleContext.of(home / PEOPLE_CERTIFICATE, home / PEOPLE_KEY))
+
     @cached_property
     def pin(self) -> str:
         """SHA-256 of this party's TLS public key."""
@@ -129,8 +152,14 @@ class Site:
 
     def pages(self, templates: Path, links: Sequence[Link] = (), *, static: Sequence[Path] = ()) -> Pages:
         """This party's pages, whose own templates and static files are in these folders."""
-        named = {"service": self.role, "name": self.name, "sessions": self.sessions}
-        return Pages(**named, templates=templates, links=links, static=static)
+        return Pages(
+            service=self.role,
+            name=self.name,
+            sessions=self.sessions,
+            templates=templates,
+            links=links,
+            static=static,
+        )
 
     def now(self) -> datetime:
         """The time."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from caps.dp.enforce import Enforcer
-from caps.dp.oracle import Compute, Selection, StepRequest
+from caps.dp.oracle import Batch, Comparison, Compute, Selection, StepRequest
 from caps.dp.privacy import Entry, Filter, PrivacyStatement
 from caps.errors import DomainError, NotDue
 from caps.study.manifest import Manifest
@@ -108,8 +108,13 @@ class Account:
             if len(value) != len(self._holders) or not {0, 1}.issuperset(value):
                 raise DomainError("the answer to COMPUTE ANSWERS must have 1 or 0 for each contribution")
             self._judge(value)
-        elif len(value) != self._manifest.domain.cells(request.clique):
-            raise DomainError("the answer to a measurement must have one value for every cell of its marginal")
+        elif isinstance(request, Comparison):
+            if len(value) != len(request.candidates):
+                raise DomainError("the answer to a comparison must have one value for every candidate")
+        elif len(value) != sum(
+            self._manifest.domain.cells_of(request.cliques if isinstance(request, Batch) else [request.clique])
+        ):
+            raise DomainError("the answer to a measurement must have one value for every cell of its marginals")
         self._unanswered = None
 
     def _judge(self, verdicts: Sequence[int]) -> None:

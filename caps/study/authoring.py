@@ -554,7 +554,7 @@ def template(
         "# {attributes: [age, smoker], weight: 2}.",
         "workload: all-pairs",
         "",
-        "# aim (the usual choice), mwem, mst or gaussian.",
+        "# aim (the usual choice), mwem, mst, swift or gaussian.",
         "algorithm:",
         f"  name: {algorithm}",
         "",

@@ -13,8 +13,18 @@ from math import ceil, isqrt
 
 from caps.data.domain import Clique
 from caps.dp.noise.tables import LIMIT
-from caps.dp.oracle import drawable, measurement_plan, selection_plan
-from caps.dp.privacy import ETA_MAX, AimSchedule, AnyMechanism, Gaussian, Laplace, Neighbouring, Role
+from caps.dp.oracle import MOST_BATCHED, comparison_plan, drawable, measurement_plan, selection_plan
+from caps.dp.privacy import (
+    ETA_MAX,
+    AimSchedule,
+    AnyMechanism,
+    Gaussian,
+    GaussianBatch,
+    GaussianErrors,
+    Laplace,
+    Neighbouring,
+    Role,
+)
 from caps.dp.programs import Program, Task
 
 _LOOKED_AT = 3
@@ -31,9 +41,10 @@ have, with ten columns, three times less.
 class Spend:
     """All releases of a run that one mechanism makes in one role.
 
-    draws: the most noise values of all these releases together. cells: those of the largest marginal measured, or of
-    all candidates together. candidates: the most in a selection; 0 for measurements. last: whether this is the round
-    that takes what is left. annealed: the mechanisms that take this one's place each time AIM anneals, the first few.
+    draws: the most noise values of all these releases together. cells: those of the largest marginal measured, of a
+    batch, or of all candidates together. candidates: the most in a selection or comparison; 0 for measurements. last:
+    whether this is the round that takes what is left. annealed: the mechanisms that take this one's place each time
+    AIM anneals, the first few.
     """
 
     role: Role
@@ -44,6 +55,11 @@ class Spend:
     candidates: int = 0
     last: bool = False
     annealed: tuple[AnyMechanism, ...] = ()
+
+    @property
+    def requests(self) -> int:
+        """How many requests make these releases: one for all candidates that are compared."""
+        return 1 if self.role is Role.COMPARE else self.releases
 
     def rho(self, neighbouring: Neighbouring) -> Fraction:
         """The charge of all releases together."""
@@ -93,8 +109,13 @@ class Forecast:
         return Fraction(spend.draws, spend.releases) * (spend.releases + 1) * worst
 
     def _distance(self, mechanism: AnyMechanism) -> Fraction:
-        if isinstance(mechanism, Gaussian | Laplace):
-            return measurement_plan(mechanism).distance
+        match mechanism:
+            case Gaussian() | Laplace():
+                return measurement_plan(mechanism).distance
+            case GaussianErrors():
+                return comparison_plan(mechanism).distance
+            case GaussianBatch():
+                return LIMIT  # whatever its parts are
         return selection_plan(mechanism, self.weight, self.neighbouring).distance
 
 
@@ -116,12 +137,14 @@ def obstacle(program: Program, task: Task, weights: Collection[int]) -> str | No
 
 
 def _hidden(mechanism: AnyMechanism, neighbouring: Neighbouring) -> int:
-    """How many persons would change a count by as much as the noise of a measurement; 0 for a selection."""
+    """How many persons would change a count, or an error, by as much as its noise; 0 for a selection."""
     match mechanism:
         case Gaussian():
             return isqrt(ceil(mechanism.sigma_squared / neighbouring.l2_squared) - 1) + 1  # rounded up
         case Laplace():
             return ceil(mechanism.scale / neighbouring.l1)
+        case GaussianErrors():
+            return isqrt(ceil(mechanism.sigma_squared / neighbouring.score_factor**2) - 1) + 1
     return 0
 
 
@@ -138,10 +161,16 @@ def forecast(program: Program, task: Task, candidates: Mapping[Clique, int]) -> 
         role, mechanism, releases, last = total.role, total.mechanism, total.releases, total.last
         match role:
             case Role.INITIAL:
-                spends.append(Spend(role, mechanism, releases, sum(columns), max(columns)))
+                cells = sum(columns) if isinstance(mechanism, GaussianBatch) else max(columns)
+                spends.append(Spend(role, mechanism, releases, sum(columns), cells))
+            case Role.COMPARE:
+                spends.append(Spend(role, mechanism, releases, releases, sum(sizes), len(candidates)))
             case Role.SELECT:
                 draws = releases * len(candidates)
                 spends.append(Spend(role, mechanism, releases, draws, sum(sizes), len(candidates), last))
+            case Role.MEASURE if isinstance(mechanism, GaussianBatch):
+                cells = min(sum(task.domain.cells_of(program.cliques(task))), MOST_BATCHED)
+                spends.append(Spend(role, mechanism, releases, cells, cells))
             case Role.MEASURE:
                 draws = releases * (max(sizes) if pooled is None else pooled)
                 spends.append(Spend(role, mechanism, releases, draws, max(sizes), last=last))

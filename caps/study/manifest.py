@@ -50,6 +50,7 @@ from caps.dp.privacy import (
     Allowance,
     Entry,
     Filter,
+    GaussianBatch,
     GaussianOverlaps,
     LaplaceOverlaps,
     Neighbouring,
@@ -439,6 +440,7 @@ class Manifest(Document):
             ("holders", lambda: self.counted_bits),
             ("privacy.accounting" if self.privacy.accounting == "pure" else "algorithm", lambda: self.forecast),
             ("workload", lambda: self.layout),
+            ("algorithm.noise", self._check_sampler),
             ("privacy.epsilon", self._check_noise),
         ):
             try:
@@ -467,6 +469,14 @@ class Manifest(Document):
                 "covers, so it would be stopped halfway: plan fewer rounds, coarser columns or smaller queries"
             )
         return found
+
+    def _check_sampler(self) -> None:
+        """Refuse the paper's samplers for a batch: they draw noise of one width for one marginal."""
+        batched = any(isinstance(spend.mechanism, GaussianBatch) for spend in self.forecast.spends)
+        if batched and not self.algorithm.certified:
+            raise DomainError(
+                f"{self.algorithm.noise} cannot draw the noise of a batch: choose joint, or another algorithm"
+            )
 
     def _check_noise(self) -> None:
         """Refuse a budget so small that servers could not draw the noise of some step, perhaps the last one."""

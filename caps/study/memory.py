@@ -34,7 +34,7 @@ class Memory:
 def memory_of(manifest: Manifest) -> Memory:
     """Memory for the inputs; the rows processed at once, some as floats; counts and their bits; noise."""
     spends, parts = manifest.forecast.spends, _parts(manifest)
-    draws = max((spend.draws // spend.releases for spend in spends), default=0)
+    draws = max((spend.draws // spend.requests for spend in spends), default=0)
     return Memory(
         sum(parts * manifest.form_of(holder).held_bytes for holder in manifest.holders),
         _working(manifest),

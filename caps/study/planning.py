@@ -15,7 +15,18 @@ from math import exp, pi, sqrt
 
 from caps.basics.schemes import Scheme
 from caps.data.domain import Clique, Codes
-from caps.dp.privacy import ETA_MAX, AnyMechanism, Charged, Gaussian, GaussianOverlaps, Laplace, LaplaceOverlaps, Role
+from caps.dp.privacy import (
+    ETA_MAX,
+    AnyMechanism,
+    Charged,
+    Gaussian,
+    GaussianBatch,
+    GaussianErrors,
+    GaussianOverlaps,
+    Laplace,
+    LaplaceOverlaps,
+    Role,
+)
 from caps.dp.privacy.statement import shown
 from caps.errors import DomainError
 from caps.study.forecast import Spend
@@ -85,7 +96,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSpend:
-    """All releases of one mechanism in one role. `scale` is sigma, the Laplace scale, or epsilon."""
+    """All releases of one mechanism in one role. `scale` is sigma, the Laplace scale, epsilon, or rho of a batch."""
 
     role: str
     mechanism: str
@@ -101,8 +112,9 @@ class PlannedMarginal:
     """The error of a marginal that is measured once.
 
     deviation: standard deviation of each cell, in persons. error: the expected sum of absolute errors over all cells.
-    measured: `always`, in the first step; or `if selected`, in a round before any annealing, which reduces the error.
-    Marginals that are never measured are estimated from the others, with an error that cannot be predicted.
+    measured: `always`, in the first step; or `if selected`, in a round before any annealing, which reduces the error,
+    or in a batch of as many marginals as there are columns, in equal parts. Marginals that are never measured are
+    estimated from the others, with an error that cannot be predicted.
     """
 
     attributes: Clique
@@ -249,15 +261,20 @@ class StudyPlan:
             what = {
                 COMPUTE_ROLE: "noisy count by the servers of the persons that holders have in common",
                 "initial": "first measurement",
+                "compare": "error of an estimate",
                 "select": "selection",
                 "measure": "measurement",
             }[spend.role]
-            gaussian = spend.mechanism in (Gaussian.kind, GaussianOverlaps.kind)
+            if spend.mechanism == GaussianBatch.kind:
+                columns = "columns, in equal parts" if spend.role == Role.INITIAL else "what the errors ask for"
+                yield f"{spend.share:.0%} for one batch of measurements by {spend.mechanism}: of {columns}."
+                continue
+            gaussian = spend.mechanism in (Gaussian.kind, GaussianErrors.kind, GaussianOverlaps.kind)
             scale = "epsilon" if spend.role == Role.SELECT else "sigma" if gaussian else "scale"
-            yield (
-                f"{spend.share:.0%} for {spend.releases} {what}{'s'[: spend.releases > 1]} by {spend.mechanism}, "
-                f"{scale} = {spend.scale:.4g} each."
-            )
+            number = f"{spend.releases} {what}{'s'[: spend.releases > 1]}"
+            if spend.role == Role.COMPARE:
+                number = f"the errors of {spend.releases} estimates, all at once,"
+            yield f"{spend.share:.0%} for {number} by {spend.mechanism}, {scale} = {spend.scale:.4g} each."
         if self.rounds and self.algorithm in ("mwem", "mst"):
             yield "Where a quarter of the rounds show only noise, the rest is spent on the columns."
         if self.rounds and self.algorithm == "aim":
@@ -394,8 +411,10 @@ def _enumerated(names: Sequence[str]) -> str:
 
 def _scale(mechanism: Charged) -> float:
     match mechanism:
-        case Gaussian() | GaussianOverlaps():
+        case Gaussian() | GaussianErrors() | GaussianOverlaps():
             return sqrt(mechanism.sigma_squared)
+        case GaussianBatch():
+            return float(mechanism.total)
         case Laplace() | LaplaceOverlaps():
             return float(mechanism.scale)
     return float(mechanism.epsilon_star)
@@ -413,7 +432,12 @@ def _cell_errors(mechanism: AnyMechanism) -> tuple[float, float]:
 def _marginals(manifest: Manifest, spends: Sequence[Spend]) -> Iterator[PlannedMarginal]:
     by_role = {spend.role: spend.mechanism for spend in reversed(spends)}  # if a role has several, the first
     initial = set(manifest.program.initial(manifest.task))
-    errors = {role: _cell_errors(mechanism) for role, mechanism in by_role.items() if role is not Role.SELECT}
+    columns, neighbouring = len(manifest.domain.names), manifest.task.neighbouring
+    for role, mechanism in by_role.items():
+        if isinstance(mechanism, GaussianBatch):  # about as many as columns, as in a tree
+            by_role[role] = mechanism.part(max(1, mechanism.PARTS // columns), neighbouring)
+    measured_in = (Role.INITIAL, Role.MEASURE)
+    errors = {role: _cell_errors(mechanism) for role, mechanism in by_role.items() if role in measured_in}
     for clique, cells in zip(manifest.layout.cliques, manifest.layout.sizes, strict=True):
         role = Role.INITIAL if clique in initial else Role.MEASURE
         if role in errors:

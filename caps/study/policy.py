@@ -62,7 +62,7 @@ class Policy(Document):
         default=get_args(SchemeName), description="in which to compute; rep3 trusts servers: docs/threat-model.md"
     )
     algorithms: tuple[str, ...] = Field(
-        default=("aim", "mwem", "mst", "gaussian"),
+        default=("aim", "mwem", "mst", "swift", "gaussian"),
         description="that studies may use; those of other packages must be named",
     )
     coordinators: tuple[Name, ...] = Field(default=(), description="that may propose studies; any if empty")

@@ -10,6 +10,7 @@ import logging
 import select
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -157,6 +158,41 @@ class RenewedContext(ssl.SSLContext):
         if why != self._complaint:
             self._complaint = why
             log.warning('{"event": "certificate not taken into service", "reason": "%s"}', why)
+
+
+class PeopleContext(ssl.SSLContext):
+    """The context of a port for people only: a certificate that browsers trust, and none is asked of them.
+
+    It follows its files: each handshake uses their contents as soon as they fit together.
+    """
+
+    _files: tuple[Path, Path]
+    _current: ssl.SSLContext
+    _seen: tuple[object, ...]
+
+    @classmethod
+    def of(cls, certificate: Path, private_key: Path) -> PeopleContext:
+        """A context for these files; the certificate's may have a chain. Raises OSError if they cannot be used."""
+        context = cls(ssl.PROTOCOL_TLS_SERVER)
+        context._files = certificate, private_key
+        context._seen, context._current = context._stamps(), context._loaded()
+        return context
+
+    def _stamps(self) -> tuple[object, ...]:
+        return tuple(map(_stamp, self._files))
+
+    def _loaded(self) -> ssl.SSLContext:
+        found = hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        found.load_cert_chain(*self._files)
+        return found
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        """A connection whose handshake uses the newest certificate."""
+        stamps = self._stamps()
+        if stamps != self._seen:
+            with suppress(OSError):  # perhaps half written: the next handshake looks again
+                self._current, self._seen = self._loaded(), stamps
+        return self._current.wrap_bio(*args, **kwargs)
 
 
 def _identity(certificate: x509.Certificate) -> tuple[list[str], bytes]:

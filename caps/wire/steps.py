@@ -1,7 +1,7 @@
 """What a coordinator requests of the servers in each step, and their answers: runs, requests, answers, transcripts.
 
-A request is one of those in `caps.dp.oracle`: compute, select or measure. It is sent as a JSON object whose `kind` says
-which, and is identified by the digest of its canonical form.
+A request is one of those in `caps.dp.oracle`: compute, compare, select, measure or batch. It is sent as a JSON object
+whose `kind` says which, and is identified by the digest of its canonical form.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from caps.basics.document import Document, Hex32, first_mistake
 from caps.basics.schemes import extremes
 from caps.data.domain import MAX_CELLS
 from caps.dp.oracle import INTEGER_BYTES, STEP_REQUEST, StepRequest
+from caps.dp.privacy import Role
 from caps.errors import DomainError
 from caps.study import Manifest
 from caps.wire.documents import Evidence, Index, RunId, Signable, Signature, Signed
@@ -48,8 +49,13 @@ def largest_request(manifest: Manifest) -> Extent:
 
 
 def largest_answer(manifest: Manifest) -> Extent:
-    """What the longest signed answer takes: the noisy counts of the largest marginal."""
-    cells = max(manifest.layout.sizes) + len(manifest.holders)
+    """What the longest signed answer takes: noisy counts of the largest marginal or batch, or noisy errors."""
+    opened = [
+        spend.candidates if spend.role is Role.COMPARE else spend.cells
+        for spend in manifest.forecast.spends
+        if spend.role is not Role.SELECT
+    ]
+    cells = max(opened) + len(manifest.holders)
     return Extent(_REST + cells * len(f"-{canonical.MAX_INTEGER}, "), _REST + cells)
 
 
@@ -89,7 +95,7 @@ class RunStatus(Document):
 
 
 class Answer(Signable):
-    """What a step opened, as every server reports it: the selected position, or the noisy counts.
+    """What a step opened, as every server reports it: the selected position, noisy counts, or noisy errors.
 
     Step 0 is COMPUTE ANSWERS, whose value says for each sealed contribution, in order, whether it is valid: 1 or 0.
     """

@@ -18,7 +18,7 @@ def main() -> None:
     site = Site(settings, role=ROLE)
     logs.set_up(ROLE, site.name, level=settings.log_level)
     coordinator = Coordinator.of(site, quotas=Quotas.from_environment(), news=NewsSettings.from_environment())
-    serve(coordinator.app(), coordinator.site.credentials, host=settings.host, port=settings.port)
+    serve(coordinator.app(), site.credentials, host=settings.host, port=settings.port, people=site.people)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,16 @@ from pydantic import ValidationError
 
 from caps.basics import canonical
 from caps.basics.retry import Backoff
-from caps.dp.oracle import Compute, Integers, Measurement, Selection, StepRequest, request_digest
+from caps.dp.oracle import (
+    Batch,
+    Comparison,
+    Compute,
+    Integers,
+    Measurement,
+    Selection,
+    StepRequest,
+    request_digest,
+)
 from caps.dp.privacy import PrivacyStatement
 from caps.errors import CapsError, DomainError
 from caps.service import logs
@@ -45,7 +54,7 @@ from services.coordinator.store import News, Run, Store
 PATIENCE = Backoff(first=0.5, longest=30.0)
 """Pauses between attempts to reach a party that is out of reach, which go on without end."""
 _OWN_WORDS = frozenset({"server", "ledger", "at"})
-_FOLLOWED = frozenset({Stage.SELECT, Stage.GENERATE})
+_FOLLOWED = frozenset({Stage.COMPARE, Stage.SELECT, Stage.GENERATE})
 """Stages that the next request follows at once, taking their news along. After the others, a fit may take long."""
 T = TypeVar("T")
 
@@ -312,6 +321,13 @@ class ServersOracle:
         if stop := self._manifest.why_stop(self.accepted, self.refused):
             raise RunFailed(stop, ", ".join(self.refused))
 
+    def compare(self, comparison: Comparison) -> Integers:
+        """As Oracle.compare."""
+        value = self._ask(comparison).value
+        if not isinstance(value, tuple) or len(value) != len(comparison.candidates):
+            raise RunFailed(f"the servers did not compare every candidate in {comparison.step}")
+        return np.array(value, np.int64)
+
     def select(self, selection: Selection) -> int:
         """As Oracle.select."""
         value = self._ask(selection).value
@@ -324,6 +340,13 @@ class ServersOracle:
         value = self._ask(measurement).value
         if not isinstance(value, tuple) or len(value) != self.layout.sizes[self.layout.index(measurement.clique)]:
             raise RunFailed(f"the servers did not measure every cell in {measurement.step}")
+        return np.array(value, np.int64)
+
+    def measure_batch(self, batch: Batch) -> Integers:
+        """As Oracle.measure_batch."""
+        value = self._ask(batch).value
+        if not isinstance(value, tuple) or len(value) != batch.draws(self.layout):
+            raise RunFailed(f"the servers did not measure every cell in {batch.step}")
         return np.array(value, np.int64)
 
     def _ask(self, request: StepRequest) -> Answer:

@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 
 from caps import __version__
-from caps.audit.measurements import noisy_marginal
+from caps.audit.measurements import noisy_marginals
 from caps.basics import canonical
 from caps.basics.files import erase
 from caps.client.estimates import cells_of
-from caps.dp.oracle import Measurement
 from caps.dp.privacy import Laplace, PrivacyStatement
 from caps.errors import DomainError, LocalError
 from caps.service.problems import Problem
@@ -137,9 +136,7 @@ class Publisher:
                 answer, signatures = step.answers[0].document, tuple(one.signature for one in step.answers)
                 asked = request_from_json(step.request)
                 file.write(TranscriptStep(request=asked, answer=answer, signatures=signatures).line())
-                if isinstance(asked, Measurement):
-                    assert isinstance(answer.value, tuple)
-                    measured.append(noisy_marginal(manifest, step.step, asked, answer.value))
+                measured += noisy_marginals(manifest, step.step, asked, answer.value)
         return measured
 
     def release(self, release: str) -> Release:

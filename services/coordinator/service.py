@@ -71,6 +71,7 @@ class Coordinator:
         self.news.close()
         self.runs.close()
         self.servers.close()
+        self.site.sessions.dispose()
 
     def app(self) -> FastAPI:
         """The application, which opens and closes the coordinator."""

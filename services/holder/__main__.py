@@ -18,7 +18,7 @@ def main() -> None:
     site = Site(settings, role="holder")
     logs.set_up("holder", site.name, level=settings.log_level)
     app = holder_app(HolderService(site, Options.from_environment()))
-    serve(app, site.credentials, host=settings.host, port=settings.port)
+    serve(app, site.credentials, host=settings.host, port=settings.port, people=site.people)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
     data/studies/<study>/shares-<random>/         seeds, nonces and component 2, until the servers have signed
     data/studies/<study>/matching-<random>/       if rows are joined by tags: ids and their positions
     data/studies/<study>/upload-<random>          a table on its way in
+    data/studies/<study>/scratch-<random>         a release that is being compared with the table
 
 A file counts from the moment a record names it. Files that no record names are erased at the next start.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import cast
 
 from caps.basics.files import erase, private_directory, sync_path
+from caps.data.domain import Codes
 from caps.data.schema import Limits
 from caps.service.metrics import Reading
 from caps.service.news import News
@@ -89,6 +91,7 @@ class HolderService:
         self._news.close()
         self._retries.stop()
         self.store.close()
+        self.site.sessions.dispose()
 
     def _count_retry(self, key: Hashable) -> None:
         _, party = cast(tuple[str, str], key)
@@ -225,6 +228,24 @@ class HolderService:
         if table is None:
             raise Problem(Kind.NOT_FOUND, "no table is loaded for this study")
         return table.report
+
+    def codes(self, study: str) -> Codes:
+        """The rows of the study's table that take part, for this site's eyes. Raises a problem if there is none."""
+        with self._heavy:
+            record, table = self.store.study(study), self.store.table(study)
+            if table is None:
+                raise Problem(Kind.NOT_FOUND, "no table is loaded for this study")
+            return self._read(record, table).codes
+
+    def scratch_path(self, study: str) -> Path:
+        """Where to write a file that is only looked at, such as a release; whoever writes it erases it."""
+        self.store.study(study)
+        return private_directory(self._root / study) / f"scratch-{secrets.token_hex(8)}"
+
+    @property
+    def limits(self) -> Limits:
+        """Of the files that are read here."""
+        return self._limits
 
     def erase_table(self, study: str) -> None:
         """Erase the table here; a contribution made from it stays. The record goes first: none names a lost file.

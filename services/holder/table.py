@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from email.message import Message
 from pathlib import Path
@@ -53,6 +54,16 @@ class Sent:
             raise Problem(Kind.UNSUPPORTED, str(error)) from None
 
     @classmethod
+    def recognised(cls, path: Path, *, encoding: str | None = None, ignore_extra: bool = False) -> Self:
+        """As the file itself tells; text may be in this encoding. Raises a problem if the file is not read."""
+        try:
+            found = files.format_of_file(path)
+            text = encoding is not None and found in (files.CSV, files.GZIP)
+            return cls(found, files.encoding_named(encoding) if text and encoding else None, ignore_extra)
+        except DomainError as error:
+            raise Problem(Kind.TABLE_REFUSED, str(error)) from None
+
+    @classmethod
     def kept_as(cls, text: str) -> Self:
         """As a record has it. What was checked once is not checked again, and may have other columns."""
         found, _, encoding = text.partition(_BETWEEN)
@@ -62,6 +73,17 @@ class Sent:
     def kept(self) -> str:
         """For a record."""
         return _BETWEEN.join(filter(None, (self.format, self.encoding)))
+
+
+class TableRefusal(Problem):
+    """The problem of a table that the study does not take, with what only its owner may see: `error` has numbers of
+    rows, `near` names of the file's columns that may be meant by missing ones. The document has neither.
+    """
+
+    def __init__(self, error: TableDoesNotFit, near: Mapping[str, list[str]]) -> None:
+        members = {} if error.report is None else {"report": _report(error.report).model_dump(mode="json")}
+        super().__init__(Kind.TABLE_REFUSED, str(error), **members)
+        self.error, self.near = error, near
 
 
 def read_table(
@@ -79,8 +101,11 @@ def read_table(
             path, manifest, holder, limits, encoding=sent.encoding, extra=extra, with_given=recognise
         )
     except TableDoesNotFit as error:
-        members = {} if error.report is None else {"report": _report(error.report).model_dump(mode="json")}
-        raise Problem(Kind.TABLE_REFUSED, str(error), **members) from None
+        near: dict[str, list[str]] = {}
+        if error.missing:
+            others = table.other_names(path, manifest, holder, encoding=sent.encoding, limits=limits)
+            near = table.close_names(error.missing, others)
+        raise TableRefusal(error, near) from None
     except DomainError as error:
         raise Problem(Kind.TABLE_REFUSED, str(error)) from None
     report = _report(counted)

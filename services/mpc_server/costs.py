@@ -8,8 +8,8 @@ from caps.basics.schemes import REP3, REP3_ACTIVE, REP4, SCHEMES
 from caps.data.domain import Layout
 from caps.dp.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
 from caps.dp.noise.tables import AliasTable
-from caps.dp.oracle import Plan, measurement_plan, overlaps_plan, selection_plan
-from caps.dp.privacy import Gaussian, Laplace, Neighbouring, Role
+from caps.dp.oracle import MOST_PLANS, Plan, comparison_plan, measurement_plan, overlaps_plan, selection_plan
+from caps.dp.privacy import Gaussian, GaussianBatch, GaussianErrors, Laplace, Neighbouring, Role
 from caps.errors import DomainError
 from caps.study.forecast import Spend
 from caps.study.manifest import Manifest, columns_bits, held_bytes
@@ -26,6 +26,8 @@ VALIDATION: dict[str, StepCost] = {
 """What one validation of all pending messages costs, by scheme (`services.mpc_server.engine.guard`); bytes roughly."""
 _OPENINGS, _JOINED_OPENINGS = 4, 8
 """Openings of COMPUTE ANSWERS, without and with a join on shares."""
+_PLANE = 64
+"""Elements of a word of bit planes."""
 _DECLARING = (
     compute,
     counting,
@@ -42,7 +44,7 @@ def costs_of(manifest: Manifest) -> Costs:
     if not manifest.algorithm.certified:
         raise DomainError(f"the costs of {manifest.algorithm.noise} noise are not declared; only those of joint noise")
     forecast = manifest.forecast
-    selects = any(spend.role is Role.SELECT for spend in forecast.spends)
+    selects = any(spend.candidates for spend in forecast.spends)
     spends = forecast.spends if forecast.again is None else (*forecast.spends, forecast.again)
     return Costs(
         compute=_compute(manifest),
@@ -62,9 +64,9 @@ def _checks(manifest: Manifest) -> StepCost:
     """
     opened = _JOINED_OPENINGS if manifest.joined else _OPENINGS
     forecast = manifest.forecast
-    releases = sum(spend.releases for spend in forecast.spends)
-    releases += forecast.again.releases if forecast.again else 0
-    return VALIDATION[manifest.scheme].times(opened + 2 * releases)
+    requests = sum(spend.requests for spend in forecast.spends)
+    requests += forecast.again.requests if forecast.again else 0
+    return VALIDATION[manifest.scheme].times(opened + 2 * requests)
 
 
 def _compute(manifest: Manifest) -> StepCost:
@@ -120,6 +122,12 @@ def answers_sizes_of(manifest: Manifest) -> dict[Size, int]:
 
 def _spend(manifest: Manifest, spend: Spend, weight: int) -> SpendCost:
     neighbouring = manifest.task.neighbouring
+    if isinstance(spend.mechanism, GaussianBatch):
+        return _batch(manifest, spend, spend.mechanism)
+    if spend.role is Role.COMPARE:
+        sizes = {size.elements: spend.cells, size.sums: spend.candidates}
+        noise = _noise(manifest.scheme, _plan(spend, weight, neighbouring), spend.draws)
+        return SpendCost(_declared(manifest.scheme, "noisy_errors", sizes), noise)
     if spend.role is Role.INITIAL:
         online, noise = StepCost(), StepCost()
         plan = _plan(spend, weight, neighbouring)
@@ -136,9 +144,30 @@ def _spend(manifest: Manifest, spend: Spend, weight: int) -> SpendCost:
     return SpendCost(online.times(spend.releases), noise.times(spend.releases))
 
 
+def _batch(manifest: Manifest, spend: Spend, mechanism: GaussianBatch) -> SpendCost:
+    """A batch of all cells that it may have. If its division is not known, with the dearest noise that it may have."""
+    initial, neighbouring = manifest.program.initial(manifest.task), manifest.task.neighbouring
+    online = _declared(manifest.scheme, "noisy_counts", {size.elements: spend.draws})
+    if spend.role is Role.INITIAL:
+        plan = measurement_plan(mechanism.part(mechanism.PARTS // len(initial), neighbouring))
+        return SpendCost(online, _noise(manifest.scheme, plan, spend.draws))
+    parts = [parts for power in range(mechanism.PARTS.bit_length()) for parts in (1 << power, 3 << power)]
+    draws = spend.draws + _PLANE * min(MOST_PLANS, len(manifest.layout.cliques))  # each kind fills planes of its own
+    costs = [
+        _noise(manifest.scheme, measurement_plan(mechanism.part(one, neighbouring)), draws)
+        for one in parts
+        if one <= mechanism.PARTS
+    ]
+    sent = tuple(max(server) for server in zip(*(cost.sent for cost in costs), strict=True))
+    return SpendCost(online, StepCost(max(cost.rounds for cost in costs), sent))
+
+
 def _plan(spend: Spend, weight: int, neighbouring: Neighbouring) -> Plan:
     if isinstance(spend.mechanism, Gaussian | Laplace):
         return measurement_plan(spend.mechanism)
+    if isinstance(spend.mechanism, GaussianErrors):
+        return comparison_plan(spend.mechanism)
+    assert not isinstance(spend.mechanism, GaussianBatch)
     return selection_plan(spend.mechanism, weight, neighbouring)
 
 

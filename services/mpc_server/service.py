@@ -145,11 +145,12 @@ class MpcServer:
     def serve(self) -> None:
         """Serve until told to stop."""
         base = self._settings.base
-        serve(self.app, self._site.credentials, host=base.host, port=base.port)
+        serve(self.app, self._site.credentials, host=base.host, port=base.port, people=self._site.people)
 
     def close(self) -> None:
         """End the engine's thread."""
         self._engine.stop()
+        self._site.sessions.dispose()
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:

@@ -13,7 +13,7 @@ import numpy as np
 from caps.data.domain import Attribute, Clique, Domain, Layout
 from caps.data.quality import marginals_error
 from caps.dp.clear import ClearOracle
-from caps.dp.oracle import Measurement, Selection
+from caps.dp.oracle import Batch, Comparison, Measurement, Selection
 from caps.dp.privacy import AimSchedule, Choice, Entry, Filter, Neighbouring, Role, Schedule
 from caps.shares.prss import expand
 from caps.shares.ring import Z64, plane_words
@@ -72,8 +72,14 @@ class Recorder:
     def answers(self) -> None:
         self.inner.answers()
 
+    def compare(self, comparison: Comparison) -> np.ndarray:
+        return self._keep(comparison, self.inner.compare(comparison))
+
     def select(self, selection: Selection) -> int:
         return self._keep(selection, self.inner.select(selection))
+
+    def measure_batch(self, batch: Batch) -> np.ndarray:
+        return self._keep(batch, self.inner.measure_batch(batch))
 
     def measure(self, measurement: Measurement) -> np.ndarray:
         return self._keep(measurement, self.inner.measure(measurement))
@@ -97,7 +103,7 @@ class Recorded:
     def select(self, selection: Selection) -> int:
         return self.results.pop(0)
 
-    measure = select
+    compare = measure = measure_batch = select
 
 
 @dataclass
@@ -116,6 +122,18 @@ class Whimsical:
         selection.check(self.layout)
         self._charge(selection, len(selection.candidates))
         return int(self.generator.integers(len(selection.candidates)))
+
+    def compare(self, comparison: Comparison) -> np.ndarray:
+        comparison.check(self.layout)
+        count = len(comparison.candidates)
+        entry = Entry(comparison.step, comparison.mechanism, count, "none", count, Fraction(1, 2**81), certified=True)
+        self.budget.charge(entry)
+        return np.rint(self.generator.normal(50, self.spread, count) * 256).astype(int)
+
+    def measure_batch(self, batch: Batch) -> np.ndarray:
+        batch.check(self.layout)
+        self._charge(batch, batch.draws(self.layout))
+        return np.rint(self.generator.normal(50, self.spread, batch.draws(self.layout))).astype(int)
 
     def measure(self, measurement: Measurement) -> np.ndarray:
         self._charge(measurement, measurement.noise_values(self.layout))
@@ -243,7 +261,7 @@ def replay(schedule: Schedule, requests: Sequence[object], events: Sequence[Prog
     following = iter(requests)
     made = iter(choices_of(events))
     while (step := schedule.step) is not None:
-        for _ in range(step.count):
+        for _ in range(step.requests):
             request = next(following)
             assert isinstance(request, Selection) == (step.role is Role.SELECT)
             assert request.mechanism == step.mechanism
@@ -257,8 +275,8 @@ def inferred(schedule: Schedule, requests: Sequence[object]) -> Schedule:
     """The same without being told of choices: what is asked for next says it."""
     remaining = list(requests)
     while (step := schedule.step) is not None:
-        assert all(request.mechanism == step.mechanism for request in remaining[: step.count])
-        remaining = remaining[step.count :]
+        assert all(request.mechanism == step.mechanism for request in remaining[: step.requests])
+        remaining = remaining[step.requests :]
         states = schedule.following()
         fitting = [s for s in states if not (s.step and remaining) or s.step.mechanism == remaining[0].mechanism]
         assert fitting

@@ -24,7 +24,7 @@ from scipy import stats
 
 from caps.data.domain import Clique
 from caps.dp.bounds import MOST_COUNTED, UNIT_BITS
-from caps.dp.clear import error_scores
+from caps.dp.clear import error_scores, errors
 from caps.dp.enforce import Enforcer, Upcoming
 from caps.dp.noise import clear
 from caps.dp.noise.plans import (
@@ -37,8 +37,8 @@ from caps.dp.noise.plans import (
     gumbel_plan,
     laplace_plan,
 )
-from caps.dp.oracle import Integers, Measurement, Plan, Request, Selection
-from caps.dp.privacy import Filter, Gaussian, Neighbouring, NoisyMax, Role
+from caps.dp.oracle import Batch, Comparison, Integers, Measurement, Plan, Request, Selection
+from caps.dp.privacy import Filter, Gaussian, GaussianBatch, GaussianErrors, Neighbouring, NoisyMax, Role
 from caps.study.manifest import Manifest
 from docs.examples.lattice_attack import FRAC, ONE
 
@@ -92,9 +92,13 @@ class Pair:
         if enforcer.ended:
             assert _spent(spent) > 1 - 1e-9, "what is left of the budget would be slack in the audit"
             return None
-        due = enforcer.upcoming()[-1 if eager else 0]
+        step = enforcer._branches[0].step
         request: Request
-        if due.selects:
+        if isinstance(step.mechanism, GaussianBatch):
+            request = self._batch(step.role, step.mechanism)
+        elif (due := enforcer.upcoming()[-1 if eager else 0]).step.endswith(Role.COMPARE):
+            request = self._comparison(due)
+        elif due.selects:
             request = self._selection(due)
         else:
             clique = selected or ()
@@ -105,13 +109,33 @@ class Pair:
         admitted = enforcer.admit(request)
         charged = Filter.from_json(spent.to_json())
         charged.charge(admitted.entry)
-        if isinstance(request, Measurement):
+        if not isinstance(request, Selection):
             return Node(request, charged, (self._next(admitted.enforcer, charged, selected, eager),))
         branches = [
             self._next(admitted.enforcer.answered(i), charged, candidate, i == 0)
             for i, candidate in enumerate(request.candidates)
         ]
         return Node(request, charged, tuple(branches))
+
+    def _comparison(self, due: Upcoming) -> Comparison:
+        """A person moves all errors up, as far as possible: every changed cell is far on one side of its estimate."""
+        layout, candidates = self.manifest.layout, tuple(self.manifest.program.candidates(self.manifest.task))
+        first, second = (counts[layout.positions(candidates)] for counts in (self.first, self.second))
+        low, high = np.minimum(first, second), np.maximum(first, second)
+        far = min(int(low[low < high].min()), MOST_COUNTED - int(high.max()))
+        estimate = np.where(first > second, low - far, np.where(first < second, high + far, low))
+        assert isinstance(due.mechanism, GaussianErrors)
+        return Comparison(due.step, candidates, estimate << UNIT_BITS, due.mechanism)
+
+    def _batch(self, role: Role, mechanism: GaussianBatch) -> Batch:
+        """The columns, in equal parts; or two marginals that a person changes most, with noise of two kinds."""
+        program, task, layout = self.manifest.program, self.manifest.task, self.manifest.layout
+        if role is Role.INITIAL:
+            initial = program.initial(task)
+            return Batch("initial1", initial, np.full(len(initial), mechanism.PARTS // len(initial)), mechanism)
+        moved = np.abs(self.first - self.second)
+        pair = sorted(program.candidates(task), key=lambda clique: -int(moved[layout.part(clique)].sum()))[:2]
+        return Batch("round1-measure", tuple(pair), np.array([3, 1]) * mechanism.PARTS // 4, mechanism)
 
     def _selection(self, due: Upcoming) -> Selection:
         """Between two candidates: a person moves the score of one up and of the other down, as far as possible."""
@@ -179,29 +203,47 @@ def advantage(
     p: float = 1,
     q: float = 1,
     gaussian: tuple[Fraction, ...] = (),
+    shift: float = 0.0,
 ) -> float:
     """The best advantage of anybody who sees an ideal run: total variation distance of what two tables release.
 
     The tables are the worst that the ledger charged for. sharper: what scales of noise are multiplied by. measured:
-    whether measurements are seen, or selections only. p and q: the probability, on either table, of what led here;
-    gaussian: sigma^2 of the Gaussian measurements before. Selections are those of the exact mechanism: real ones may,
+    whether measurements are seen, or selections and comparisons only. p and q: the probability, on either table, of
+    what led here; gaussian: sigma^2 of the Gaussian measurements before; shift: by how many deviations, squared and
+    added up, errors that were compared are shifted. Selections are those of the exact mechanism: real ones may,
     by what is charged, stray from it by factors of e^(+-kappa), and are held to less.
     """
     if node is None:
-        losses, chances = gaussian_losses(tuple(sorted(Counter(gaussian).items())), neighbouring, sharper)
+        losses, chances = gaussian_losses(tuple(sorted(Counter(gaussian).items())), neighbouring, sharper, shift)
         return float(np.maximum(chances * (p - q * np.exp(-losses)), 0).sum())
     request, ways = node.request, [(1.0, 1.0)]
     if isinstance(request, Selection):
         most = int(np.abs(request.weights).max()) * neighbouring.score_factor << UNIT_BITS
         here, there = (first_chance(request, neighbouring, lead, sharper) for lead in (most, -most))
         ways = [(here, there), (1 - here, 1 - there)]
+    elif isinstance(request, Comparison):
+        each = neighbouring.score_factor**2 / float(request.mechanism.sigma_squared * Fraction(sharper) ** 2)
+        shift += len(request.candidates) * each
+    elif measured and isinstance(request, Batch):
+        gaussian += tuple(one.mechanism.sigma_squared for one in request.measurements(neighbouring))
+    elif isinstance(request, Batch):
+        pass
     elif measured and isinstance(request.mechanism, Gaussian):
         gaussian += (request.mechanism.sigma_squared,)
     elif measured:
         ways = laplace_ways(float(request.mechanism.scale) * sharper, neighbouring)
     branches = node.branches if isinstance(request, Selection) else node.branches * len(ways)
     return sum(
-        advantage(branch, neighbouring, sharper=sharper, measured=measured, p=p * here, q=q * there, gaussian=gaussian)
+        advantage(
+            branch,
+            neighbouring,
+            sharper=sharper,
+            measured=measured,
+            p=p * here,
+            q=q * there,
+            gaussian=gaussian,
+            shift=shift,
+        )
         for branch, (here, there) in zip(branches, ways, strict=True)
     )
 
@@ -213,14 +255,18 @@ def changed_cells(neighbouring: Neighbouring) -> tuple[int, int]:
 
 @cache
 def gaussian_losses(
-    measured: tuple[tuple[Fraction, int], ...], neighbouring: Neighbouring, sharper: float
+    measured: tuple[tuple[Fraction, int], ...], neighbouring: Neighbouring, sharper: float, shift: float = 0.0
 ) -> tuple[Floats, Floats]:
     """The log-likelihood ratio of marginals with discrete Gaussian noise, on the first table, and its law.
 
     measured: by sigma^2, how many marginals. The ratio is linear in the sum of their changed cells, which is an integer
-    plus noise. Ratios are rounded up to a grid, which makes the advantage no smaller.
+    plus noise. Ratios are rounded up to a grid, which makes the advantage no smaller. Errors have units so small that
+    their noise is as good as continuous: theirs is that of one normal variable, shifted.
     """
     (cells, by), losses, chances = changed_cells(neighbouring), np.zeros(1), np.ones(1)
+    if shift:
+        normal = np.arange(-8 * GRID, 8 * GRID + 1) / GRID
+        losses, chances = sqrt(shift) * normal + shift / 2, stats.norm.pdf(normal) / GRID
     for sigma_squared, times in measured:
         variance, summed = float(sigma_squared) * sharper**2, np.ones(1)
         reach = ceil(12 * sqrt(variance))
@@ -323,16 +369,36 @@ def play(
             continue
         request = node.request
         selects = isinstance(request, Selection)
-        plan = request.plan(neighbouring) if isinstance(request, Selection) else request.plan()
-        draws = request.noise_values if isinstance(request, Selection) else request.noise_values(layout)
-        label = path + f"/{request.step}/noise/{plan.digest[:16]}".encode()
-        noise = sampler(bits, label, plan, (len(so_far.runs), draws))
-        if isinstance(request, Selection):
-            scores = error_scores(counts, request, layout)
-            opened = np.argmax(scores + noise[:, : len(scores)], axis=1)
-        else:
-            cells = counts[layout.part(request.clique)]
-            opened = cells * unit + noise[:, : len(cells)]
+        drawn: list[tuple[Plan, int]]
+        match request:
+            case Selection():
+                drawn = [(request.plan(neighbouring), request.noise_values)]
+            case Comparison():
+                drawn = [(request.plan(), len(request.candidates))]
+            case Measurement():
+                drawn = [(request.plan(), request.noise_values(layout))]
+            case Batch():
+                drawn = [(plan, len(cells)) for plan, cells in request.noise(layout, neighbouring)]
+        labels = [path + f"/{request.step}/noise/{plan.digest[:16]}".encode() for plan, _ in drawn]
+        noise = np.concatenate(
+            [
+                sampler(bits, label, plan, (len(so_far.runs), draws))
+                for label, (plan, draws) in zip(labels, drawn, strict=True)
+            ],
+            axis=1,
+        )
+        match request:
+            case Selection():
+                scores = error_scores(counts, request, layout)
+                opened = np.argmax(scores + noise[:, : len(scores)], axis=1)
+            case Comparison():
+                opened = errors(counts, request, layout) + noise
+            case Measurement():
+                cells = counts[layout.part(request.clique)]
+                opened = cells * unit + noise[:, : len(cells)]
+            case Batch():
+                order = np.argsort(np.concatenate([cells for _, cells in request.noise(layout, neighbouring)]))
+                opened = counts[layout.positions(request.cliques)] * unit + noise[:, order]
         for i, branch in enumerate(node.branches):
             those = opened == i if selects else np.ones(len(opened), np.bool_)
             taken = [(asked, values[those]) for asked, values in [*so_far.opened, (request, opened)]]
@@ -348,13 +414,22 @@ def statistics(pair: Pair, seen: Transcript, unit: int) -> dict[str, Floats]:
     size = len(seen.runs)
     selected, measured, moved, lattice = (np.zeros(size) for _ in range(4))
     residuals: list[Integers] = [np.zeros((size, 1), np.int64)]
-    for request, opened in seen.opened:
+    for request, opened in _apart(seen.opened, pair):
+        if isinstance(request, Comparison):
+            first, second = (errors(counts, request, layout) for counts in (pair.first, pair.second))
+            from_first, from_second = opened - first, opened - second
+            scale = sqrt(request.plan().sigma2)
+            selected += ((from_second**2.0 - from_first**2.0) / (2 * scale**2)).sum(1)
+            moved += (from_second * np.sign(first - second)).sum(1)
+            residuals.append(from_second)
+            continue
         if isinstance(request, Selection):
             here, there = (
                 first_chance(request, neighbouring, pair.lead(request, counts)) for counts in (pair.first, pair.second)
             )
             selected += np.where(opened == 0, log(here / there), log((1 - here) / (1 - there)))
             continue
+        assert isinstance(request, Measurement)
         first, second = (counts[layout.part(request.clique)] for counts in (pair.first, pair.second))
         from_first, from_second = opened - first * unit, opened - second * unit
         if isinstance(request.mechanism, Gaussian):
@@ -378,6 +453,17 @@ def statistics(pair: Pair, seen: Transcript, unit: int) -> dict[str, Floats]:
         "common divisor": np.minimum(np.gcd.reduce(every, axis=1), GCDS - 1),
         **{f"residues of {m}": moved % m for m in MODULI},
     }
+
+
+def _apart(opened: list[tuple[Request, Integers]], pair: Pair) -> Iterator[tuple[Request, Integers]]:
+    """The same with the marginals of batches one by one."""
+    layout, neighbouring = pair.manifest.layout, pair.manifest.neighbouring
+    for request, values in opened:
+        if isinstance(request, Batch):
+            ends = np.cumsum(request.sizes(layout))[:-1]
+            yield from zip(request.measurements(neighbouring), np.split(values, ends, axis=1), strict=True)
+        else:
+            yield request, values
 
 
 LEARNT = ("common divisor", *(f"residues of {m}" for m in MODULI))

@@ -10,13 +10,15 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from PIL import Image
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "deploy" / "scripts" / "browser"
@@ -37,6 +39,11 @@ _FLAGS = (
 )
 
 
+_PATIENCE = 30_000
+"""Milliseconds that anything on a page may take: machines that test are busy."""
+expect.set_options(timeout=_PATIENCE)
+
+
 class Visitor:
     """A person at a browser of their own, with an address, and perhaps signed in."""
 
@@ -51,7 +58,7 @@ class Visitor:
             locale="en-GB",
             accept_downloads=True,
         )
-        self._context.set_default_timeout(30_000)
+        self._context.set_default_timeout(_PATIENCE)
         self.page: Page = self._context.new_page()
         self._watch(self.page)
 
@@ -98,7 +105,8 @@ class Visitor:
         if PICTURES in os.environ:
             folder = Path(os.environ[PICTURES])
             folder.mkdir(parents=True, exist_ok=True)
-            self.page.screenshot(path=folder / f"{name}.png", full_page=whole)
+            taken = BytesIO(self.page.screenshot(full_page=whole))
+            Image.open(taken).convert("RGB").quantize(128).save(folder / f"{name}.png", optimize=True)
 
     def close(self) -> None:
         """Close the browser; it must not have complained."""
@@ -106,9 +114,12 @@ class Visitor:
         assert not self.complaints, self.complaints
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium. Skipped with a reason where it cannot be had, except in CI, where that is a failure."""
+    """Chromium. Skipped with a reason where it cannot be had, except in CI, where that is a failure.
+
+    For one module: as long as it is there, Playwright's event loop runs in this thread, and tests can start no other.
+    """
     found = subprocess.run([SCRIPT], capture_output=True, text=True, timeout=600, check=False)
     if found.returncode:
         why = f"Chromium cannot be had here: {found.stderr.strip()[-300:]}"

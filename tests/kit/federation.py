@@ -25,7 +25,7 @@ from sqlalchemy import Engine, select
 
 from caps.basics.schemes import Scheme
 from caps.dp.clear import ClearOracle
-from caps.dp.oracle import Measurement, Request, Selection
+from caps.dp.oracle import Batch, Comparison, Measurement, Request, Selection
 from caps.dp.privacy import Filter
 from caps.dp.privacy.rational import decode_ratio
 from caps.errors import party_name
@@ -304,6 +304,14 @@ class DriverOracle:
     def measure(self, measurement: Measurement) -> np.ndarray:
         """The next step."""
         return np.array(self._next(measurement), np.int64)
+
+    def compare(self, comparison: Comparison) -> np.ndarray:
+        """The next step."""
+        return np.array(self._next(comparison), np.int64)
+
+    def measure_batch(self, batch: Batch) -> np.ndarray:
+        """The next step."""
+        return np.array(self._next(batch), np.int64)
 
     def _next(self, request: Request) -> int | tuple[int, ...]:
         self.requests.append(request)

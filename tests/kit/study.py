@@ -14,11 +14,11 @@ import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from caps.audit.measurements import noisy_marginal
+from caps.audit.measurements import noisy_marginals
 from caps.basics import canonical
 from caps.basics.schemes import SCHEMES
-from caps.dp.oracle import Compute, Measurement, Selection, StepRequest, request_digest
-from caps.dp.privacy import PrivacyStatement, Role
+from caps.dp.oracle import Batch, Comparison, Compute, Measurement, Selection, StepRequest, request_digest
+from caps.dp.privacy import GaussianBatch, PrivacyStatement, Role
 from caps.study.account import Account
 from caps.study.manifest import Holder, Manifest
 from caps.trust import pki, signing
@@ -250,9 +250,19 @@ def honest_walk(
     request: StepRequest = Compute()
     value: int | tuple[int, ...] = tuple(int(holder.name not in refused) for holder in manifest.holders)
     while not account.ended:
-        if steps:
+        if steps and isinstance(batch := account.enforcer._branches[0].step.mechanism, GaussianBatch):
+            first = account.enforcer._branches[0].step.role is Role.INITIAL
+            cliques = program.initial(task) if first else tuple(offered)
+            parts = np.full(len(cliques), batch.PARTS // len(cliques))
+            request = Batch("initial1" if first else "round1-measure", cliques, parts, batch)
+            value = tuple(range(-1, request.draws(manifest.layout) - 1))
+        elif steps:
             due = account.enforcer.upcoming()[0]
-            if due.selects:
+            if due.step.endswith(Role.COMPARE):
+                cells = sum(manifest.domain.cells_of(offered))
+                request = Comparison(due.step, tuple(offered), np.zeros(cells, np.int64), due.mechanism)
+                value = tuple(range(-2, len(offered) - 2))
+            elif due.selects:
                 cells = sum(manifest.domain.cells(clique) for clique in offered)
                 arrays = [np.array(x, np.int64) for x in ([0] * cells, [0] * len(offered), list(offered.values()))]
                 request = Selection(due.step, tuple(offered), *arrays, due.mechanism)
@@ -337,9 +347,7 @@ def example_release(
         for name in manifest.sharing.server_names
     )
     measured = [
-        noisy_marginal(manifest, line.answer.step, request, line.answer.value)
-        for line in lines
-        if isinstance(line.answer.value, tuple) and isinstance(request := line.request, Measurement)
+        one for line in lines for one in noisy_marginals(manifest, line.answer.step, line.request, line.answer.value)
     ]
     files = {
         "model.caps": b"model",

@@ -176,6 +176,8 @@ def holder(folder: Path, stack: ExitStack) -> House:
         "POST /v1/studies/{study}/decline": {"reason": "No."},
         "PUT /v1/studies/{study}/table": table,
         "POST /v1/studies/{study}/contribution": table,
+        "PUT /ui/studies/{study}/table": table,
+        "PUT /ui/studies/{study}/release": table,
     }
     names = {"holder": "clinic-a", "coordinator": "coordinator", "server": "S1"}
     known = {"study": manifest.study_id}
@@ -195,7 +197,6 @@ ANY_C, ANY_H, ANY_M = (
 )
 COMMON = {
     "GET /metrics": (P, U),
-    "GET /ui": PEOPLE,
     "GET /ui/sessions": PEOPLE,
     "POST /ui/sessions/{session}/end": PEOPLE,
     "POST /ui/sign-out": PEOPLE,
@@ -230,6 +231,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "DELETE /v1/runs/{run}": (C,),
         "GET /v1/ledger": (P, U),
         "GET /v1/ledger/heads": (P, U),
+        "GET /ui": PEOPLE,
         "GET /ui/studies": (P, U),
         "GET /ui/studies/{study}": (P, U),
         "POST /ui/studies/{study}/approve": (P,),
@@ -269,6 +271,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /v1/releases/{release}/report": (A, P, U),
         "GET /v1/releases/{release}/certificate": (A, P, U),
         "GET /v1/releases/{release}/transcript": (A, P, U),
+        "GET /ui": PEOPLE,
         "GET /ui/studies": PEOPLE,
         "GET /ui/studies/{study}": PEOPLE,
         "GET /ui/studies/{study}/participation": (O, P, U),
@@ -299,6 +302,24 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /v1/studies/{study}/contribution": (O, P),
         "DELETE /v1/studies/{study}/contribution": (O,),
         "GET /v1/ledger": (O,),
+        "GET /ui": (O, P),
+        "POST /ui/fetch": (O, P),
+        "GET /ui/ledger": (O,),
+        "GET /ui/studies/{study}": (O, P),
+        "GET /ui/studies/{study}/budget": (O, P),
+        "POST /ui/studies/{study}/approve": (O,),
+        "POST /ui/studies/{study}/decline": (O,),
+        "GET /ui/studies/{study}/table": (O,),
+        "PUT /ui/studies/{study}/table": (O,),
+        "GET /ui/studies/{study}/table/counts": (O,),
+        "POST /ui/studies/{study}/table/erase": (O,),
+        "GET /ui/studies/{study}/leaves": (O,),
+        "POST /ui/studies/{study}/leaves/contribute": (O,),
+        "GET /ui/studies/{study}/contribution": (O, P),
+        "GET /ui/studies/{study}/contribution/progress": (O, P),
+        "POST /ui/studies/{study}/contribution/withdraw": (O,),
+        "GET /ui/studies/{study}/release": (O,),
+        "PUT /ui/studies/{study}/release": (O,),
     },
 }
 UNKNOWN_TO = {"strange coordinator", "false coordinator"}

@@ -16,6 +16,7 @@ from caps.dp.privacy.rational import (
     encode_ratio,
     exact,
     exp_up,
+    grid_down,
     grid_up,
     positive,
     read_object,
@@ -104,6 +105,66 @@ class Laplace:
         """
         p = exp_up(-1 / self.scale)
         return sqrt(2 * p / (1 - p) ** 2)
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianBatch:
+    """Several marginals, each plus discrete Gaussian noise, which cost `total` in rho together.
+
+    The budget has `PARTS` equal parts. Whoever asks divides them among marginals, and those who answer check that there
+    are no more of them: so the charge is known before the division is.
+    """
+
+    kind: ClassVar[str] = "gaussian-batch"
+    PARTS: ClassVar[int] = 1 << 12
+    total: Fraction
+
+    def __post_init__(self) -> None:
+        if grid_up(positive("rho", self.total)) != self.total:
+            raise DomainError("the budget of a batch must be on the grid of charges")
+
+    def part(self, parts: int, neighbouring: Neighbouring) -> Gaussian:
+        """The noise of a marginal that gets so many parts: it costs at most parts / PARTS of the total."""
+        if not 1 <= parts <= self.PARTS:
+            raise DomainError(f"a marginal must have 1 to {self.PARTS} parts of a batch's budget, not {parts}")
+        return Gaussian.costing(grid_down(self.total * parts / self.PARTS), neighbouring)
+
+    def rho(self, neighbouring: Neighbouring) -> Fraction:
+        return self.total
+
+    def epsilon(self, neighbouring: Neighbouring) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianErrors:
+    """How far an estimate of a marginal is off (L1), plus discrete Gaussian noise: rho = L1^2 / (2 sigma^2).
+
+    L1 is the L1 sensitivity of a marginal, and so the most that a person changes its distance from anything. sigma is
+    in persons. One release is the error of one candidate; those of many are as many releases.
+    """
+
+    kind: ClassVar[str] = "gaussian-errors"
+    sigma_squared: Fraction
+
+    def __post_init__(self) -> None:
+        positive("sigma squared", self.sigma_squared)
+
+    @classmethod
+    def costing(cls, rho: Fraction, neighbouring: Neighbouring) -> GaussianErrors:
+        """The least noise whose charge is at most rho for each candidate."""
+        return cls(significant_up(Fraction(neighbouring.score_factor**2) / (2 * positive("rho", rho))))
+
+    def rho(self, neighbouring: Neighbouring) -> Fraction:
+        return grid_up(neighbouring.score_factor**2 / (2 * self.sigma_squared))
+
+    def epsilon(self, neighbouring: Neighbouring) -> None:
+        return None
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise, in persons."""
+        return sqrt(self.sigma_squared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +282,22 @@ class PermuteAndFlip:
         return 2 * neighbouring.score_factor * positive("weight", weight) / self.epsilon_star
 
 
-AnyMechanism = Gaussian | Laplace | NoisyMax | PermuteAndFlip
+AnyMechanism = Gaussian | Laplace | NoisyMax | PermuteAndFlip | GaussianErrors | GaussianBatch
 """What a step may release."""
 Charged = AnyMechanism | Overlaps
 """What a ledger may be charged for."""
 KINDS: dict[str, type[Charged]] = {
-    cls.kind: cls for cls in (Gaussian, Laplace, NoisyMax, PermuteAndFlip, GaussianOverlaps, LaplaceOverlaps)
+    cls.kind: cls
+    for cls in (
+        Gaussian,
+        Laplace,
+        NoisyMax,
+        PermuteAndFlip,
+        GaussianErrors,
+        GaussianBatch,
+        GaussianOverlaps,
+        LaplaceOverlaps,
+    )
 }
 
 

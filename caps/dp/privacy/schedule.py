@@ -15,7 +15,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import ClassVar, Protocol, Self
 
-from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
+from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, GaussianBatch, Laplace, NoisyMax, PermuteAndFlip
 from caps.dp.privacy.neighbouring import Neighbouring
 from caps.dp.privacy.rational import grid_down, positive, read_count, significant_down
 from caps.errors import DomainError
@@ -31,6 +31,7 @@ class Role(StrEnum):
     """What a step does."""
 
     INITIAL = "initial"
+    COMPARE = "compare"
     SELECT = "select"
     MEASURE = "measure"
 
@@ -62,6 +63,11 @@ class Step:
     def rho(self, neighbouring: Neighbouring) -> Fraction:
         """The charge of the step."""
         return self.count * self.mechanism.rho(neighbouring)
+
+    @property
+    def requests(self) -> int:
+        """How many requests make the step: one for each release, or one for all candidates that are compared."""
+        return 1 if self.role is Role.COMPARE else self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,10 +367,18 @@ class FixedSchedule:
         return sum((step.rho(self.neighbouring) for step in cycle.steps), Fraction(0))
 
     def extremes(self) -> tuple[AnyMechanism, ...]:
-        """All mechanisms of cycles that have not ended, and the narrowest and the widest of columns."""
-        known = [step.mechanism for cycle, _ in self._ahead() for step in cycle.steps]
+        """All mechanisms of cycles that have not ended, of a batch those of its smallest and its largest part; and the
+        narrowest and the widest of columns.
+        """
+        found: dict[AnyMechanism, None] = {}
+        for mechanism in (step.mechanism for cycle, _ in self._ahead() for step in cycle.steps):
+            if isinstance(mechanism, GaussianBatch):
+                ends = (1, mechanism.PARTS)
+                found |= dict.fromkeys(mechanism.part(parts, self.neighbouring) for parts in ends)
+            else:
+                found[mechanism] = None
         again = [_shared(left, self.columns, self.neighbouring) for left in self._left_to_columns()]
-        return tuple(dict.fromkeys((*known, *again)))
+        return tuple(found | dict.fromkeys(again))
 
     def totals(self) -> tuple[Total, ...]:
         """See Schedule."""

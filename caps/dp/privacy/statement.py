@@ -57,6 +57,8 @@ _SHOWN = Context(prec=4, rounding=ROUND_CEILING)
 _WORDS = {
     "gaussian": ("table with Gaussian noise", "tables with Gaussian noise"),
     "laplace": ("table with Laplace noise", "tables with Laplace noise"),
+    "gaussian-batch": ("batch of tables with Gaussian noise", "batches of tables with Gaussian noise"),
+    "gaussian-errors": ("error of an estimate with Gaussian noise", "errors of estimates with Gaussian noise"),
     "noisy-max": ("private selection", "private selections"),
     "gaussian-overlaps": ("set of numbers of persons in common, with Gaussian noise, seen by servers only", ""),
     "laplace-overlaps": ("set of numbers of persons in common, with Laplace noise, seen by servers only", ""),

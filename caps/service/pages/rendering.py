@@ -24,6 +24,8 @@ from caps.service.problems import Problem
 from caps.service.tokens import Person, Scope
 from caps.wire.problems import Kind
 
+__all__ = ["ROOT", "SIGN_IN", "Link", "Pages", "allowed", "back_of", "onwards", "see_other"]
+
 SIGN_IN = f"{ROOT}/sign-in"
 TEMPLATES = Path(__file__).parent / "templates"
 _ONWARDS = re.compile(r"/ui(?:/[A-Za-z0-9._~-]+)*", re.ASCII)

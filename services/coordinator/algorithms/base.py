@@ -22,8 +22,16 @@ import numpy as np
 from caps.data.domain import Clique
 from caps.dp.bounds import UNIT_BITS
 from caps.dp.installed import LOOPS, installed
-from caps.dp.oracle import Measurement, Oracle, Selection, rounded_estimate
-from caps.dp.privacy.mechanisms import AnyMechanism, Gaussian, Laplace, NoisyMax, PermuteAndFlip
+from caps.dp.oracle import Batch, Comparison, Measurement, Oracle, Selection, rounded_estimate
+from caps.dp.privacy.mechanisms import (
+    AnyMechanism,
+    Gaussian,
+    GaussianBatch,
+    GaussianErrors,
+    Laplace,
+    NoisyMax,
+    PermuteAndFlip,
+)
 from caps.dp.privacy.schedule import Choice, Role, Schedule, Step, step_name
 from caps.dp.programs.base import Program, Task, chosen, program, registered
 from caps.errors import DomainError, LocalError
@@ -39,6 +47,7 @@ class Stage(StrEnum):
     """What has just been done: a step, in the words of `Role`, or a fit."""
 
     INITIAL = "initial"
+    COMPARE = "compare"
     SELECT = "select"
     MEASURE = "measure"
     GENERATE = "generate"
@@ -187,6 +196,36 @@ class Walk:
             self._ask(clique, step, draws)
             self._tell(Stage(role.value), clique, spent=spent + number * each)
         self._advance()
+
+    def compare(self, candidates: Sequence[Clique], estimates: Sequence[Floats]) -> tuple[Floats, float]:
+        """COMPARE the candidates' estimates: how far each is off (L1), with noise of this deviation, in people."""
+        mechanism = self._due(Role.COMPARE, GaussianErrors).mechanism
+        assert isinstance(mechanism, GaussianErrors)
+        estimate = rounded_estimate(np.concatenate([np.ravel(one) for one in estimates]))
+        opened = self.oracle.compare(Comparison(self._name(Role.COMPARE), tuple(candidates), estimate, mechanism))
+        self._advance()
+        self._tell(Stage.COMPARE, None)
+        return opened.astype(np.float64) / (1 << UNIT_BITS), mechanism.deviation
+
+    @property
+    def batch_budget(self) -> float:
+        """rho of the batch that is due."""
+        mechanism = self._due(Role.MEASURE, GaussianBatch).mechanism
+        assert isinstance(mechanism, GaussianBatch)
+        return float(mechanism.total)
+
+    def measure_batch(self, parts: Mapping[Clique, int], *, role: Role) -> None:
+        """MEASURE all these marginals at once, each with so many parts of the batch's budget."""
+        mechanism = self._due(role, GaussianBatch).mechanism
+        assert isinstance(mechanism, GaussianBatch)
+        batch = Batch(self._name(role), tuple(parts), np.array(list(parts.values()), np.int64), mechanism)
+        opened, spent = self.oracle.measure_batch(batch), self.schedule.spent
+        ends = np.cumsum(batch.sizes(self.oracle.layout))[:-1]
+        self._advance()
+        for asked, values in zip(batch.measurements(self.task.neighbouring), np.split(opened, ends), strict=True):
+            self.measured.append(Measured(asked.clique, values.astype(np.float64), asked.mechanism.deviation))
+            spent += mechanism.total * parts[asked.clique] / mechanism.PARTS
+            self._tell(Stage(role.value), asked.clique, spent=min(spent, self.schedule.spent))
 
     def choose(self, *choices: Choice) -> Choice:
         """Take the first of these choices that the schedule allows after the measurement just made, or go on."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
@@ -155,7 +155,7 @@ def _runs(routes: APIRouter, pages: Pages, site: Site, store: Store, studies: St
             more=len(found) > page * EACH,
         )
 
-    def shown(run: str) -> dict[str, object]:
+    def shown(run: str) -> dict[str, Any]:
         record = runs.run(run)
         manifest = studies.manifest(record.study)
         return {

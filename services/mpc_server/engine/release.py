@@ -1,4 +1,4 @@
-"""pi_SELECT and pi_MEASURE on integers: exact scores, noise drawn in MPC, nothing opened but the released value.
+"""Comparing, pi_SELECT and pi_MEASURE on integers: exact scores, noise drawn in MPC, nothing opened but the release.
 
 Counts and scores are integers throughout, so that neither rounding nor the grid of a fixed-point number can carry
 information (docs/privacy.md). Noise does not depend on the data: it comes in as shares, drawn ahead.
@@ -122,6 +122,29 @@ async def noisy_argmax(ctx: Context, scores: AShare, noise: AShare) -> int:
     values = await to_bits(ctx.step("bits"), scores + noise + (1 << 63))
     _, where = await tournament(ctx.step("tournament"), values)
     return int(await reveal_bits(ctx.step("index"), where, ring=Z64))
+
+
+@protocol(
+    "google/dpsynth, SWIFT: noisy errors of all candidates, in integers",
+    lambda of: of(error_scores) + of(reveal, {size.ring_bits: 64, size.elements: size.sums}),
+)
+async def noisy_errors(
+    ctx: Context, counts: AShare, bits: BShare, noise: AShare, *, estimate: Integers, starts: Indices
+) -> Integers:
+    """The sum over the cells of each candidate of |2^8 x - estimate|, plus noise, opened for all candidates at once.
+
+    Pre-conditions: as `error_scores`, with weights of 1 and no bias; the noise is fresh, drawn for this step, and used
+        nowhere else; |error + noise| < 2^63.
+    Leaks: the sums, to every party. That is the release.
+    """
+    ctx.own(counts, bits, noise)
+    if noise.shape != starts.shape:
+        raise ShareError(f"{noise!r} must have one noise value for each candidate")
+    ones = np.ones(len(starts), np.int64)
+    scores = await error_scores(
+        ctx.step("scores"), counts, bits, estimate=estimate, starts=starts, bias=0 * ones, weights=ones
+    )
+    return Z64.signed(await reveal(ctx.step("open"), scores + noise)).astype(np.int64)
 
 
 @protocol("CaPS Protocol 5, pi_MEASURE, in integers", lambda of: of(reveal, {size.ring_bits: 64}))

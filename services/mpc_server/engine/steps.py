@@ -14,7 +14,7 @@ import numpy as np
 from caps.data.domain import Layout
 from caps.dp.bounds import MOST_COUNTED
 from caps.dp.noise.plans import DummyPlan, GaussianPlan, GumbelPlan, LaplacePlan
-from caps.dp.oracle import Integers, Measurement, Plan, Request, Selection, request_digest
+from caps.dp.oracle import Batch, Comparison, Integers, Measurement, Plan, Request, Selection, request_digest, sendable
 from caps.dp.privacy.neighbouring import Neighbouring
 from caps.errors import DomainError
 from caps.shares.ring import Z64
@@ -26,9 +26,10 @@ from services.mpc_server.engine.release import (
     error_scores,
     noisy_argmax,
     noisy_counts,
+    noisy_errors,
 )
 from services.mpc_server.engine.sampling import discrete_gaussian, discrete_laplace, geometric, gumbel
-from services.mpc_server.engine.shares import AShare, BShare
+from services.mpc_server.engine.shares import AShare, BShare, concatenate
 from services.mpc_server.engine.verbs import from_bits
 
 
@@ -136,7 +137,7 @@ class Steps:
     _bits: BShare | None = None
 
     async def prepare(self) -> None:
-        """Bring the counts into the form that selections need, once."""
+        """Bring the counts into the form that comparisons and selections need, once."""
         if self._bits is None:
             self._bits = await count_bits(self.run.step("prepare"), self.counts)
 
@@ -150,22 +151,36 @@ class Steps:
 
     async def _select(self, selection: Selection) -> int:
         selection.check(self.layout, self.largest_count)
-        if self._bits is None:
-            raise DomainError("call prepare() before select()")
-        ctx = request_context(self.run, selection)
+        ctx, bits = request_context(self.run, selection), self._prepared()
         cells = self.layout.positions(selection.candidates)
         plan = selection.plan(self.neighbouring)
         noise = await self._noise(selection.step, plan, selection.noise_values)
         scores = await error_scores(
             ctx.step("scores"),
             self.counts[cells],
-            self._bits.take(cells),
+            bits.take(cells),
             estimate=selection.estimate,
             starts=selection.starts(self.layout),
             bias=selection.bias,
             weights=selection.weights,
         )
         return await noisy_argmax(ctx.step("argmax"), scores, noise[: len(selection.candidates)])
+
+    async def compare(self, comparison: Comparison) -> Integers:
+        """COMPARE. Opens the error of every candidate's estimate plus noise."""
+        comparison.check(self.layout, self.largest_count)
+        ctx, bits = request_context(self.run, comparison), self._prepared()
+        cells = self.layout.positions(comparison.candidates)
+        noise = await self._noise(comparison.step, comparison.plan(), len(comparison.candidates))
+        opened = await noisy_errors(
+            ctx.step("errors"),
+            self.counts[cells],
+            bits.take(cells),
+            noise,
+            estimate=comparison.estimate,
+            starts=comparison.starts(self.layout),
+        )
+        return sendable(opened)
 
     async def measure(self, measurement: Measurement) -> Integers:
         """MEASURE. Opens the marginal plus noise."""
@@ -174,6 +189,21 @@ class Steps:
         draws, plan = measurement.noise_values(self.layout), measurement.plan()
         noise = await self._noise(measurement.step, plan, draws)
         return await noisy_counts(ctx.step("open"), counts, noise[: counts.size])
+
+    async def measure_batch(self, batch: Batch) -> Integers:
+        """MEASURE several. Opens each marginal plus noise; all noise is drawn in the same rounds."""
+        batch.check(self.layout)
+        ctx = request_context(self.run, batch)
+        kinds = batch.noise(self.layout, self.neighbouring)
+        drawn: list[Branch[AShare]] = [self._noise(batch.step, plan, len(cells)) for plan, cells in kinds]
+        noise = concatenate(await together(*drawn))
+        order = np.argsort(np.concatenate([cells for _, cells in kinds]))
+        return await noisy_counts(ctx.step("open"), self.counts[self.layout.positions(batch.cliques)], noise[order])
+
+    def _prepared(self) -> BShare:
+        if self._bits is None:
+            raise DomainError("call prepare() before select() or compare()")
+        return self._bits
 
     async def _noise(self, step: str, plan: Plan, draws: int) -> AShare:
         found = self.pool.take(step, plan, draws)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from caps.dp.oracle import Integers, Measurement, Request, Selection, overlaps_plan
+from caps.dp.oracle import Batch, Comparison, Integers, Measurement, Request, Selection, overlaps_plan
 from caps.dp.privacy import Gaussian
 from caps.shares.ring import Z64
 from caps.study import Manifest
@@ -96,7 +96,7 @@ class Computation:
         return Dummies(await self._runtime.execute(draw_noise(context, plan.noise, len(sets_of(tables)))), plan.reach)
 
     async def resume(self, counts: Share, verdicts: Verdicts) -> None:
-        """Be ready for selections and measurements on these counts."""
+        """Be ready for comparisons, selections and measurements on these counts."""
         context, manifest = self._runtime.context, self._manifest
         shared = context.share(*(np.asarray(part, Z64.dtype) for part in counts))
         self._steps = Steps(
@@ -107,8 +107,12 @@ class Computation:
             await self._runtime.execute(self._steps.prepare())
 
     async def open(self, request: Request) -> int | tuple[int, ...]:
-        """What a selection or a measurement opens. Pre-conditions: `compute` or `resume` was done."""
+        """What a request opens. Pre-conditions: `compute` or `resume` was done."""
         assert self._steps is not None
+        if isinstance(request, Comparison):
+            return value_of(await self._runtime.execute(self._steps.compare(request)))
+        if isinstance(request, Batch):
+            return value_of(await self._runtime.execute(self._steps.measure_batch(request)))
         if isinstance(request, Selection):
             # What follows is due already, whatever is selected: a measurement of it, or in MST another selection.
             ahead = (

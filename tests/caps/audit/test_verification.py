@@ -14,7 +14,7 @@ import pytest
 from caps.audit.verification import Check, accepted, verify
 from caps.basics import canonical
 from caps.basics.schemes import SCHEMES
-from caps.dp.privacy import BOUNDED, PrivacyStatement, Releases
+from caps.dp.privacy import BOUNDED, GaussianErrors, PrivacyStatement, Releases
 from caps.errors import DomainError
 from caps.study.manifest import Manifest
 from caps.wire.documents import Approval, Attestation, Certificate, LedgerRange, ReleaseBody, Signed, inputs_digest
@@ -112,7 +112,7 @@ def stated(certificate: Certificate, keys: Keys, **changes: Any) -> Certificate:
 
 
 @pytest.mark.parametrize("holders", [COLUMNS, MIXED])
-@pytest.mark.parametrize("algorithm", ["aim", "mst"])
+@pytest.mark.parametrize("algorithm", ["aim", "mst", "swift"])
 def test_a_good_certificate_passes(tmp_path: Path, holders: Any, algorithm: str) -> None:
     release = example_release(*example_manifest(holders=holders, algorithm=algorithm))
     certificate = release.certificate
@@ -156,6 +156,33 @@ def test_a_statement_for_another_scheme_is_found() -> None:
     account, _ = honest_walk(active)
     release = example_release(manifest, keys, statement=account.statement())
     assert failed(release.certificate) == {"assumptions"}
+
+
+@pytest.mark.parametrize(
+    ("step", "changed", "reason"),
+    [
+        (1, lambda asked: {"parts": asked.parts * 2}, "more than the 4096 parts"),
+        (1, lambda asked: {"parts": asked.parts - 1}, "a batch other than the initial marginals"),
+        (2, lambda asked: {"candidates": asked.candidates[::-1]}, "a comparison of cliques that are not all"),
+        (2, lambda asked: {"mechanism": GaussianErrors(asked.mechanism.sigma_squared / 4)}, "is not due"),
+        (3, lambda asked: {"parts": asked.parts * 2}, "more than the 4096 parts"),
+    ],
+)
+def test_a_batch_or_a_comparison_that_was_not_due_is_found(
+    tmp_path: Path, step: int, changed: Any, reason: str
+) -> None:
+    """All servers signed it, and charged what the schedule says."""
+    manifest, keys = example_manifest(algorithm="swift")
+    _, steps = honest_walk(manifest)
+    asked, value = steps[step]
+    lines = transcript_of(
+        manifest, keys, [*steps[:step], (replace(asked, **changed(asked)), value), *steps[step + 1 :]]
+    )
+    release = example_release(manifest, keys, transcript=lines)
+    checks = {check.name: check for check in verify(release.certificate, now=NOW, **release.write(tmp_path))}
+    assert checks["steps"].passed is False
+    assert checks["steps"].explanation.startswith(f"step {step}: ")
+    assert reason in checks["steps"].explanation
 
 
 def test_pure_accounting_passes(tmp_path: Path) -> None:

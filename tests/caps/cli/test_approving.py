@@ -80,7 +80,7 @@ def test_it_says_what_there_is_to_know() -> None:
         "4 columns: age, smoker, region, diagnosis",
         "123 KB to 3 servers; no row, value or count in the clear",
         "epsilon 1, delta 1e-06: nothing anybody concludes is more than 2.72 times as likely",
-        "cost at your site: epsilon 0.5 in 1 studies; with this study epsilon 0.5",
+        "cost at your site: epsilon 0.5 in 1 study; with this study epsilon 0.5",
         "S1: epsilon 4.2 of 5; S2 refuses this population; S3 does not say",
         "whose data fail the servers' checks, which is left out",
     ):

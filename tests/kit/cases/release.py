@@ -59,6 +59,19 @@ def _(s: Source) -> Call:
     return Call((x, Bits(x, 32)), {size.elements: count, size.sums: len(starts)}, expect, kwargs)
 
 
+@case(release.noisy_errors)
+def _(s: Source) -> Call:
+    count = s.count()
+    starts = _starts(s, count)
+    x, noise = s.words(Z64, (count,), 24), s.signed(Z64, (len(starts),), 40)
+    estimate = s.sizes.integers(0, 1 << 28, count)
+    estimate[::3] = np.int64(1 << 20)
+    sums = np.add.reduceat(np.abs(x.astype(np.int64) * 256 - estimate), starts)
+    expect = sums + Z64.signed(np.asarray(noise))
+    sizes = {size.elements: count, size.sums: len(starts)}
+    return Call((x, Bits(x, 32), noise), sizes, expect, {"estimate": estimate, "starts": starts})
+
+
 @case(release.noisy_argmax)
 def _(s: Source) -> Call:
     count = s.count()

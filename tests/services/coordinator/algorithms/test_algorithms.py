@@ -14,16 +14,18 @@ import pytest
 import caps.dp.programs as programs
 import services.coordinator.algorithms as package
 from caps.data.domain import Layout, Workload
-from caps.dp.oracle import Measurement, Selection
+from caps.dp.oracle import Batch, Comparison, Measurement, Selection
 from caps.dp.privacy import (
     BOUNDED,
     UNBOUNDED,
     AimSchedule,
     Choice,
     Gaussian,
+    GaussianBatch,
     Laplace,
     MstSchedule,
     MwemSchedule,
+    Neighbouring,
     NoisyMax,
     PermuteAndFlip,
     Role,
@@ -37,6 +39,7 @@ from services.coordinator.algorithms.base import Algorithm, Walk, magnitude, reg
 from services.coordinator.algorithms.gaussian import FixedGaussian
 from services.coordinator.algorithms.mst import Mst, averaged, rare_together
 from services.coordinator.algorithms.mwem import Mwem
+from services.coordinator.algorithms.swift import Swift
 from services.coordinator.estimation import Measured
 from services.coordinator.generate import create_estimator
 from tests.kit.algorithms import (
@@ -64,6 +67,7 @@ ALL = {
     "mst": (Mst(), {"rho": F(1, 2)}),
     "mwem": (Mwem(), {"rho": F(1, 2)}),
     "mwem, pure": (Mwem(), {"pure_epsilon": F(2)}),
+    "swift": (Swift(), {"rho": F(1, 2)}),
 }
 every = pytest.mark.parametrize("case", ALL)
 
@@ -72,17 +76,23 @@ def selections(requests: list) -> list[Selection]:
     return [request for request in requests if isinstance(request, Selection)]
 
 
-def measurements(requests: list) -> list[Measurement]:
-    return [request for request in requests if isinstance(request, Measurement)]
+def measurements(requests: list, relation: Neighbouring = UNBOUNDED) -> list[Measurement]:
+    found = []
+    for request in requests:
+        if isinstance(request, Batch):
+            found += request.measurements(relation)
+        elif isinstance(request, Measurement):
+            found.append(request)
+    return found
 
 
 # Names and parameters
 
 
-def test_all_modules_are_found_and_only_base_registers_nothing() -> None:
+def test_all_modules_of_algorithms_are_found() -> None:
     for found in (package, programs):
-        modules = {module.name for module in pkgutil.iter_modules(found.__path__)} - {"base"}
-        assert set(found.names()) == {"aim", "gaussian", "mst", "mwem"} == modules
+        modules = {module.name for module in pkgutil.iter_modules(found.__path__)} - {"base", "division"}
+        assert set(found.names()) == {"aim", "gaussian", "mst", "mwem", "swift"} == modules
 
 
 def test_unknown_names_and_parameters_are_refused_clearly() -> None:
@@ -146,7 +156,8 @@ def test_a_program_counts_all_that_it_may_ask_about(case: str) -> None:
     schedule = chosen.schedule(task)
     first = schedule.step
     expected = first.count if first.role is Role.INITIAL else 0 if schedule.widest_again is None else 4
-    assert len(chosen.initial(task)) == expected
+    at_once = isinstance(first.mechanism, GaussianBatch)
+    assert (min(1, len(chosen.initial(task))) if at_once else len(chosen.initial(task))) == expected
 
 
 def test_tasks_that_make_no_sense_are_refused() -> None:
@@ -156,7 +167,7 @@ def test_tasks_that_make_no_sense_are_refused() -> None:
             Task(DOMAIN, workload, UNBOUNDED, **budget)
     with pytest.raises(DomainError, match="not public"):
         Task(DOMAIN, workload, UNBOUNDED, rho=F(1), total=100)
-    for case in ("aim", "gaussian", "mst"):
+    for case in ("aim", "gaussian", "mst", "swift"):
         with pytest.raises(DomainError, match="not pure"):
             ALL[case][0].schedule(Task(DOMAIN, workload, UNBOUNDED, pure_epsilon=F(1)))
 
@@ -206,6 +217,12 @@ def test_bounded_neighbours_get_wider_noise_in_every_step(case: str) -> None:
             assert two.mechanism == one.mechanism
             assert two.mechanism.scale(5, BOUNDED) == 2 * one.mechanism.scale(5, UNBOUNDED)
             assert two.plan(BOUNDED).digest != two.plan(UNBOUNDED).digest
+        elif isinstance(one, Batch):
+            assert two.mechanism.rho(BOUNDED) == one.mechanism.rho(UNBOUNDED)
+            for wide, narrow in zip(two.measurements(BOUNDED), two.measurements(UNBOUNDED), strict=True):
+                assert wide.mechanism.sigma_squared == 2 * narrow.mechanism.sigma_squared
+        elif isinstance(one, Comparison):
+            assert two.mechanism.sigma_squared == 4 * one.mechanism.sigma_squared
         elif isinstance(one.mechanism, Gaussian):
             assert two.mechanism.sigma_squared == 2 * one.mechanism.sigma_squared
         else:
@@ -241,7 +258,10 @@ def test_measurements_carry_answers_and_deviations_as_they_were(case: str) -> No
     task = task_of(DOMAIN, UNBOUNDED, **budget)
     done = run(chosen, task, whimsical(chosen, task), BruteForce(DOMAIN, steps=2))
     asked = measurements(done.requests)
-    answers = [r for r, request in zip(done.results, done.requests, strict=True) if isinstance(request, Measurement)]
+    kinds = (Measurement, Batch)
+    flat = [r for r, request in zip(done.results, done.requests, strict=True) if isinstance(request, kinds)]
+    ends = np.cumsum([DOMAIN.cells(request.clique) for request in asked])[:-1]
+    answers = np.split(np.concatenate(flat), ends)
     for request, answer, measured in zip(asked, answers, done.outcome.measurements, strict=True):
         assert (measured.clique, measured.sigma) == (request.clique, request.mechanism.deviation)
         assert measured.values.dtype == np.float64
@@ -562,8 +582,10 @@ def test_progress_and_requests_follow_from_opened_values_alone(case: str) -> Non
     assert again.events == done.events
     for one, two in zip(done.requests, again.requests, strict=True):
         assert (one.step, one.mechanism) == (two.step, two.mechanism)
-        if isinstance(one, Selection):
+        if isinstance(one, Selection | Comparison):
             assert np.array_equal(one.estimate, two.estimate)
+        if isinstance(one, Batch):
+            assert (one.cliques, one.parts.tolist()) == (two.cliques, two.parts.tolist())
     assert np.array_equal(done.outcome.model.table, again.outcome.model.table)
 
 
@@ -576,7 +598,8 @@ def test_progress_tells_each_step_and_what_it_cost(case: str) -> None:
     assert [event.rho_spent for event in steps] == sorted({event.rho_spent for event in steps})
     assert all(b.rho_spent >= a.rho_spent for a, b in pairwise(done.events))
     assert done.events[-1].rho_spent == done.outcome.rho_spent <= done.events[-1].rho
-    for event, request in zip(steps, done.requests, strict=True):
+    asked = [part for request in done.requests for part in (measurements([request]) or [request])]
+    for event, request in zip(steps, asked, strict=True):
         assert request.step.startswith(("initial", f"round{event.round}-"))
         assert request.step.startswith("initial") == (event.stage is Stage.INITIAL) >= (event.round == 0)
         if isinstance(request, Measurement):

@@ -26,7 +26,7 @@ from caps.dp.bounds import MOST_COUNTED, UNIT_BITS
 from caps.dp.clear import ClearOracle
 from caps.dp.noise import clear
 from caps.dp.noise.plans import GaussianPlan, GeometricPlan, GumbelPlan, LaplacePlan
-from caps.dp.oracle import Integers, Plan, Selection
+from caps.dp.oracle import Batch, Comparison, Integers, Plan, Selection
 from caps.dp.privacy import Filter, Relation
 from caps.shares.prss import expand
 from caps.shares.ring import Z16, Z32, Z64, plane_words
@@ -96,6 +96,8 @@ MWEM = Case("mwem", parameters={"rounds": 2})
 PURE = Case("mwem", accounting="pure", epsilon="3", parameters={"rounds": 1})
 AIM = Case("aim", parameters={"rounds": 7})
 """Where a selection spoke for the first table, the coordinator gives up rounds, or anneals if it may not yet."""
+SWIFT = Case("swift", columns=4)
+"""Four columns, so that they are measured with all parts of their batch."""
 CASES = {
     "gaussian": GAUSSIAN,
     "gaussian, replaced": replace(GAUSSIAN, relation="bounded"),
@@ -108,6 +110,10 @@ CASES = {
     "mwem, pure, replaced": replace(PURE, relation="bounded"),
     "aim": AIM,
     "aim, two rows": replace(AIM, multiplicity=2),
+    "swift": SWIFT,
+    "swift, replaced": replace(SWIFT, relation="bounded"),
+    "swift, shared columns": replace(SWIFT, shared=True),
+    "swift, two rows": replace(SWIFT, multiplicity=2),
 }
 each_case = pytest.mark.parametrize("name", CASES)
 
@@ -172,7 +178,9 @@ def prepared(name: str) -> tuple[Pair, int]:
     """The pair, and how many runs show noise of 0.9 of the scale, be it in all steps or in selections only."""
     pair = neighbours(CASES[name].manifest())
     gaps = [(pair.advantage(), pair.advantage(sharper=0.9))]
-    if any(entry.mechanism.kind in ("noisy-max", "permute-and-flip") for entry in leaf(pair).entries):
+    if any(
+        entry.mechanism.kind in ("noisy-max", "permute-and-flip", "gaussian-errors") for entry in leaf(pair).entries
+    ):
         gaps.append(tuple(pair.advantage(sharper=s, measured=False) for s in (1, 0.9)))  # type: ignore[arg-type]
     return pair, max(runs_needed(*gap, DISTINGUISHERS) for gap in gaps)
 
@@ -227,6 +235,9 @@ def test_noise_of_nine_tenths_in_selections_alone_is_found(name: str) -> None:
         ("gaussian, two rows", {"multiplicity": 1}),
         ("mwem, shared columns", {"moves": False}),
         ("mwem, pure, replaced", {"relation": Relation.UNBOUNDED}),
+        ("swift, replaced", {"relation": Relation.UNBOUNDED}),
+        ("swift, shared columns", {"moves": False}),
+        ("swift, two rows", {"multiplicity": 1}),
     ],
 )
 def test_what_a_person_can_change_is_not_to_be_forgotten(
@@ -263,7 +274,7 @@ def test_a_scaled_sample_is_found_by_its_lattice() -> None:
 def test_the_bound_of_gaussian_runs_is_that_of_the_budget() -> None:
     """All of rho is one Gaussian shift of mu^2 = 2 rho: the bound comes from the ledger, and agrees with the budget."""
     for case in CASES.values():
-        if case.algorithm == "gaussian":
+        if case.algorithm in ("gaussian", "swift"):
             pair = neighbours(case.manifest())
             ideal = 2 * stats.norm.cdf(sqrt(2 * pair.manifest.budget) / 2) - 1
             assert pair.advantage() == pytest.approx(ideal, rel=0.005)
@@ -283,7 +294,7 @@ class Numbered:
         return expand(seed, b"numbered", (width, plane_words(int(np.prod(shape)))), Z64)
 
 
-@pytest.mark.parametrize("name", ["gaussian", "mwem", "mwem, pure", "aim"])
+@pytest.mark.parametrize("name", ["gaussian", "mwem", "mwem, pure", "aim", "swift"])
 def test_runs_are_those_of_the_clear_twin(name: str) -> None:
     pair = neighbours(CASES[name].manifest())
     manifest, end = pair.manifest, leaf(pair)
@@ -292,7 +303,15 @@ def test_runs_are_those_of_the_clear_twin(name: str) -> None:
     twin = ClearOracle(np.zeros((0, 0), np.int64), manifest.layout, manifest.neighbouring, budget, Numbered())
     twin._counts = pair.first  # no table has 2^31 rows
     for request, opened in seen.opened:
-        answer = twin.select(request) if isinstance(request, Selection) else twin.measure(request)
+        match request:
+            case Selection():
+                answer: Any = twin.select(request)
+            case Comparison():
+                answer = twin.compare(request)
+            case Batch():
+                answer = twin.measure_batch(request)
+            case _:
+                answer = twin.measure(request)
         assert np.array_equal(opened[0], answer)
     assert len(budget.entries) == len(seen.opened)
 
@@ -340,6 +359,42 @@ def attacked(bits: int) -> tuple[Finding, int, int]:
     bound = tanh(step.mechanism.epsilon_star / 4)
     right = max(times[0] + SELECTED - times[1], times[1] + SELECTED - times[0])
     return Finding("selections", right, 2 * SELECTED, bound), *times
+
+
+async def compared(ctx: Context, *shares: Any, manifest: Manifest, bits: int, comparison: Comparison) -> Any:
+    found = await answers(ctx, *shares, manifest=manifest, bits=bits)
+    steps = Steps(ctx.step("run"), manifest.layout, manifest.neighbouring, found.marginals, manifest.task.largest_count)
+    await steps.prepare()
+    return await steps.compare(comparison)
+
+
+def moved_by_a_person(bits: int) -> float:
+    """How far the same attack moves the opened errors, in deviations of their noise."""
+    manifest = replace(SWIFT, epsilon="1").manifest()
+    layout, t = manifest.layout, 5
+    one = layout.marginals(np.zeros((1, 4), np.int64))
+    claimed = Z32.encode(one * ((1 << 32) - t))
+    candidates = tuple(manifest.program.candidates(manifest.task))
+    starts = np.cumsum([0, *(manifest.domain.cells(clique) for clique in candidates)])[:-1]
+    estimate = np.zeros(len(layout.positions(candidates)), np.int64)
+    estimate[starts] = 1 << UNIT_BITS
+    compare = manifest.program.schedule(manifest.task).after().step
+    assert compare is not None
+    comparison = Comparison("round1-compare", candidates, estimate, compare.mechanism)
+    opened = [
+        World(1).run(compared, Z32.encode(one * honest), claimed, manifest=manifest, bits=bits, comparison=comparison)
+        for honest in (t, t - 1)
+    ]
+    changes = np.abs(opened[0].value - opened[1].value)  # the noise is the same, and cancels
+    return float(changes.max() / (compare.mechanism.deviation * (1 << UNIT_BITS)))
+
+
+def test_a_count_that_would_wrap_moves_no_error_further_than_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = replace(SWIFT, epsilon="1").manifest()
+    compare = manifest.program.schedule(manifest.task).after().step
+    assert moved_by_a_person(manifest.counted_bits) == pytest.approx(1 / compare.mechanism.deviation)
+    monkeypatch.setattr(compute, "MOST_COUNTED", 1 << 62)  # counts of 32 bits and no bound on their sum
+    assert moved_by_a_person(32) > 1e6
 
 
 def test_a_count_that_would_wrap_selects_nothing_else() -> None:

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from caps.data.domain import MISSING, Domain
 from caps.data.linkage import ID_BYTES, RowFormat
 from caps.dp.bounds import MOST_BIAS, MOST_COUNTED, MOST_ESTIMATED, UNIT_BITS
-from caps.dp.oracle import Selection
-from caps.dp.privacy import Neighbouring, NoisyMax, PermuteAndFlip, Relation
+from caps.dp.oracle import Comparison, Selection
+from caps.dp.privacy import GaussianErrors, Neighbouring, NoisyMax, PermuteAndFlip, Relation
 from caps.dp.privacy.schedule import Role
 from caps.errors import DomainError
 from caps.shares.ring import Z16, Z32, Z64
@@ -31,7 +31,7 @@ from services.mpc_server.engine.alignment import Dummies, sets_of
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
-from services.mpc_server.engine.release import count_bits, error_scores
+from services.mpc_server.engine.release import count_bits, error_scores, noisy_errors
 from services.mpc_server.testing.world import Failed, World
 from tests.kit.cases.join import dealt, received, times_in_tables
 from tests.kit.study import SERVERS, example_json, make_keys
@@ -130,7 +130,7 @@ def drawn_study(draws: Draws) -> tuple[Manifest, set[str]]:
         "accounting": "zcdp",
     }
     others: dict[str, Any] = {"keys": KEYS, "schema": SCHEMA, "privacy": privacy, "holders": brings, "slots": SLOTS}
-    others["algorithm"] = draws.among("mwem", "aim", "mst")
+    others["algorithm"] = draws.among("mwem", "aim", "mst", "swift")
     if "joined" in kind:
         others |= {"join": {"key": JOIN_KEY, "mode": draws.among("union", "inner")}, "capacity": 20}
     document, _ = example_json(**others)
@@ -217,11 +217,12 @@ def corrupt_words(draws: Draws, study: Study, name: str, persons: list[Person], 
     return rows if draws.chance(0.9) else rows[::-1].copy()
 
 
-def drawn_selection(draws: Draws, study: Study, counts: np.ndarray, honest: np.ndarray) -> Selection:
+def drawn_request(draws: Draws, study: Study, counts: np.ndarray, honest: np.ndarray) -> Selection | Comparison:
     """A request that servers would admit: its numbers are near counts, near where they wrap, or as large as may be."""
     manifest = study.manifest
     weights = manifest.program.candidates(manifest.task)
-    chosen = [clique for clique in weights if draws.chance(0.6)] or list(weights)
+    compares = manifest.algorithm.name == "swift"
+    chosen = [clique for clique in weights if compares or draws.chance(0.6)] or list(weights)
     cells = manifest.layout.positions(chosen)
     sizes = [manifest.domain.cells(clique) for clique in chosen]
     near = [counts[cells], honest[cells], np.zeros(len(cells)), np.full(len(cells), MOST_COUNTED // max(sizes))]
@@ -235,6 +236,11 @@ def drawn_selection(draws: Draws, study: Study, counts: np.ndarray, honest: np.n
     for start, size in zip(starts, sizes, strict=True):
         if estimate[start : start + size].sum() > MOST_ESTIMATED:
             estimate[start : start + size] //= 4
+    if compares:
+        noise = next(step.mechanism for step in _steps(manifest) if isinstance(step.mechanism, GaussianErrors))
+        comparison = Comparison("round1-compare", tuple(chosen), estimate, noise)
+        comparison.check(manifest.layout, manifest.task.largest_count)
+        return comparison
     bias = np.array([draws.among(0, size << UNIT_BITS, size * MOST_BIAS) for size in sizes])
     mechanism = next(
         step.mechanism
@@ -255,9 +261,14 @@ def _steps(manifest: Manifest) -> Any:
 
 
 async def computed(
-    ctx: Context, *shares: Any, study: Study, bits: int | None, selection: Selection | None, noise: np.ndarray
+    ctx: Context,
+    *shares: Any,
+    study: Study,
+    bits: int | None,
+    request: Selection | Comparison | None,
+    noise: np.ndarray,
 ) -> Any:
-    """COMPUTE ANSWERS as a server's run does it, and the scores of a selection."""
+    """COMPUTE ANSWERS as a server's run does it, and the scores of a selection, or the errors of a comparison."""
     manifest, counted, inputs = study.manifest, [], []
     for holder, share in zip(manifest.holders, shares, strict=True):
         names = manifest.columns_of(holder).domain().names
@@ -285,17 +296,18 @@ async def computed(
         answers = await compute_answers(
             ctx.step("compute"), [*counted, *inputs], layout=layout, counted=whole, bits=bits
         )
-    if selection is None:
+    if request is None:
         return answers.marginals, answers.accepted
-    positions = layout.positions(selection.candidates)
+    positions = layout.positions(request.candidates)
+    cells = answers.marginals[positions]
+    of_cells = (await count_bits(ctx.step("bits"), answers.marginals)).take(positions)
+    public: dict[str, Any] = {"estimate": request.estimate, "starts": request.starts(layout)}
+    if isinstance(request, Comparison):  # without noise
+        silent = ctx.public(np.zeros(len(request.candidates), np.uint64))
+        opened = await noisy_errors(ctx.step("errors"), cells, of_cells, silent, **public)
+        return answers.marginals, answers.accepted, Z64.encode(opened)
     scores = await error_scores(
-        ctx.step("scores"),
-        answers.marginals[positions],
-        (await count_bits(ctx.step("bits"), answers.marginals)).take(positions),
-        estimate=selection.estimate,
-        starts=selection.starts(layout),
-        bias=selection.bias,
-        weights=selection.weights,
+        ctx.step("scores"), cells, of_cells, bias=request.bias, weights=request.weights, **public
     )
     return answers.marginals, answers.accepted, scores
 
@@ -333,15 +345,15 @@ class Runs:
         bounded = privacy.neighbouring == "bounded"
         without = [*study.others, other] if bounded else list(study.others)
         first = self._run(with_person, None)
-        self.selection = drawn_selection(draws, study, first.counts.astype(np.int64), honest)
-        self.first, self.second = self._run(with_person, self.selection), self._run(without, self.selection)
+        self.request = drawn_request(draws, study, first.counts.astype(np.int64), honest)
+        self.first, self.second = self._run(with_person, self.request), self._run(without, self.request)
 
     def _honest(self, persons: list[Person]) -> np.ndarray:
         """Marginals of what honest holders of whole rows have: what a corrupt one aims at."""
         codes = [record for p in persons for record in p.records]
         return self.study.manifest.layout.marginals(np.array(codes).reshape(-1, len(COLUMNS)))
 
-    def _run(self, persons: list[Person], selection: Selection | None) -> Seen:
+    def _run(self, persons: list[Person], request: Selection | Comparison | None) -> Seen:
         study = self.study
         sent = [
             study.words[one.name] if one.name in study.corrupt else honest_words(study, one.name, persons)
@@ -357,12 +369,12 @@ class Runs:
 
         with self._monkeypatch.context() as patched:
             patched.setattr(join, "match", watched)
-            kwargs: Any = {"study": study, "bits": self._bits, "selection": selection, "noise": self._noise}
+            kwargs: Any = {"study": study, "bits": self._bits, "request": request, "noise": self._noise}
             try:
                 value = World(1).run(computed, *arguments, **kwargs).value
             except Failed:  # a tag that occurs twice in a table, seen before it was noticed
                 return Seen(np.zeros(study.manifest.layout.cells), [], np.zeros(0), patterns[0])
-        scores = Z64.signed(value[2]).astype(object) if selection is not None else np.zeros(0)
+        scores = Z64.signed(value[2]).astype(object) if request is not None else np.zeros(0)
         return Seen(value[0], value[1].tolist(), scores, patterns[0] if patterns else Counter())
 
     def violations(self, charged: Neighbouring) -> list[str]:
@@ -377,9 +389,15 @@ class Runs:
             if norms[0] > charged.l1 or norms[1] > charged.l2_squared:
                 found.append(f"{clique} changes by {change.tolist()}")
         moved = [abs(a - b) for a, b in zip(self.first.scores, self.second.scores, strict=True)]
-        for clique, weight, change in zip(self.selection.candidates, self.selection.weights, moved, strict=True):
+        candidates = self.request.candidates
+        weights = self.request.weights if isinstance(self.request, Selection) else [1] * len(candidates)
+        for clique, weight, change in zip(candidates, weights, moved, strict=True):
             if change > (abs(int(weight)) << UNIT_BITS) * charged.score_factor:
                 found.append(f"the score of {clique} changes by {change / 256} persons of weight {weight}")
+        if isinstance(self.request, Comparison):  # the charge is that of a vector of this L2 norm
+            rho = self.request.entry().rho(charged) * 2 * self.request.mechanism.sigma_squared
+            if sum(change * change for change in moved) > rho * (1 << 2 * UNIT_BITS):
+                found.append(f"the score of all candidates changes by {[change / 256 for change in moved]}")
         several = [
             self.first.patterns[pattern] - self.second.patterns[pattern]
             for pattern in {*self.first.patterns, *self.second.patterns}

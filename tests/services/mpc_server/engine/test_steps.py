@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from caps.data.domain import Attribute, Domain, Layout
 from caps.dp.clear import ClearOracle
-from caps.dp.oracle import Measurement, Selection, rounded_estimate
+from caps.dp.oracle import Batch, Comparison, Measurement, Selection, rounded_estimate
 from caps.dp.privacy import calibrate
 from caps.dp.privacy.filter import BudgetExceeded, Filter
-from caps.dp.privacy.mechanisms import Gaussian, Laplace, NoisyMax, PermuteAndFlip
+from caps.dp.privacy.mechanisms import Gaussian, GaussianBatch, GaussianErrors, Laplace, NoisyMax, PermuteAndFlip
 from caps.dp.privacy.neighbouring import Neighbouring, Relation
 from caps.errors import DomainError, LabelReused
 from services.coordinator.algorithms import algorithm
@@ -51,6 +51,22 @@ def selection(layout: Layout, codes: np.ndarray, seed: int, mechanism, step: str
     return Selection(step, layout.cliques, estimate, bias, generator.integers(1, 9, count), mechanism)
 
 
+def comparison(layout: Layout, codes: np.ndarray, seed: int, step: str = "compare") -> Comparison:
+    like = selection(layout, codes, seed, MECHANISMS["gumbel"], step)
+    return Comparison(step, like.candidates, like.estimate, GaussianErrors(Fraction(37, 3)))
+
+
+def answered(oracle: ClearOracle, request):
+    match request:
+        case Selection():
+            return oracle.select(request)
+        case Comparison():
+            return oracle.compare(request)
+        case Batch():
+            return oracle.measure_batch(request)
+    return oracle.measure(request)
+
+
 MECHANISMS = {
     "gumbel": NoisyMax.of_star(Fraction(1, 3)),
     "permute-and-flip": PermuteAndFlip(Fraction(1, 2)),
@@ -76,10 +92,15 @@ async def run_steps(ctx, counts, layout, requests, wanted=()):
     await steps.pool.fill(steps.run, wanted)
     results = []
     for request in requests:
-        if isinstance(request, Selection):
-            results.append(np.array(await steps.select(request)))
-        else:
-            results.append(await steps.measure(request))
+        match request:
+            case Selection():
+                results.append(np.array(await steps.select(request)))
+            case Comparison():
+                results.append(await steps.compare(request))
+            case Batch():
+                results.append(await steps.measure_batch(request))
+            case _:
+                results.append(await steps.measure(request))
     assert len(steps.pool) == 0
     return tuple(results)
 
@@ -99,16 +120,17 @@ def test_steps_equal_the_clear_twin_bit_for_bit(seed: int, sizes: list[int], row
         selection(layout, codes, seed + 1, MECHANISMS["permute-and-flip"], "three"),
         Measurement("four", clique, MECHANISMS["wide gaussian"], draws=layout.domain.cells(clique) + 7),
         Measurement("five", clique, MECHANISMS["laplace"]),
+        comparison(layout, codes, seed, "six"),
+        Batch("seven", layout.cliques, 1 + np.arange(len(layout.cliques)) % 3 * 40, GaussianBatch(Fraction(1, 2))),
     ]
     world = World(seed % 1000)
     got = world.run(run_steps, shared_counts(layout, codes), layout, requests).value
     oracle = twin(world, layout, codes)
     for request, value in zip(requests, got, strict=True):
-        expected = oracle.select(request) if isinstance(request, Selection) else oracle.measure(request)
-        assert np.array_equal(value, expected)
+        assert np.array_equal(value, answered(oracle, request))
 
 
-@pytest.mark.parametrize("case", ["aim", "mwem", "mwem, pure", "mst"])
+@pytest.mark.parametrize("case", ["aim", "mwem", "mwem, pure", "mst", "swift"])
 def test_a_run_on_a_thousandth_of_epsilon_equals_the_clear_twin(case: str) -> None:
     """Noise as wide as ten thousand persons, in every step of a run."""
     name, _, pure = case.partition(", ")
@@ -119,6 +141,7 @@ def test_a_run_on_a_thousandth_of_epsilon_equals_the_clear_twin(case: str) -> No
     oracle.bits, oracle.path = WorldBits(world), PATH
     done = run(chosen, task, oracle, BruteForce(domain, steps=10))
     scales = [request.mechanism.scale(1, UNBOUNDED) for request in done.requests if isinstance(request, Selection)]
+    scales += [request.mechanism.deviation for request in done.requests if isinstance(request, Comparison)]
     assert min(scales) > 10_000
     got = world.run(run_steps, shared_counts(oracle.layout, codes), oracle.layout, done.requests).value
     assert all(np.array_equal(one, other) for one, other in zip(got, done.results, strict=True))
@@ -211,6 +234,8 @@ def test_every_step_is_charged_before_it_is_answered() -> None:
     for request in (
         lambda: oracle.measure(Measurement("b", ("a0",), Gaussian(Fraction(50)))),
         lambda: oracle.select(selection(layout, codes, 1, NoisyMax.of_star(Fraction(1)))),
+        lambda: oracle.compare(comparison(layout, codes, 1)),
+        lambda: oracle.measure_batch(Batch("c", (("a0",),), np.array([1]), GaussianBatch(Fraction(1, 2)))),
     ):
         with pytest.raises(BudgetExceeded):
             request()

@@ -69,7 +69,7 @@ SIGNATURE, NOT_FOUND, MALFORMED = ("signature-refused", 403), ("not-found", 404)
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    limits = "largest_slots: 5000\nlargest_domain: 150\nalgorithms: [aim, mwem, mst]\nmost_runs: 2\n"
+    limits = "largest_slots: 5000\nlargest_domain: 150\nalgorithms: [aim, mwem, mst, swift]\nmost_runs: 2\n"
     with Federation(
         tmp_path_factory.mktemp("federation"),
         HOLDERS,
@@ -158,6 +158,8 @@ SHORT = {"rounds": 5}
         pytest.param(mixed, {"algorithm": "aim", "parameters": SHORT}, id="mixed-aim"),
         pytest.param(mixed, {"algorithm": "mwem", **PURE}, id="mixed-mwem-pure"),
         pytest.param(mixed, {"algorithm": "mst"}, id="mixed-mst"),
+        pytest.param(horizontal, {"algorithm": "swift"}, id="horizontal-swift"),
+        pytest.param(vertical, {"algorithm": "swift"}, id="vertical-swift"),
     ],
 )
 def test_the_release_is_the_central_one(

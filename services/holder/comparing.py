@@ -1,0 +1,85 @@
+"""The owner's table beside a release, column by column. It is exact about the owner's persons: for this site only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from caps.audit.measurements import labels
+from caps.data.domain import Codes
+from caps.data.schema import Schema
+from caps.errors import DomainError
+from caps.service.problems import Problem
+from caps.wire.problems import Kind
+from services.holder.service import HolderService
+from services.holder.table import Sent
+
+
+@dataclass(frozen=True)
+class ColumnCounts:
+    """How many rows have each value of a column."""
+
+    name: str
+    labels: list[str]
+    counts: list[int]
+
+
+@dataclass(frozen=True)
+class ColumnComparison:
+    """A column's values in per cent of the rows, here and in a release. distance: the share of rows that would have to
+    change their value to make both the same, from 0 to 1."""
+
+    name: str
+    labels: list[str]
+    own: list[float]
+    released: list[float]
+    distance: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All columns that both have, the most different first."""
+
+    own_rows: int
+    released_rows: int
+    columns: list[ColumnComparison]
+
+
+def own_counts(service: HolderService, study: str) -> list[ColumnCounts]:
+    """The counts of the owner's table by column."""
+    manifest = service.store.study(study).manifest
+    schema, codes = manifest.columns_of(service.me(manifest)), service.codes(study)
+    return [
+        ColumnCounts(column.name, labels(schema, column.name), counts.tolist())
+        for column, counts in zip(schema.columns, _counted(schema, codes), strict=True)
+    ]
+
+
+def compare(service: HolderService, study: str, release: Path) -> Comparison:
+    """The study's table beside a release in a file. Raises a problem if the file is not of the study's columns."""
+    manifest = service.store.study(study).manifest
+    schema = manifest.columns_of(service.me(manifest))
+    try:
+        sent = Sent.recognised(release)
+        released, _ = schema.encode(release, extra="ignore", encoding=sent.encoding, limits=service.limits)
+    except DomainError as error:
+        raise Problem(Kind.TABLE_REFUSED, f"this is not a release of this study: {error}") from None
+    own = service.codes(study)
+    if not len(own) or not len(released):
+        raise Problem(Kind.TABLE_REFUSED, "there are no rows to compare")
+    found = []
+    for column, mine, theirs in zip(schema.columns, _counted(schema, own), _counted(schema, released), strict=True):
+        here, there = mine / len(own), theirs / len(released)
+        distance = float(np.abs(here - there).sum() / 2)
+        own_shares, released_shares = (np.round(100 * part, 1).tolist() for part in (here, there))
+        found.append(ColumnComparison(column.name, labels(schema, column.name), own_shares, released_shares, distance))
+    return Comparison(len(own), len(released), sorted(found, key=lambda one: (-one.distance, one.name)))
+
+
+def _counted(schema: Schema, codes: Codes) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    return [
+        np.bincount(codes[:, place], minlength=column.size).astype(np.int64)
+        for place, column in enumerate(schema.columns)
+    ]
