@@ -189,7 +189,10 @@ def _ledger(routes: APIRouter, pages: Pages, parts: Parts) -> None:
         """The records, the newest first, and the heads of all ledgers that were exchanged."""
         length = parts.ledger.length()
         last = length - (page - 1) * RECORDS
-        records = parts.ledger.part(max(last - RECORDS, 0), min(RECORDS, max(last, 0)))[::-1] if last > 0 else []
+        try:
+            records = parts.ledger.part(max(last - RECORDS, 0), min(RECORDS, max(last, 0)))[::-1]
+        except LedgerBroken:  # the part above them says so
+            records = []
         return pages.page(
             request, "ledger.html", records=records, length=length, page=page, more=last > RECORDS, told=told_of
         )

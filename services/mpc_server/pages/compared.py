@@ -9,7 +9,7 @@ from caps.errors import CapsError
 from caps.wire import LedgerHead, Signed
 from services.mpc_server.intake.studies import Studies
 from services.mpc_server.runs.runs import Runs
-from services.mpc_server.storage.ledger import Ledger
+from services.mpc_server.storage.ledger import Ledger, LedgerBroken
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ def compare(
     heads: Sequence[Signed[LedgerHead]], own: str, ledger: Ledger, runs: Runs, studies: Studies, *, most: int = 50
 ) -> Compared:
     """Check each head against its server's key in the run's study, this ledger, and the heads before it."""
-    begun = {one.run: one for one in runs.listed()}
+    try:
+        begun = {one.run: one for one in runs.listed()}
+    except LedgerBroken:  # the heads are shown all the same: they tell what is lost
+        begun = {}
     wrong: list[str] = []
     by_run: dict[str, dict[str, Head]] = {}
     seen: dict[tuple[str, int], str] = {}
