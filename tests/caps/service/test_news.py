@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -153,6 +155,13 @@ def test_a_webhook_is_signed_as_the_page_says_and_sent_once(site: Site, hooked: 
     expected = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
     assert headers["x-caps-signature"] == f"sha256={expected}"
     assert SECRET.encode() not in body
+    page = (Path(__file__).parents[3] / "docs" / "news.md").read_text()
+    written: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], written)
+    genuine = partial(written["is_genuine"], SECRET, headers["x-caps-timestamp"], headers["x-caps-signature"])
+    assert not genuine(body)  # it is as old as the tests
+    assert genuine(body, tolerance=float("inf"))
+    assert not genuine(body + b" ", tolerance=float("inf"))
 
 
 def test_redirects_are_not_followed_and_a_refusal_is_repeated_a_few_times(site: Site, hooked: Hooked) -> None:

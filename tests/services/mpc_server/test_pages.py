@@ -17,6 +17,7 @@ from sqlalchemy import Engine, update
 from caps.dp.privacy import Reservation
 from caps.service.database import open_database, sqlite_url
 from caps.service.identity import CERTIFICATE
+from caps.service.news import Kind
 from caps.service.site import Settings, Site
 from caps.service.tokens import Scope
 from caps.study import Policy
@@ -107,6 +108,8 @@ def test_an_operator_declines_with_a_reason_then_approves_and_that_stands(desk: 
     assert "Wards &amp; &lt;script&gt;" in shown
     assert "Approve this study" not in desk.page(study, Scope.AUDITOR)
     assert "waits for the operator" in desk.page("studies", Scope.AUDITOR)
+    (told,) = desk.server._news._source()
+    assert (told.kind, told.path) == (Kind.APPROVAL, f"/ui/{study}")
     nothing = desk.call(Scope.OPERATOR, "POST", f"/ui/{study}/decline", data={"reason": " "})
     assert nothing.status_code == 422
     reason = "Our board <b>meets</b> in May"
@@ -115,6 +118,7 @@ def test_an_operator_declines_with_a_reason_then_approves_and_that_stands(desk: 
     for _ in range(2):  # sent twice, or again after going back
         assert desk.call(Scope.OPERATOR, "POST", f"/ui/{study}/approve").status_code == 303
     assert desk.call(Scope.AUDITOR, "GET", f"/v1/{study}").json()["state"] == "approved"
+    assert list(desk.server._news._source()) == []
     late = desk.call(Scope.OPERATOR, "POST", f"/ui/{study}/decline", data={"reason": reason})
     assert late.status_code == 409
     assert "its signature stands" in late.text

@@ -23,7 +23,7 @@ from tests.system.pages.conftest import HOLDERS
 
 pytestmark = pytest.mark.e2e
 
-TITLE = "Ward <script>alert('x')</script> & <b>costs</b>"
+TITLE = "Wards & what they cost"
 ROWS = 300
 _LINKS = re.compile(r'(?:href|hx-get)="(/ui[^"#]*)"')
 PEOPLE = {COORDINATOR: ("operator", "analyst", "auditor", "owner"), "S1": ("operator", "auditor"), "S2": ("auditor",)}
@@ -48,7 +48,7 @@ def manifest(federation: LocalFederation) -> Manifest:
     return Manifest.from_json(
         {
             "title": TITLE,
-            "purpose": "To see that pages show none of it.",
+            "purpose": "To see that pages show none of it. <script>alert('x')</script>",
             "schema": SCHEMA,
             "algorithm": {"name": "aim", "parameters": {"rounds": 4}},
             "privacy": {"epsilon": "1", "delta": "1e-9", "population": list(POPULATIONS)[-1]},
