@@ -7,7 +7,7 @@ READY := .venv/.ready
 # Every service that a test starts would compile its modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup check test test-slow test-exhaustive test-soak test-compose demo bench docs pictures client lock sbom clean
+.PHONY: help setup check test test-slow test-spark test-exhaustive test-soak test-compose demo bench docs pictures client lock sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,11 @@ test: check ## everything CI runs: check, then the tests
 test-slow: $(READY) ## the tests that take minutes, and every protocol with many more inputs
 	@$(BIN)/pytest -q -m slow
 	@CAPS_TEST_EXAMPLES=60 $(BIN)/pytest -q tests/services/mpc_server/engine -k "as_declared or claims_hold"
+
+test-spark: $(READY) ## holders with tables of Spark: installs pyspark, some 450 MB, into .venv, and a Java runtime
+	@deploy/scripts/java
+	@$(BIN)/python -c "import pyspark" 2>/dev/null || $(BIN)/uv pip install -q --python $(BIN)/python "pyspark>=4.1"
+	@$(BIN)/pytest -q -m slow tests/services/holder/test_sources.py
 
 test-exhaustive: $(READY) ## a crash at every single point of a study, for hours
 	@$(BIN)/pytest -q -m exhaustive

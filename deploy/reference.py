@@ -18,9 +18,10 @@ from caps.service import news, site
 from caps.service.environment import Variable
 from caps.study import Policy
 from caps.trust.denials import Denial
+from services.holder.sources import Declared
 
 _HEAD = """\
-# Reference: policy.yaml and the environment
+# Reference: policy.yaml, sources.toml and the environment
 
 Generated from the models by `make docs`; `make check` compares. [cli.md](cli.md) has the commands,
 [study.md](study.md) the manifest, [operations.md](operations.md) how to work with all of it.
@@ -33,6 +34,14 @@ members are refused. The home of a holder or a coordinator may have a policy.yam
 """
 _DENIED = """\
 Each entry of `denied` has these members; `caps pki revoke` writes them:
+"""
+_SOURCES = """\
+## sources.toml
+
+The tables that a holder can read where they are, in its home (`CAPS_HOME`): one section for each, whose name owners
+give to `caps table put --source` ([holder.md](holder.md#tables-that-stay-where-they-are)). It is read whenever a source
+is asked for. A section has one of `url`, `url_env`, `url_file`, with a `table`, or a `file`. Unknown members are
+refused.
 """
 _SERVICES = """\
 ## Environment of services
@@ -62,6 +71,7 @@ OTHERS = (
     Variable("CAPS_SERVERS", "deploy/compose/provision.py: how many MPC servers there are", "3"),
     Variable("CAPS_COMPOSE_CACHE", "make test-compose: folder for wheels", "/var/cache/caps-compose"),
     Variable("CAPS_TEST_EXAMPLES", "tests: inputs drawn for each protocol in each scheme", "6"),
+    Variable("CAPS_PICTURES", "tests of pages: folder for pictures of them", "none are taken"),
     Variable("CAPS_TEST_POSTGRES", "tests: URL of a PostgreSQL to use", "one is started, or its tests are skipped"),
     Variable("CAPS_BENCH_RESULTS", "benchmarks: folder for results that are kept", "bench/results"),
     Variable("CAPS_BENCH_DOCS", "benchmarks: folder for the page and its pictures", "docs"),
@@ -71,7 +81,7 @@ OTHERS = (
 
 def render() -> str:
     """The whole page."""
-    parts = [_HEAD, _members(Policy), _DENIED, _members(Denial), _SERVICES]
+    parts = [_HEAD, _members(Policy), _DENIED, _members(Denial), _SOURCES, _members(Declared), _SERVICES]
     for title, variables in (
         ("Every service", site.VARIABLES),
         ("News, in every service", news.VARIABLES),

@@ -61,17 +61,39 @@ def add_to(app: typer.Typer) -> None:
         out: Output,
         client: "Client",
         study: StudyId,
-        file: TableFile,
+        file: Annotated[
+            Path | None, typer.Argument(metavar="FILE", help=f"{FORMATS}.", exists=True, dir_okay=False)
+        ] = None,
+        source: Annotated[
+            str | None, typer.Option("--source", help="In place of a file: a source of your holder, by its name.")
+        ] = None,
         encoding: Encoding = None,
         ignore_extra: IgnoreExtra = False,
     ) -> None:
-        """Load a table into your holder, which checks it against the schema. Nothing leaves your site."""
+        """Load a table into your holder, which checks it against the schema. Nothing leaves your site.
+
+        With --source, the table stays where it is: `caps table sources` lists what your holder's operator declares.
+        """
+        if (file is None) == (source is None):
+            raise typer.BadParameter("give a FILE or --source NAME")
         identity = matching(study, client.studies, "study")
+        if file is None:
+            out.tell(client.use_source(identity, str(source)))
+            return
         with out.transfer(f"loading {file.name}") as progress:
             report = client.put_table(
                 identity, file, encoding=_spelled(encoding), ignore_extra=ignore_extra, progress=progress
             )
         out.tell(report)
+
+    @command(table, "sources", site="holder")
+    def sources(out: Output, client: "Client") -> None:
+        """List the sources of your holder: files and tables of databases that it can read where they are."""
+        document = [as_document(one) for one in client.sources()]
+        rows = [
+            {"source": one["source"], "is": "a file" if one["file"] else "a table of an engine"} for one in document
+        ]
+        out.show(document, listing(rows, ("source", "is")) if rows else "Your holder's operator declares no source.")
 
     @command(table, "report", site="holder")
     def report(out: Output, client: "Client", study: StudyId) -> None:

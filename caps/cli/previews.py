@@ -17,7 +17,7 @@ def preview_views(preview: "Preview", *, full: bool) -> Iterator[Any]:
     yield facts(
         {
             "study": short(preview.study),
-            "table": "loaded" if preview.loaded else "NOT LOADED YET: caps table put",
+            "table": _table(preview),
             "leaves": f"{size_shown(preview.total_bytes)} of random-looking words to {len(preview.servers)} servers",
             "contains": f"shares of {preview.form}, {shape}, in {preview.bits} bits each",
         }
@@ -45,14 +45,25 @@ def preview_views(preview: "Preview", *, full: bool) -> Iterator[Any]:
     yield from (f"- {words}" for words in preview.views)
     if not full:
         yield ""
-        yield f"{len(preview.parts)} parts of the table, every component, and what is public anyway: --full"
+        also = f"{len(preview.queries)} queries to the source, " if preview.queries else ""
+        yield f"{len(preview.parts)} parts of the table, every component, {also}and what is public anyway: --full"
         return
+    if preview.queries:
+        yield ""
+        yield heading("What the source is asked: its answers stay here, and leave in shares only")
+        yield from (f"{query};\n" for query in preview.queries)
     yield ""
     parts = [{"part": " x ".join(one.attributes), "cells": one.cells} for one in preview.parts]
     yield listing(parts, ("part", "cells"), right=("cells",))
     yield ""
     yield heading("Public anyway")
     yield from (f"- {words}" for words in preview.public)
+
+
+def _table(preview: "Preview") -> str:
+    if not preview.loaded:
+        return "NOT LOADED YET: caps table put"
+    return "loaded" if preview.source is None else f"in source {preview.source}, which is read where it is"
 
 
 def _cost(loss: "Loss") -> str:

@@ -66,7 +66,7 @@ from caps.wire.coordinator import (
     StartBody,
 )
 from caps.wire.health import Health
-from caps.wire.holder import ContributionView, HolderLedger, Invitation, Preview, TableReport
+from caps.wire.holder import ContributionView, HolderLedger, Invitation, Preview, SourceView, TableReport
 from caps.wire.releases import Measurements, Report
 from caps.wire.server import LedgerRecord
 
@@ -473,6 +473,14 @@ class Client:
         """
         path = _path("studies", study, "table")
         return self._upload(TableReport, "PUT", path, table, encoding, ignore_extra, progress)
+
+    def sources(self) -> list[SourceView]:
+        """The sources that the holder's operator declares, by name."""
+        return self._ask(TypeAdapter(list[SourceView]), "GET", _path("sources"))
+
+    def use_source(self, study: str, source: str) -> TableReport:
+        """Use a table where it is, in a source that the holder's operator declares; the holder checks it there."""
+        return self._ask(TableReport, "PUT", _path("studies", study, "table", "source"), body={"source": source})
 
     def table_report(self, study: str) -> TableReport:
         """What the holder counted when it checked the table: counts, never values."""

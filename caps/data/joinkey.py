@@ -333,6 +333,15 @@ class JoinKey(_Part):
         return keys, report
 
     def _keys(self, table: Mapping[str, Any]) -> tuple[Keys, KeyReport]:
+        found = self._levelled(table)
+        encoded = found.encoded
+        repeats = found.whole & ~encoded.is_first_distinct().to_numpy()
+        last = self.duplicates == "last"
+        stays = found.whole & (encoded.is_last_distinct() if last else encoded.is_first_distinct()).to_numpy()
+        kept, report = self._kept(stays, repeats, found.unparsable, found.missing, found.columns)
+        return Keys(kept, encoded.gather(kept).cast(pl.Binary)), report
+
+    def _levelled(self, table: Mapping[str, Any]) -> _Levelled:
         for column in self.columns:
             if column.name not in table:
                 raise DomainError(f"the table has no column {column.name}, which the join key needs")
@@ -345,27 +354,84 @@ class JoinKey(_Part):
         unread = [text.is_null().to_numpy() & ~missing for (text, _), missing in zip(levelled, gone, strict=True)]
         unparsable = np.logical_or.reduce(unread)
         missing = np.logical_or.reduce(gone) & ~unparsable
-        whole = ~unparsable & ~missing
-        encoded = _encoded([text for text, _ in levelled]).set(pl.Series(~whole), None)
+        encoded = _encoded([text for text, _ in levelled]).set(pl.Series(unparsable | missing), None)
+        counts = np.array([[gone.sum(), unread.sum()] for gone, unread in zip(gone, unread, strict=True)], np.int64)
+        return _Levelled(encoded, unparsable, missing, counts)
 
-        repeats = whole & ~encoded.is_first_distinct().to_numpy()
-        last = self.duplicates == "last"
-        stays = whole & (encoded.is_last_distinct() if last else encoded.is_first_distinct()).to_numpy()
+    def _kept(
+        self, stays: _Flags, repeats: _Flags, unparsable: _Flags, missing: _Flags, columns: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], KeyReport]:
+        """The rows that take part, and the report."""
         alone = (unparsable & (self.unparsable == "alone")) | (missing & (self.missing == "alone"))
         kept = np.flatnonzero(stays | alone).astype(np.int64)
         counts = {"unparsable": int(unparsable.sum()), "missing": int(missing.sum()), "duplicates": int(repeats.sum())}
-        report = KeyReport(
-            rows=rows,
+        return kept, KeyReport(
+            rows=len(stays),
             **counts,
             refused=sum(count for rule, count in counts.items() if getattr(self, rule) == "refuse"),
             kept=len(kept),
             alone=int(alone.sum()),
             columns=tuple(
-                ColumnFindings(column.name, int(missing.sum()), int(unparsable.sum()))
-                for column, missing, unparsable in zip(self.columns, gone, unread, strict=True)
+                ColumnFindings(column.name, int(gone), int(unread))
+                for column, (gone, unread) in zip(self.columns, columns, strict=True)
             ),
         )
-        return Keys(kept, encoded.gather(kept).cast(pl.Binary)), report
+
+
+_Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class _Levelled:
+    """Rows with their keys encoded, null where a row has none. columns: for each, how many are missing, unparsable."""
+
+    encoded: pl.Series
+    unparsable: _Flags
+    missing: _Flags
+    columns: npt.NDArray[np.int64]
+
+    @property
+    def whole(self) -> _Flags:
+        return ~self.unparsable & ~self.missing
+
+
+class KeyReader:
+    """The keys of a table that comes in blocks. Of a row only its identifier and two flags are kept: 18 bytes.
+
+    Rows with the same identifier count as duplicates, which other keys' are by chance alone (`hashed_ids`).
+    """
+
+    def __init__(self, key: JoinKey, study_id: str) -> None:
+        self._key, self._study = key, study_id
+        self._ids = [np.empty((0, ID_BYTES), np.uint8)]
+        self._unparsable, self._missing = [np.empty(0, np.bool_)], [np.empty(0, np.bool_)]
+        self._columns = np.zeros((len(key.columns), 2), np.int64)
+
+    def add(self, table: Mapping[str, Any]) -> None:
+        """Some more rows, as columns by name."""
+        found = self._key._levelled(table)
+        keys = Keys(np.arange(len(found.encoded)), found.encoded.cast(pl.Binary))
+        self._ids.append(keys.ids(self._study, self._key.digest))
+        self._unparsable.append(found.unparsable)
+        self._missing.append(found.missing)
+        self._columns += found.columns
+
+    def finish(self) -> tuple[npt.NDArray[np.int64], Ids, KeyReport]:
+        """The rows that take part, their identifiers, and the report. Raises KeyRefused."""
+        ids = np.concatenate(self._ids)
+        self._ids.clear()
+        unparsable, missing = np.concatenate(self._unparsable), np.concatenate(self._missing)
+        halves = np.ascontiguousarray(ids).view("<u8")
+        order = np.lexsort((halves[:, 0], halves[:, 1]))
+        same = np.zeros(len(ids), np.bool_)  # as its predecessor in the order; equal ones are in the order of the rows
+        same[1:] = (halves[order[1:]] == halves[order[:-1]]).all(axis=1)
+        whole, repeats, stays = ~unparsable & ~missing, np.zeros_like(same), np.zeros_like(same)
+        repeats[order] = same
+        stays[order] = ~np.append(same[1:], False) if self._key.duplicates == "last" else ~same
+        kept, report = self._key._kept(stays & whole, repeats & whole, unparsable, missing, self._columns)
+        if report.refused:
+            raise KeyRefused(report)
+        return kept, ids if len(kept) == len(ids) else ids[kept], report
 
 
 def hashed_ids(study_id: str, key_digest: bytes, normalised: Sequence[bytes]) -> Ids:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from caps.basics.document import Document, Hex32, Url
+from caps.basics.document import Document, Hex32, Name, Url
 from caps.basics.schemes import Scheme
 from caps.data.joinkey import KeyReport
 from caps.data.schema import ColumnReport
@@ -69,6 +69,19 @@ class Invitation(Document):
 
     coordinator: Url
     study: Hex32
+
+
+class SourceChoice(Document):
+    """The source from which a study's table is read, by the name that the holder's operator gave it."""
+
+    source: Name
+
+
+class SourceView(BaseModel):
+    """A source that the holder's operator declares: a file on the holder's machine, or a table of an engine."""
+
+    source: str
+    file: bool
 
 
 class StudyView(BaseModel):
@@ -271,5 +284,9 @@ class Preview(BaseModel):
     loss: StudyLoss
     """What the study adds to what this holder's studies of the same persons cost."""
     public: list[str] = list(PUBLIC)
+    source: str | None = None
+    """The source from which the table is read, if it was not sent."""
+    queries: list[str] = []
+    """All that is asked of the source's engine, in its SQL. No answer leaves the site but in shares."""
     key_warnings: list[str] = []
     """Servers and coordinators that had another key in a study that was approved here before."""

@@ -21,6 +21,8 @@ from caps.wire.holder import (
     HolderLedger,
     Invitation,
     Preview,
+    SourceChoice,
+    SourceView,
     StudyBudget,
     StudyView,
     TableReport,
@@ -131,6 +133,12 @@ def router(service: HolderService) -> APIRouter:
         against the schema, and kept if it is valid. ignore_extra: it may have columns that the study does not have."""
         return await receive(service, study, request, sent_as(request, ignore_extra=ignore_extra), service.load)
 
+    @routes.put("/{study}/table/source", dependencies=OWNER)
+    def load_source(study: Hex32, choice: SourceChoice) -> TableReport:
+        """Use a table where it is, in a source that the holder's operator declares. It is checked as a table that is
+        sent; nothing of it is kept here."""
+        return service.load_source(study, choice.source)
+
     @routes.get("/{study}/table", dependencies=OWNER)
     def table(study: Hex32) -> TableReport:
         """What was counted when the table was checked. The counts are exact, for the owner's eyes only."""
@@ -170,6 +178,11 @@ def router(service: HolderService) -> APIRouter:
     def withdraw(study: Hex32, response: Response) -> ContributionView:
         """Withdraw the contribution from all servers. They allow this until the study is sealed."""
         return reply(service.withdraw(study), response)
+
+    @every.get("/sources", dependencies=BOTH)
+    def sources() -> list[SourceView]:
+        """The sources that the holder's operator declares: their names, not where they are."""
+        return service.sources.views()
 
     @every.get("/ledger", dependencies=OWNER)
     def ledger() -> HolderLedger:

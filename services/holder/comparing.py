@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from caps.audit.measurements import labels
-from caps.data.domain import Codes
-from caps.data.schema import Schema
 from caps.errors import DomainError
 from caps.service.problems import Problem
 from caps.wire.problems import Kind
+from services.holder.counting import count_columns
 from services.holder.service import HolderService
 from services.holder.table import Sent
 
@@ -50,10 +49,10 @@ class Comparison:
 def own_counts(service: HolderService, study: str) -> list[ColumnCounts]:
     """The counts of the owner's table by column."""
     manifest = service.store.study(study).manifest
-    schema, codes = manifest.columns_of(service.me(manifest)), service.codes(study)
+    schema = manifest.columns_of(service.me(manifest))
     return [
         ColumnCounts(column.name, labels(schema, column.name), counts.tolist())
-        for column, counts in zip(schema.columns, _counted(schema, codes), strict=True)
+        for column, counts in zip(schema.columns, service.column_counts(study), strict=True)
     ]
 
 
@@ -66,20 +65,14 @@ def compare(service: HolderService, study: str, release: Path) -> Comparison:
         released, _ = schema.encode(release, extra="ignore", encoding=sent.encoding, limits=service.limits)
     except DomainError as error:
         raise Problem(Kind.TABLE_REFUSED, f"this is not a release of this study: {error}") from None
-    own = service.codes(study)
-    if not len(own) or not len(released):
+    released_counts = count_columns((column.size for column in schema.columns), released)
+    own, rows = service.column_counts(study), service.report(study).rows
+    if not rows or not len(released):
         raise Problem(Kind.TABLE_REFUSED, "there are no rows to compare")
     found = []
-    for column, mine, theirs in zip(schema.columns, _counted(schema, own), _counted(schema, released), strict=True):
-        here, there = mine / len(own), theirs / len(released)
+    for column, mine, theirs in zip(schema.columns, own, released_counts, strict=True):
+        here, there = (part / max(1, part.sum()) for part in (mine, theirs))  # of those whose value is known
         distance = float(np.abs(here - there).sum() / 2)
         own_shares, released_shares = (np.round(100 * part, 1).tolist() for part in (here, there))
         found.append(ColumnComparison(column.name, labels(schema, column.name), own_shares, released_shares, distance))
-    return Comparison(len(own), len(released), sorted(found, key=lambda one: (-one.distance, one.name)))
-
-
-def _counted(schema: Schema, codes: Codes) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    return [
-        np.bincount(codes[:, place], minlength=column.size).astype(np.int64)
-        for place, column in enumerate(schema.columns)
-    ]
+    return Comparison(rows, len(released), sorted(found, key=lambda one: (-one.distance, one.name)))

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
 from caps.data.domain import MISSING, Layout
+from caps.data.kept import give_back
 from caps.dp.bounds import MOST_COUNTED
 from caps.errors import DomainError
 
 _ROWS = 1 << 16
 """Rows counted at a time: a few columns of 64-bit codes then stay in the cache."""
+
+
+def count_columns(sizes: Iterable[int], codes: npt.NDArray[np.integer]) -> list[npt.NDArray[np.int64]]:
+    """How many rows have each code of each column; missing values are not counted."""
+    found = []
+    for place, size in enumerate(sizes):
+        column = codes[:, place]
+        found.append(np.bincount(column[column != MISSING], minlength=size).astype(np.int64))
+    return found
 
 
 def count_marginals(layout: Layout, codes: npt.NDArray[np.integer]) -> npt.NDArray[np.uint32]:
@@ -42,4 +54,5 @@ def count_marginals(layout: Layout, codes: npt.NDArray[np.integer]) -> npt.NDArr
             found = np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape)
             known = found[tuple(slice(domain.sizes[position]) for position in clique)]
             counts[offset : offset + size] += known.reshape(-1).astype(np.uint32)
+        give_back(codes)
     return counts

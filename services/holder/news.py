@@ -30,7 +30,7 @@ def news(site: Site, store: Store) -> Iterator[Item]:
     records = {record.study: record for record in store.studies()}
     for record in records.values():
         if record.state is State.KNOWN:
-            yield Item(Kind.APPROVAL, record.study, record.manifest.title, _page(record.study))
+            yield Item(Kind.APPROVAL, record.study, record.title, _page(record.study))
     coordinators = {(one.url, one.pin): one for one in (record.manifest.coordinator for record in records.values())}
     for coordinator in coordinators.values():
         for view in _asked(site, coordinator):
@@ -43,10 +43,10 @@ def _of(name: str, view: StudyView, record: StudyRecord | None) -> Iterator[Item
             yield Item(Kind.APPROVAL, view.study, view.title, ROOT)
         return
     for release in view.releases:
-        yield Item(Kind.RELEASE, view.study, record.manifest.title, _page(view.study), release)
+        yield Item(Kind.RELEASE, view.study, record.title, _page(view.study), release)
     waits_for_servers = any(one.server in view.missing for one in view.servers)
     if not view.runs and not waits_for_servers and record.state in _UNGIVEN:
-        yield Item(Kind.CONTRIBUTION, view.study, record.manifest.title, _page(view.study))
+        yield Item(Kind.CONTRIBUTION, view.study, record.title, _page(view.study))
 
 
 def _asked(site: Site, coordinator: Coordinator) -> list[StudyView]:

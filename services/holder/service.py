@@ -1,7 +1,7 @@
 """The holder: studies, the owner's table, its contribution. Everything survives the end of the process at any point.
 
     data/state.db                                 records (services.holder.store)
-    data/studies/<study>/table-<random>           the table, as the owner sent it
+    data/studies/<study>/table-<random>           the table, as the owner sent it, or the name of its source
     data/studies/<study>/shares-<random>/         seeds, nonces and component 2, until the servers have signed
     data/studies/<study>/matching-<random>/       if rows are joined by tags: ids and their positions
     data/studies/<study>/upload-<random>          a table on its way in
@@ -12,17 +12,23 @@ A file counts from the moment a record names it. Files that no record names are 
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from caps.basics.files import erase, private_directory, sync_path
-from caps.data.domain import Codes
+import numpy as np
+import numpy.typing as npt
+
+from caps.basics import canonical
+from caps.basics.files import erase, private_directory, sync_path, write_private
+from caps.basics.recent import Recent
 from caps.data.schema import Limits
 from caps.service.metrics import Reading
 from caps.service.news import News
@@ -34,6 +40,7 @@ from caps.wire import Approval, Decline, Signed
 from caps.wire.holder import Goal, HolderLedger, Preview, State, StudyBudget, StudyLoss, TableReport
 from caps.wire.problems import Kind
 from services.holder import matching, peers
+from services.holder.counting import count_columns
 from services.holder.ledger import ledger_of, study_loss
 from services.holder.matching import Matcher, Unmatched
 from services.holder.news import news as news_of
@@ -41,14 +48,17 @@ from services.holder.peers import PeerProblem
 from services.holder.preview import preview
 from services.holder.retry_queue import RetryQueue, TryLater
 from services.holder.settings import Options
-from services.holder.sharing import Parcel, prepare
+from services.holder.sharing import Counts, Parcel, prepare
+from services.holder.sources import FILE as SOURCES
+from services.holder.sources import Sources
 from services.holder.state import GONE, Event, after
 from services.holder.store import ContributionRecord, MatchingRecord, Store, StudyRecord, TableRecord
-from services.holder.table import Sent, read_table
+from services.holder.table import SOURCE, Sent, read_table, refusing, report_of
 from services.holder.uploader import Uploader
 
 _PATIENCE = 10.0
 """Seconds that a withdrawal waits for the servers before it goes on in the background."""
+_MOST_PINS = 1 << 12
 _APPROVAL, _MATCHING = "approval", "matching"
 _ASKED = {_APPROVAL: "coordinator", _MATCHING: "servers"}
 """The other party of tasks that do not concern one server."""
@@ -73,7 +83,10 @@ class HolderService:
         self.matcher = Matcher(site, self._retries)
         self.uploader = Uploader(site, self.store, self._retries, parcel=self._parcel, delivered=self._drop)
         self._news = News(site, self.options.news, lambda: news_of(site, self.store))
+        self._pins: Recent[str, tuple[tuple[str, str], ...]] = Recent(_MOST_PINS)
         self._heavy = threading.Lock()  # one table in memory at a time, and nobody erases it in the meantime
+        self.sources = Sources(site.settings.home / SOURCES)
+        self.sources.declared()  # an error is found at the start
         self._limits = Limits(bytes=self.options.max_upload, expansion=self.options.max_expansion)
 
     def start(self) -> None:
@@ -147,18 +160,18 @@ class HolderService:
         worked_with = [one for one in self.store.studies() if one.approval is not None and one.study != record.study]
         found = []
         for party in _called(record.manifest):
-            before = [
-                (one.study, known.pin)
-                for one in worked_with
-                for known in _called(one.manifest)
-                if known.role == party.role
-            ]
+            before = [(one.study, pin) for one in worked_with for role, pin in self._keys(one) if role == party.role]
             if before and party.pin not in {pin for _, pin in before}:
                 found.append(
                     f"{party.name} has the key {party.pin[:16]}..., but had {before[-1][1][:16]}... in study "
                     f"{before[-1][0][:12]}: ask its operator, by another channel, whether it has a new key"
                 )
         return found
+
+    def _keys(self, record: StudyRecord) -> tuple[tuple[str, str], ...]:
+        """Roles and pins of those that a study has this holder call, kept for more studies than manifests are."""
+        found = self._pins.find(record.study)
+        return found or self._pins.keep(record.study, tuple((one.role, one.pin) for one in _called(record.manifest)))
 
     def _tell_coordinator(self, record: StudyRecord) -> None:
         if _untold(record) is not None:
@@ -198,28 +211,58 @@ class HolderService:
             record, found = self._contribute(study, rows)
         return self._pursue(record, found)
 
+    def load_source(self, study: str, name: str) -> TableReport:
+        """Check a table where it is, and keep its source as the study's table. None of its rows is kept here."""
+        with self._heavy:
+            path = self.upload_path(study)
+            try:
+                source = self.sources.find(name)
+                identity = source.identity()
+                digest = sha256(canonical.dump({"source": name, "identity": identity})).hexdigest()
+                if (report := self._same(study, digest)) is not None:
+                    return report
+                manifest = self.store.study(study).manifest
+                with refusing():
+                    read = source.read(manifest, self.me(manifest), self._limits, path.parent, share=False)
+                described = {"source": name, "identity": identity, "queries": read.queries}
+                write_private(path, json.dumps(described).encode())
+                report = report_of(read.counted, read.fingerprint)
+                self._keep(study, path, TableRecord(_new(), SOURCE, digest, path.stat().st_size, report))
+                return report
+            finally:
+                erase(path)
+
     def _load(self, study: str, upload: Path, sent: Sent, digest: str) -> tuple[TableReport, Rows | None]:
         """The report and the rows that were read for it; no rows if the same table is already here."""
         try:
-            record, old = self.store.study(study), self.store.table(study)
-            asked = self.store.matching(study)
-            if record.state is State.CONTRIBUTED or (asked is not None and asked.wanted):
-                if old is not None and old.digest == digest:
-                    return old.report, None
-                what = "has been contributed" if record.state is State.CONTRIBUTED else "is being matched"
-                raise Problem(Kind.CONFLICT, f"another table {what}; withdraw it before loading a new one")
-            manifest = record.manifest
+            if (report := self._same(study, digest)) is not None:
+                return report, None
+            manifest = self.store.study(study).manifest
             rows, report = read_table(upload, sent, manifest, self.me(manifest), self._limits, recognise=True)
-            table = TableRecord(f"table-{secrets.token_hex(8)}", sent.kept, digest, upload.stat().st_size, report)
-            kept = upload.with_name(table.file)
-            upload.rename(kept)
-            sync_path(kept.parent)
-            old = self.store.load(study, table)
-            if old is not None:
-                erase(kept.with_name(old.file))
+            self._keep(study, upload, TableRecord(_new(), sent.kept, digest, upload.stat().st_size, report))
             return report, rows
         finally:
             erase(upload)
+
+    def _same(self, study: str, digest: str) -> TableReport | None:
+        """The report of the study's table if it is in use and is this one. Raises a problem if another is in use."""
+        record, old = self.store.study(study), self.store.table(study)
+        asked = self.store.matching(study)
+        if record.state is not State.CONTRIBUTED and (asked is None or not asked.wanted):
+            return None
+        if old is not None and old.digest == digest:
+            return old.report
+        what = "has been contributed" if record.state is State.CONTRIBUTED else "is being matched"
+        raise Problem(Kind.CONFLICT, f"another table {what}; withdraw it before loading a new one")
+
+    def _keep(self, study: str, upload: Path, table: TableRecord) -> None:
+        """Keep a file as the study's table, in place of the one before."""
+        kept = upload.with_name(table.file)
+        upload.rename(kept)
+        sync_path(kept.parent)
+        old = self.store.load(study, table)
+        if old is not None:
+            erase(kept.with_name(old.file))
 
     def report(self, study: str) -> TableReport:
         """The counts from checking the study's table. Raises a problem if no table is here."""
@@ -229,13 +272,20 @@ class HolderService:
             raise Problem(Kind.NOT_FOUND, "no table is loaded for this study")
         return table.report
 
-    def codes(self, study: str) -> Codes:
-        """The rows of the study's table that take part, for this site's eyes. Raises a problem if there is none."""
+    def column_counts(self, study: str) -> list[npt.NDArray[np.int64]]:
+        """How many rows of the study's table have each value of each column, for this site's eyes.
+
+        Raises a problem if there is no table.
+        """
         with self._heavy:
             record, table = self.store.study(study), self.store.table(study)
             if table is None:
                 raise Problem(Kind.NOT_FOUND, "no table is loaded for this study")
-            return self._read(record, table).codes
+            columns = record.manifest.columns_of(self.me(record.manifest))
+            brought = self._brought(record, table)
+            if isinstance(brought, Rows):
+                return count_columns((column.size for column in columns.columns), brought.codes)
+            return [brought.column(record.manifest.layout, column.name) for column in columns.columns]
 
     def scratch_path(self, study: str) -> Path:
         """Where to write a file that is only looked at, such as a release; whoever writes it erases it."""
@@ -268,7 +318,16 @@ class HolderService:
         record = self.store.study(study)
         loaded, loss = self.store.table(study) is not None, self.loss(record)
         found = preview(self.site, record.manifest, self.me(record.manifest), loss, loaded=loaded)
-        return found.model_copy(update={"key_warnings": self.key_warnings(record)})
+        described = self._described(study, self.store.table(study))
+        asked = {} if described is None else {name: described[name] for name in ("source", "queries")}
+        return found.model_copy(update={"key_warnings": self.key_warnings(record), **asked})
+
+    def _described(self, study: str, table: TableRecord | None) -> dict[str, Any] | None:
+        """How a table is read from a source; None if it was sent, or there is none."""
+        if table is None or table.media_type != SOURCE:
+            return None
+        found: dict[str, Any] = json.loads((self._root / study / table.file).read_bytes())
+        return found
 
     def loss(self, record: StudyRecord) -> StudyLoss:
         """What a study adds to what this holder's studies of the same persons cost."""
@@ -309,7 +368,7 @@ class HolderService:
             raise Problem(Kind.NOT_READY, f"the study is {record.state}: load a table first")
         if matching.joins_by_tags(record.manifest, self.me(record.manifest)):
             return record, self._begin_matching(record, table, rows)
-        return record, self._share(record, table, rows or self._read(record, table))
+        return record, self._share(record, table, rows or self._brought(record, table))
 
     def _pursue(self, record: StudyRecord, found: Progress) -> Progress:
         if isinstance(found, MatchingRecord):
@@ -357,7 +416,8 @@ class HolderService:
             table = self.store.table(study)
             assert table is not None
             rows = self._read(record, table)
-            places = matching.places(folder, rows, same_table=found.digest == table.digest)
+            same_table = found.digest == table.digest and self._ordered(record, table)
+            places = matching.places(folder, rows, same_table=same_table)
             self._share(record, table, replace(rows, slots=positions[places]))
         self.uploader.start(record.manifest)
 
@@ -366,11 +426,32 @@ class HolderService:
         manifest, folder = self.store.study(record.study).manifest, self._root / record.study / record.folder
         return {server.name: self.matcher.evaluated(folder, server.name) for server in manifest.servers}
 
-    def _read(self, record: StudyRecord, table: TableRecord) -> Rows:
-        path, manifest = self._root / record.study / table.file, record.manifest
-        return read_table(path, Sent.kept_as(table.media_type), manifest, self.me(manifest), self._limits)[0]
+    def _ordered(self, record: StudyRecord, table: TableRecord) -> bool:
+        """Whether a table's rows come in the same order each time it is read."""
+        described = self._described(record.study, table)
+        return described is None or self.sources.find(described["source"]).ordered
 
-    def _share(self, record: StudyRecord, table: TableRecord, rows: Rows) -> ContributionRecord:
+    def _read(self, record: StudyRecord, table: TableRecord) -> Rows:
+        """The rows of a table whose persons are matched by them."""
+        rows = self._brought(record, table)
+        assert isinstance(rows, Rows)
+        return rows
+
+    def _brought(self, record: StudyRecord, table: TableRecord) -> Rows | Counts:
+        """The rows of a table; of one in an engine, their counts if that is what is shared."""
+        path, manifest = self._root / record.study / table.file, record.manifest
+        described = self._described(record.study, table)
+        if described is None:
+            return read_table(path, Sent.kept_as(table.media_type), manifest, self.me(manifest), self._limits)[0]
+        source = self.sources.find(described["source"])
+        if source.identity() != described["identity"]:
+            raise Problem(Kind.CONFLICT, f"source {source.name} is not what was checked any more; load it again")
+        with refusing():
+            found = source.read(manifest, self.me(manifest), self._limits, path.parent, share=True).brought
+        assert found is not None
+        return found
+
+    def _share(self, record: StudyRecord, table: TableRecord, rows: Rows | Counts) -> ContributionRecord:
         holder = self.me(record.manifest)
         folder = self._root / record.study / f"shares-{secrets.token_hex(8)}"
         try:
@@ -438,6 +519,11 @@ def _untold(record: StudyRecord) -> Signed[Approval] | Signed[Decline] | None:
     if record.approval is not None:
         return None if record.approval_sent else record.approval
     return None if record.decline_sent else record.decline
+
+
+def _new() -> str:
+    """A name for a file with a table."""
+    return f"table-{secrets.token_hex(8)}"
 
 
 def _called(manifest: Manifest) -> list[Server | Coordinator]:

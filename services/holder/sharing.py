@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from caps.basics.files import sync_path, write_private
 from caps.basics.schemes import Scheme
-from caps.data.domain import MISSING, Domain
+from caps.data.domain import MISSING, Domain, Layout
 from caps.data.joinkey import random_ids
-from caps.data.linkage import RowFormat
+from caps.data.kept import give_back
+from caps.data.linkage import RowFormat, in_order
 from caps.errors import DomainError
 from caps.service.site import Site
 from caps.shares.prss import SEED_BYTES, expand_stream
@@ -79,6 +81,20 @@ class Secrets:
         return cls(scheme, seeds, nonces)
 
 
+@dataclass(frozen=True, repr=False)
+class Counts:
+    """The marginals of a study's layout, counted where the rows are; words of Z_2^32."""
+
+    marginals: npt.NDArray[np.uint32]
+
+    def column(self, layout: Layout, name: str) -> npt.NDArray[np.int64]:
+        """How many rows have each value of a column, by the smallest marginal with it."""
+        clique = min((one for one in layout.cliques if name in one), key=len)
+        table = self.marginals[layout.part(clique)].astype(np.int64).reshape(layout.domain.shape(clique))
+        others = tuple(axis for axis, one in enumerate(layout.domain.clique(clique)) if one != name)
+        return np.asarray(table.sum(axis=others))
+
+
 @dataclass(frozen=True)
 class Parcel:
     """The directory with one contribution's secrets and vector, which is erased once the servers have signed."""
@@ -125,18 +141,20 @@ def stated(form: Form, study: str, holder: str, commitments: tuple[str, ...], at
 
 
 def prepare(
-    site: Site, manifest: Manifest, holder: Holder, rows: Rows, folder: Path, entropy: Entropy
+    site: Site, manifest: Manifest, holder: Holder, rows: Rows | Counts, folder: Path, entropy: Entropy
 ) -> Signed[Contribution]:
     """Count or spread the rows, share them, and durably write all that a push needs into `folder`."""
     form = manifest.form_of(holder)
     secrets = Secrets.draw(entropy, manifest.sharing)
     folder.mkdir(mode=0o700)
-    if form.form == "marginals":
+    if isinstance(rows, Counts):
+        pieces: Iterator[Words] = iter([rows.marginals])
+    elif form.form == "marginals":
         pieces = iter([count_marginals(manifest.layout, rows.codes)])
     elif form.form == "columns":
         pieces = one_hot_pieces(manifest.columns_of(holder).domain(), rows, form.shape[0])
     else:
-        pieces = iter([records(manifest, holder, rows)])
+        pieces = record_pieces(manifest, holder, rows)
     last = write_vector(folder / _vector(manifest.sharing), pieces, form, secrets)
     write_private(folder / _SECRETS, secrets.to_bytes())
     sync_path(folder)
@@ -153,22 +171,42 @@ def prepare(
 
 def one_hot_pieces(domain: Domain, rows: Rows, slots: int) -> Iterator[Words]:
     """The slots x width columns, a few slots at a time. A slot without a row is zero."""
-    placed = np.full((slots, len(domain.attributes)), MISSING, np.int32)
-    placed[np.arange(len(rows.codes)) if rows.slots is None else rows.slots] = rows.codes
+    if rows.slots is None:
+        found = np.arange(len(rows.codes), dtype=np.int32)
+    else:
+        found = np.full(slots, _NOBODY, np.int32)
+        found[rows.slots] = np.arange(len(rows.codes), dtype=np.int32)
     step = max(1, _PIECE_BYTES // (2 * domain.width))
     for start in range(0, slots, step):
-        yield domain.one_hot(placed[start : start + step])
+        yield domain.one_hot(_codes_at(rows, found[start : start + step], min(step, slots - start)))
+        give_back(rows.codes)
 
 
-def records(manifest: Manifest, holder: Holder, rows: Rows) -> Words:
+_NOBODY = -1
+
+
+def _codes_at(rows: Rows, found: npt.NDArray[np.int32], count: int) -> npt.NDArray[np.int32]:
+    """The codes of `count` rows by their places among all rows; missing for places that are not given or nobody's."""
+    codes = np.full((count, rows.codes.shape[1]), MISSING, np.int32)
+    taken = np.flatnonzero(found != _NOBODY)
+    codes[taken] = rows.codes[found[taken]]
+    return codes
+
+
+def record_pieces(manifest: Manifest, holder: Holder, rows: Rows) -> Iterator[Words]:
     """Rows with hashed identifiers, and padding rows, sorted by identifier so that nothing tells them apart."""
     assert holder.capacity is not None
     assert rows.ids is not None
-    domain, empty = manifest.columns_of(holder).domain(), holder.capacity - len(rows.codes)
-    nothing = np.full((empty, len(domain.attributes)), MISSING, np.int64)
-    ids, codes = np.concatenate([rows.ids, random_ids(empty)]), np.concatenate([rows.codes, nothing])
-    packed = RowFormat(domain).pack(ids, codes)
-    return packed.astype(Z8.dtype)
+    packing = RowFormat(manifest.columns_of(holder).domain())
+    count, capacity = len(rows.codes), holder.capacity
+    ids = np.concatenate([rows.ids, random_ids(capacity - count)])
+    order = in_order(ids)
+    step = max(1, _PIECE_BYTES // (8 * packing.row_bytes))  # while they are packed, every bit takes a byte
+    for start in range(0, capacity, step):
+        part = order[start : start + step]
+        codes = _codes_at(rows, np.where(part < count, part, _NOBODY).astype(np.int32), len(part))
+        yield packing.pack(ids[part], codes).astype(Z8.dtype)
+        give_back(rows.codes)
 
 
 def write_vector(path: Path, pieces: Iterator[Words], form: Form, secrets: Secrets) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from email.message import Message
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -16,7 +18,7 @@ from caps.study.table import Counted, Rows, TableDoesNotFit
 from caps.wire import media
 from caps.wire.holder import TableReport
 from caps.wire.problems import Kind
-from services.holder.fingerprint import fingerprint
+from services.holder.fingerprint import Fingerprint
 
 _FORMATS = {
     media.CSV: files.CSV,
@@ -25,6 +27,8 @@ _FORMATS = {
     media.XLSX: files.XLSX,
 }
 _BETWEEN = "; "
+SOURCE = "source"
+"""What a record has in place of a format if the table is read from a source."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class TableRefusal(Problem):
     """
 
     def __init__(self, error: TableDoesNotFit, near: Mapping[str, list[str]]) -> None:
-        members = {} if error.report is None else {"report": _report(error.report).model_dump(mode="json")}
+        members = {} if error.report is None else {"report": report_of(error.report).model_dump(mode="json")}
         super().__init__(Kind.TABLE_REFUSED, str(error), **members)
         self.error, self.near = error, near
 
@@ -93,26 +97,39 @@ def read_table(
 
     recognise: whether the report has the fingerprint of the rows, and the file must be in the format it was sent as.
     """
-    try:
+    seen = Fingerprint() if recognise else None
+    others = partial(table.other_names, path, manifest, holder, encoding=sent.encoding, limits=limits)
+    with refusing(others):
         if recognise and files.format_of_file(path) != sent.format:
             raise TableDoesNotFit("the file is not in the format that it was sent as")
-        extra = "ignore" if sent.ignore_extra else "refuse"
         rows, counted = table.read_table(
-            path, manifest, holder, limits, encoding=sent.encoding, extra=extra, with_given=recognise
+            path,
+            manifest,
+            holder,
+            limits,
+            encoding=sent.encoding,
+            extra="ignore" if sent.ignore_extra else "refuse",
+            folder=path.parent,
+            watch=None if seen is None else seen.add,
         )
+    return rows, report_of(counted, None if seen is None else seen.hex())
+
+
+@contextmanager
+def refusing(others: Callable[[], Sequence[str]] = tuple) -> Iterator[None]:
+    """Turns what is wrong with a table into a Problem, with a report if it could be read.
+
+    others: the names of its columns that the study does not ask for, among which may be those that are missing.
+    """
+    try:
+        yield
     except TableDoesNotFit as error:
-        near: dict[str, list[str]] = {}
-        if error.missing:
-            others = table.other_names(path, manifest, holder, encoding=sent.encoding, limits=limits)
-            near = table.close_names(error.missing, others)
+        near = table.close_names(error.missing, others()) if error.missing else {}
         raise TableRefusal(error, near) from None
     except DomainError as error:
         raise Problem(Kind.TABLE_REFUSED, str(error)) from None
-    report = _report(counted)
-    if rows.given is not None:
-        report.fingerprint = fingerprint(dict(rows.given))
-    return replace(rows, given=None), report
 
 
-def _report(counted: Counted) -> TableReport:
-    return TableReport.model_validate(asdict(counted))
+def report_of(counted: Counted, fingerprint: str | None = None) -> TableReport:
+    """What was counted, for the owner."""
+    return TableReport.model_validate({**asdict(counted), "fingerprint": fingerprint})

@@ -10,10 +10,11 @@ does not have, because the first line of a file without a header is data.
 
 from caps.data.schema.columns import Boolean, Categorical, Column, Date, Draws, Numeric
 from caps.data.schema.limits import Limits
-from caps.data.schema.schema import VERSION, ColumnReport, Report, Schema, TableRefused
+from caps.data.schema.schema import VERSION, Block, ColumnReport, Report, Schema, TableRefused, Tally
 
 __all__ = [
     "VERSION",
+    "Block",
     "Boolean",
     "Categorical",
     "Column",
@@ -25,4 +26,5 @@ __all__ = [
     "Report",
     "Schema",
     "TableRefused",
+    "Tally",
 ]

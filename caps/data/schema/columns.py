@@ -390,6 +390,11 @@ class Numeric(Column):
         decimals = 0 if self.integer else self.decimals
         return None if decimals is None else int(10**decimals)
 
+    @property
+    def numeric_tokens(self) -> list[float]:
+        """The numbers that mean missing."""
+        return [number for number in self._numeric_tokens if number is not None]
+
     @cached_property
     def _numeric_tokens(self) -> list[float | None]:
         """The missing_values as numbers, parsed as a table's values are; None for those that are not numbers."""
@@ -421,9 +426,8 @@ class Numeric(Column):
         missing = given.is_null()
         if dtype == pl.String:
             missing |= given.is_in(self.tokens)
-        numbers = [number for number in self._numeric_tokens if number is not None]
-        if numbers:
-            missing |= value.is_in(numbers)
+        if self.numeric_tokens:
+            missing |= value.is_in(self.numeric_tokens)
         return pl.when(missing).then(None).otherwise(value)
 
     def classify(self, prepared: pl.Series) -> Codes:

@@ -45,15 +45,15 @@ _ENCODINGS = frozenset({0, 2, 3, 5, 6, 8, 9})
 """Plain, dictionary, run length, delta of integers, delta of lengths, dictionary, split bytes."""
 
 
-def check_parquet(data: npt.NDArray[np.uint8], limits: Limits, unfolding: Unfolding) -> int:
-    """Returns the number of rows. Raises DomainError if a page is not where it should be or a limit is exceeded."""
+def check_parquet(data: npt.NDArray[np.uint8], limits: Limits, unfolding: Unfolding) -> list[int]:
+    """Returns the rows of each row group. Raises DomainError if a page is not where it should be or a limit passed."""
     try:
         return _walk(data, limits, unfolding)
     except (IndexError, KeyError, TypeError, AttributeError):
         raise DomainError(NOT_PARQUET) from None
 
 
-def _walk(data: npt.NDArray[np.uint8], limits: Limits, unfolding: Unfolding) -> int:
+def _walk(data: npt.NDArray[np.uint8], limits: Limits, unfolding: Unfolding) -> list[int]:
     view = data.data
     length = int.from_bytes(view[-8:-4], "little")
     start = len(view) - 8 - length
@@ -64,11 +64,12 @@ def _walk(data: npt.NDArray[np.uint8], limits: Limits, unfolding: Unfolding) -> 
     footer = _Thrift(view[: start + length], start, _MAX_FIELDS).struct()
     if len(footer[2]) > limits.columns + 1:
         raise DomainError(f"the table has more than {limits.columns} columns")
-    rows, packed = 0, 0
+    rows, packed, groups = 0, 0, []
     for group in footer[4]:
         if group[3] < 0 or len(group[1]) >= len(footer[2]):
             raise DomainError(NOT_PARQUET)
         rows += group[3]
+        groups.append(int(group[3]))
         if rows > limits.rows:
             raise DomainError(f"the table has more than {limits.rows} rows")
         for chunk in group[1]:
@@ -85,7 +86,7 @@ def _walk(data: npt.NDArray[np.uint8], limits: Limits, unfolding: Unfolding) -> 
                 raise DomainError(NOT_PARQUET)
     if rows != footer[3]:
         raise DomainError(NOT_PARQUET)
-    return rows
+    return groups
 
 
 def _walk_pages(view: memoryview, at: int, length: int, unfolding: Unfolding) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -67,6 +67,73 @@ class Report:
     def to_json(self) -> dict[str, object]:
         """Returns a JSON object."""
         return {"rows": self.rows, "columns": [asdict(column) for column in self.columns]}
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some rows of a table: their codes, and other columns as they stand in it. Codes of values that are not admitted
+    are negative."""
+
+    codes: Codes
+    beside: Mapping[str, pl.Series]
+
+
+class Tally:
+    """What was found in the blocks of a table so far."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._columns: Sequence[Column] = ()
+
+    def begin(self, columns: Sequence[Column]) -> None:
+        """The columns of the table that is about to be read."""
+        self._columns = columns
+        self._counts = [dict.fromkeys(Fault, 0) for _ in columns]
+        self._refused = [0] * len(columns)
+        self._first: list[list[int]] = [[] for _ in columns]
+
+    def count(self, position: int, counts: Mapping[Fault, int], lacking: bool = False) -> int:
+        """Count faults of a column. Returns how many of them have no remedy."""
+        remedies = self.remedies(position, lacking)
+        refused = sum(number for fault, number in counts.items() if fault not in remedies)
+        for fault, number in counts.items():
+            self._counts[position][fault] += number
+        self._refused[position] += refused
+        return refused
+
+    def remedies(self, position: int, lacking: bool) -> dict[Fault, int]:
+        """The codes that replace a column's faults."""
+        return ({Fault.MISSING: MISSING} if lacking else {}) | self._columns[position].remedies
+
+    def remedy(self, position: int, codes: Codes, lacking: bool) -> None:
+        """Count the faults among a column's codes of one block, and put the codes that replace them in their place."""
+        faults = np.bincount(-codes[codes < 0], minlength=1 - min(Fault))
+        if not faults.any():
+            return
+        remedies, first = self.remedies(position, lacking), self._first[position]
+        counts = {fault: int(faults[-fault]) for fault in Fault}
+        if self.count(position, counts, lacking) and len(first) < MOST_SHOWN:
+            unremedied = [fault.value for fault in Fault if fault not in remedies]
+            found = np.flatnonzero(np.isin(codes, unremedied))[: MOST_SHOWN - len(first)]
+            first += (found + self.rows + 2).tolist()
+        for fault, code in remedies.items():
+            if counts[fault]:
+                codes[codes == fault] = code
+
+    @property
+    def refused(self) -> int:
+        """How many values so far prevent the table from being encoded."""
+        return sum(self._refused)
+
+    @property
+    def report(self) -> Report:
+        """The counts of all blocks so far."""
+        columns = tuple(
+            ColumnReport(column.name, **{fault.name.lower(): counts[fault] for fault in Fault}, refused=refused)
+            for column, counts, refused in zip(self._columns, self._counts, self._refused, strict=True)
+        )
+        first = {column.name: tuple(rows) for column, rows in zip(self._columns, self._first, strict=True) if rows}
+        return Report(self.rows, columns, first)
 
 
 class TableRefused(DomainError):
@@ -185,41 +252,48 @@ class Schema:
         The table's columns may be in any order. `extra` says what to do with columns that the schema does not have:
         "ignore" or "refuse". `encoding`: of a CSV, where its bytes do not say it. `lacking`: as for frame().
         """
-        codes, report, _ = self.encode_with(table, (), extra=extra, lacking=lacking, encoding=encoding, limits=limits)
-        if report.refused:
-            raise TableRefused(report)
-        return codes, report
+        tally = Tally()
+        blocks = self.blocks(table, tally, extra=extra, lacking=lacking, encoding=encoding, limits=limits)
+        codes = np.concatenate([np.empty((0, len(self.columns)), np.int64), *(block.codes for block in blocks)])
+        if tally.report.refused:
+            raise TableRefused(tally.report)
+        return codes, tally.report
 
     def examine(
         self, table: Table, *, extra: str = "refuse", encoding: str | None = None, limits: Limits | None = None
     ) -> Report:
         """Returns the report that encode() would return or attach to its refusal."""
-        return self.encode_with(table, (), extra=extra, encoding=encoding, limits=limits)[1]
+        tally = Tally()
+        for _ in self.blocks(table, tally, extra=extra, encoding=encoding, limits=limits):
+            pass
+        return tally.report
 
-    def encode_with(
+    def blocks(
         self,
         table: Table,
-        beside: Sequence[str],
+        tally: Tally,
+        beside: Sequence[str] = (),
         *,
         days: bool = False,
         extra: str = "refuse",
         lacking: Collection[str] = (),
         encoding: str | None = None,
         limits: Limits | None = None,
-    ) -> tuple[Codes, Report, dict[str, pl.Series]]:
-        """Codes, a report, and the columns named in `beside` as they stand in the table, which is read once for all.
+    ) -> Iterator[Block]:
+        """The table a block of rows at a time, in memory that does not grow with it; it is read once.
 
-        Nothing is refused over a value: `report.refused` says how many the schema does not admit. Columns beside may be
-        the schema's own; with `days`, others may be days, or times, of Parquet.
+        Nothing is refused over a value: `tally.report`, complete after the last block, says how many the schema does
+        not admit. A block has the columns named in `beside` as they stand in the table. They may be the schema's own;
+        with `days`, others may be days, or times, of a typed table.
         """
-        from caps.data.schema.tables import collected, lazy_frame
+        from caps.data.schema.tables import opened
 
         own = {column.name for column in self.columns}
         # Of columns that the schema does not have, only the names count: they are returned as they stand.
         others = [Numeric(name=name, bin_edges=(0, 1)) for name in beside if name not in own]
         asked, unknown = [*self.columns, *others], [column.name for column in others]
         with ExitStack() as held:
-            lazy, rows = lazy_frame(
+            found = opened(
                 table,
                 asked,
                 extra=extra,
@@ -228,24 +302,20 @@ class Schema:
                 held=held,
                 days=unknown if days else (),
             )
-            types, places = lazy.collect_schema(), {column.name: str(place) for place, column in enumerate(asked)}
+            places = {column.name: str(place) for place, column in enumerate(asked)}
             coded = [(column, places[column.name]) for column in self.columns]
-            frame = collected(
-                lazy.select(
-                    *(column.prepare(pl.col(place), types[place]).alias(place) for column, place in coded),
-                    *(pl.col(places[name]).alias(f"beside {number}") for number, name in enumerate(beside)),
-                ),
-                rows,
-            )
-        codes = np.empty((frame.height, len(coded)), np.int64, order="F")
-        reports, refused = [], {}
-        for position, (column, place) in enumerate(coded):
-            codes[:, position], report, rows_refused = _coded(column, frame[place], lacking=column.name in lacking)
-            reports.append(report)
-            if rows_refused:
-                refused[column.name] = rows_refused
-        kept = {name: frame[f"beside {number}"] for number, name in enumerate(beside)}
-        return codes, Report(len(codes), tuple(reports), refused), kept
+            expressions = [
+                *(column.prepare(pl.col(place), found.types[place]).alias(place) for column, place in coded),
+                *(pl.col(places[name]).alias(f"beside {number}") for number, name in enumerate(beside)),
+            ]
+            tally.begin(self.columns)
+            for frame in found.blocks(expressions):
+                codes = np.empty((frame.height, len(coded)), np.int64, order="F")
+                for position, (column, place) in enumerate(coded):
+                    codes[:, position] = column.classify(frame[place])
+                    tally.remedy(position, codes[:, position], column.name in lacking)
+                tally.rows += frame.height
+                yield Block(codes, {name: frame[f"beside {number}"] for number, name in enumerate(beside)})
 
     def frame(
         self, codes: npt.ArrayLike, *, uniform: Draws | None = None, lacking: Collection[str] = ()
@@ -309,22 +379,6 @@ def _for_spreadsheet(column: Column, written: pl.Series) -> pl.Series:
     if column.formulas:
         written = written.replace({text: escaped(text) for text in column.formulas})
     return written.alias(escaped(column.name))
-
-
-def _coded(column: Column, prepared: pl.Series, *, lacking: bool) -> tuple[Codes, ColumnReport, tuple[int, ...]]:
-    """Codes, counts, and the first rows that are refused."""
-    codes = column.classify(prepared)
-    counts = np.bincount(-codes[codes < 0], minlength=1 - min(Fault))
-    count = {fault: int(counts[-fault]) for fault in Fault}
-    remedies = ({Fault.MISSING: MISSING} if lacking else {}) | column.remedies
-    refused = sum(number for fault, number in count.items() if fault not in remedies)
-    unremedied = [fault.value for fault in Fault if fault not in remedies]
-    first = np.flatnonzero(np.isin(codes, unremedied))[:MOST_SHOWN] + 2 if refused else ()
-    for fault, code in remedies.items():
-        if count[fault]:
-            codes[codes == fault] = code
-    report = ColumnReport(column.name, **{fault.name.lower(): count[fault] for fault in Fault}, refused=refused)
-    return codes, report, tuple(int(row) for row in first)
 
 
 def _array(column: Column, values: pl.Series) -> npt.NDArray[Any]:

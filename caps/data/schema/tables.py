@@ -1,4 +1,4 @@
-"""Checks the shape of an owner's table and turns it into a lazy frame of text, numbers and booleans.
+"""Checks the shape of an owner's table and reads it as blocks of text, numbers and booleans.
 
 `caps.data.schema.files` turns other formats and encodings into CSV in UTF-8. polars reads CSV fast but accepts short
 rows, stray quotes and repeated headers. So array operations check the bytes first, and polars only sees files on which
@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import codecs
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -27,16 +30,45 @@ from caps.data.schema.limits import Limits, Unfolding
 from caps.data.schema.parquet import NOT_PARQUET, check_parquet
 from caps.errors import DomainError
 
-Table: TypeAlias = Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | bytes | BinaryIO
-"""Arrays by column name, a frame, or a file in one of the formats that are read, as path, bytes or binary stream."""
+BLOCK = 1 << 16
+"""The most rows that are read at a time."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A table about to be read. types: of the columns asked for, which are named by position. rows: how many there are,
+    if that is known before. blocks: computes expressions over these columns, a block of rows at a time.
+    """
+
+    types: Mapping[str, pl.DataType]
+    rows: int | None
+    blocks: Callable[[Sequence[pl.Expr]], Iterator[pl.DataFrame]]
+
+
+class Source(ABC):
+    """A table that is elsewhere, for example in a database, and is read in memory that does not grow with its rows."""
+
+    @abstractmethod
+    def open(
+        self, columns: Sequence[Column], *, extra: str, limits: Limits, held: ExitStack, days: Collection[str]
+    ) -> Opened:
+        """As `opened`. Raises DomainError, which names the source and never a value or a credential."""
+
+
+Table: TypeAlias = Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | bytes | BinaryIO | Source
+"""Arrays by column name, a frame, a file in one of the formats that are read, as path, bytes or binary stream, or a
+source."""
 
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What polars raises when it reads a file: the messages may quote data. Some damaged files make it panic."""
 
+_PART = 1 << 18
+"""Row groups of so many rows together are read at a time."""
+UNREADABLE = "the table could not be read"
 _CHUNK = 1 << 22
 _STRAY = "the file has a carriage return that is neither quoted nor followed by a newline"
 _BAD_ROW = "a row does not have the header's {} fields"
-_LONG_FIELD = "a field has more than {} bytes"
+LONG_FIELD = "a field has more than {} bytes"
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
 
 
@@ -59,7 +91,7 @@ class LineRefused(DomainError):
         self.line = line
 
 
-def lazy_frame(
+def opened(
     table: Table,
     columns: Sequence[Column],
     *,
@@ -68,12 +100,51 @@ def lazy_frame(
     limits: Limits,
     held: ExitStack,
     days: Collection[str] = (),
-) -> tuple[pl.LazyFrame, int]:
-    """Returns the requested columns, in order, and the number of rows. Raises DomainError unless each is there once.
+) -> Opened:
+    """Returns the requested columns, in order, for reading. Raises DomainError unless each is there once.
 
-    `held` is open as long as the frame is used. The columns are named by position, because polars reads some names, "*"
+    `held` is open as long as the table is read. The columns are named by position, because polars reads some names, "*"
     for one, as patterns. In Parquet, columns named in `days` may be dates or times.
     """
+    if isinstance(table, Source):
+        return table.open(columns, extra=extra, limits=limits, held=held, days=days)
+    lazy, parts = _lazy_frame(table, columns, extra, encoding, limits, held, days)
+    return Opened(dict(lazy.collect_schema()), sum(parts), partial(_blocks, lazy, parts))
+
+
+def _blocks(lazy: pl.LazyFrame, parts: Sequence[int], expressions: Sequence[pl.Expr]) -> Iterator[pl.DataFrame]:
+    """Raises DomainError if the rows cannot be read, or their number is wrong."""
+    seen = 0
+    with suppress(*_POLARS_ERRORS):
+        for frame in _frames(lazy.select(expressions), parts):
+            seen += frame.height
+            yield from frame.iter_slices(BLOCK)
+        if seen == sum(parts):
+            return
+    raise DomainError(UNREADABLE)
+
+
+def _frames(lazy: pl.LazyFrame, parts: Sequence[int]) -> Iterator[pl.DataFrame]:
+    """One part after the other: of a file that is read in one, polars would have many row groups in memory."""
+    if len(parts) == 1:
+        yield from lazy.collect_batches(chunk_size=BLOCK, engine="streaming")
+        return
+    start = 0
+    for rows in parts:
+        yield lazy.slice(start, rows).collect(engine="streaming")
+        start += rows
+
+
+def _lazy_frame(
+    table: Mapping[str, Any] | pl.DataFrame | str | os.PathLike[str] | bytes | BinaryIO,
+    columns: Sequence[Column],
+    extra: str,
+    encoding: str | None,
+    limits: Limits,
+    held: ExitStack,
+    days: Collection[str],
+) -> tuple[pl.LazyFrame, list[int]]:
+    """The columns asked for, and the numbers of rows of the parts in which they can be read."""
     if isinstance(table, pl.DataFrame):
         table = {name: table[name] for name in table.columns}
     if not isinstance(table, Mapping):
@@ -85,13 +156,13 @@ def lazy_frame(
         if data is bytes_given and files.format_of(data[:8].tobytes(), data[-8:].tobytes()) == files.PARQUET:
             return _parquet(given, data, columns, extra, limits, days)
         return _csv(source, data, columns, extra, limits)
-    _check_header(list(table), columns, extra)
+    check_header(list(table), columns, extra)
     series = [_series(table[column.name], column) for column in columns]
     if len({len(one) for one in series}) > 1:
         raise DomainError("the table's columns differ in length")
     if len(series[0]) > limits.rows:
         raise DomainError(f"the table has more than {limits.rows} rows")
-    return pl.LazyFrame([one.alias(str(position)) for position, one in enumerate(series)]), len(series[0])
+    return pl.LazyFrame([one.alias(str(position)) for position, one in enumerate(series)]), [len(series[0])]
 
 
 def header_of(path: Path, columns: Sequence[Column], *, encoding: str | None, limits: Limits) -> list[str]:
@@ -108,16 +179,7 @@ def header_of(path: Path, columns: Sequence[Column], *, encoding: str | None, li
     return files.header_of(_first_line(data), [column.name for column in columns])[0]
 
 
-def collected(lazy: pl.LazyFrame, rows: int) -> pl.DataFrame:
-    """Returns the rows of a lazy frame. Raises DomainError if they cannot be read or their number is wrong."""
-    with suppress(*_POLARS_ERRORS):
-        frame = lazy.collect(engine="streaming")
-        if frame.height == rows:
-            return frame
-    raise DomainError("the table could not be read")
-
-
-def _check_header(header: Sequence[object], columns: Sequence[Column], extra: str) -> None:
+def check_header(header: Sequence[object], columns: Sequence[Column], extra: str) -> None:
     """Raises HeaderRefused with all that is wrong at once."""
     if extra not in ("ignore", "refuse"):
         raise DomainError('extra must be "ignore" or "refuse"')
@@ -185,12 +247,12 @@ def _csv(
     columns: Sequence[Column],
     extra: str,
     limits: Limits,
-) -> tuple[pl.LazyFrame, int]:
+) -> tuple[pl.LazyFrame, list[int]]:
     line = _first_line(data)
     header, separator = files.header_of(line, [column.name for column in columns])
     if len(header) > limits.columns:
         raise DomainError(f"the table has more than {limits.columns} columns")
-    _check_header(header, columns, extra)
+    check_header(header, columns, extra)
     rows = _check_body(data, len(line) + 1, len(header), ord(separator), limits)
     lazy = pl.scan_csv(
         source,
@@ -203,7 +265,7 @@ def _csv(
         schema={str(position): pl.String for position in range(len(header))},
     )
     at = [str(header.index(column.name)) for column in columns]
-    return lazy.select(pl.col(name).alias(str(position)) for position, name in enumerate(at)), rows
+    return lazy.select(pl.col(name).alias(str(position)) for position, name in enumerate(at)), [rows]
 
 
 def _first_line(data: npt.NDArray[np.uint8]) -> bytes:
@@ -280,7 +342,7 @@ def _check_body(data: npt.NDArray[np.uint8], start: int, fields: int, separator:
             raise LineRefused(_STRAY, _line(data, lone[0] - 1))
         ends = np.flatnonzero(breaks) + at
         if max(np.diff(ends, prepend=last).max(initial=0), stop - (ends[-1] if len(ends) else last)) > limits.field + 1:
-            raise DomainError(_LONG_FIELD.format(limits.field))
+            raise DomainError(LONG_FIELD.format(limits.field))
         lines = np.flatnonzero(data[ends] == _NEWLINE)
         bad = np.flatnonzero(np.diff(lines, prepend=-1 - pending) != fields)
         if len(bad):
@@ -322,37 +384,52 @@ def _parquet(
     extra: str,
     limits: Limits,
     days: Collection[str],
-) -> tuple[pl.LazyFrame, int]:
+) -> tuple[pl.LazyFrame, list[int]]:
     """Reads the file's own size figures first, so that its decompressed size is known before a page is decompressed,
     and the lengths of texts before the texts, because a long one in a dictionary may be every row's.
     """
     unfolding = Unfolding(len(data), limits)
-    rows = check_parquet(data, limits, unfolding)
+    parts = _together(check_parquet(data, limits, unfolding))
     lazy = pl.scan_parquet(source, glob=False)
     with suppress(*_POLARS_ERRORS):
         schema = lazy.collect_schema()
         header = schema.names()
-        _check_header(header, columns, extra)
+        check_header(header, columns, extra)
         lazy = lazy.select(
-            _plain_values(pl.nth(header.index(column.name)), schema[column.name], column, days).alias(str(position))
+            plain_values(pl.nth(header.index(column.name)), schema[column.name], column, days).alias(str(position))
             for position, column in enumerate(columns)
         )
-        _check_texts(lazy, limits, unfolding)
-        return lazy, rows
+        _check_texts(lazy, parts, limits, unfolding)
+        return lazy, parts
     raise DomainError(NOT_PARQUET)
 
 
-def _check_texts(lazy: pl.LazyFrame, limits: Limits, unfolding: Unfolding) -> None:
+def _together(groups: Sequence[int]) -> list[int]:
+    """Row groups as parts to read: small ones together, because each part costs a look at all metadata."""
+    parts = [0]
+    for rows in groups:
+        if parts[-1] and parts[-1] + rows > _PART:
+            parts.append(0)
+        parts[-1] += rows
+    return parts
+
+
+def _check_texts(lazy: pl.LazyFrame, parts: Sequence[int], limits: Limits, unfolding: Unfolding) -> None:
     lengths = pl.selectors.string().str.len_bytes().cast(pl.Int64)
-    for column in lazy.select(lengths.max().name.suffix(" max"), lengths.sum()).collect(engine="streaming"):
-        found = column.item() or 0
-        if not column.name.endswith("max"):
-            unfolding.add(found)
-        elif found > limits.field:
-            raise DomainError(_LONG_FIELD.format(limits.field))
+    start = 0
+    for rows in parts:
+        part = lazy.slice(start, rows).select(lengths.max().name.suffix(" max"), lengths.sum())
+        for column in part.collect(engine="streaming"):
+            found = column.item() or 0
+            if not column.name.endswith("max"):
+                unfolding.add(found)
+            elif found > limits.field:
+                raise DomainError(LONG_FIELD.format(limits.field))
+        start += rows
 
 
-def _plain_values(values: pl.Expr, dtype: pl.DataType, column: Column, days: Collection[str]) -> pl.Expr:
+def plain_values(values: pl.Expr, dtype: pl.DataType, column: Column, days: Collection[str]) -> pl.Expr:
+    """A column of a typed table as text, numbers or booleans, or a day if it is in `days`. Raises DomainError."""
     if (column.takes_days or column.name in days) and dtype in (pl.Date, pl.Datetime):
         return values
     if dtype in (pl.Categorical, pl.Enum, pl.Null):

@@ -154,6 +154,8 @@ def test_encode_undoes_decode(coding: tuple[Schema, Any], draw: float | None) ->
 def test_encode_undoes_write_csv(coding: tuple[Schema, Any], draw: float | None, separator: str) -> None:
     schema, codes = coding
     target = io.BytesIO()
+    if len(schema.columns) == 1:
+        separator = ","  # a header with one name does not tell; then it is a comma
     schema.write_csv(codes, target, uniform=constant(draw), separator=separator)
     assert np.array_equal(schema.encode(target.getvalue())[0], codes)
 

@@ -51,6 +51,10 @@ KEYS = make_keys(["S1", "S2", "S3", "coordinator", *(name for name, _ in COLUMNS
 HEADER = "smoker,number,age,born\n"
 
 
+def records(*args: Any) -> Any:
+    return np.concatenate(list(sharing.record_pieces(*args)))
+
+
 def choices_of(key: dict[str, Any] | None = None, *, capacity: int = 8) -> dict[str, Any]:
     """Members of a manifest in which the registry and the lab are joined."""
     document, _ = example_json(holders=COLUMNS, keys=KEYS)
@@ -280,7 +284,7 @@ def test_shares_are_of_rows_and_padding(tmp_path: Path) -> None:
     assert (form.form, RINGS[form.bits], form.shape, form.bytes) == ("records", RINGS[8], (20, 17), 340)
     folder = tmp_path / "parcel"
     folder.mkdir()
-    packed = sharing.records(manifest, holder, rows)
+    packed = records(manifest, holder, rows)
     sharing.write_vector(folder / "component-2", iter([packed]), form, drawn)
     (folder / "secrets.json").write_bytes(drawn.to_bytes())
     held = components(folder, form)
@@ -301,7 +305,7 @@ def test_shares_are_of_rows_and_padding(tmp_path: Path) -> None:
 def test_padding_is_fresh_each_time(tmp_path: Path) -> None:
     manifest = study(capacity=400)
     rows, _ = loaded(tmp_path / "t", f"{HEADER}no,A,30,1990-01-02\n", manifest)
-    tables = [sharing.records(manifest, manifest.holders[0], rows)[:, :ID_BYTES] for _ in range(2)]
+    tables = [records(manifest, manifest.holders[0], rows)[:, :ID_BYTES] for _ in range(2)]
     one, other = ({row.tobytes() for row in table} for table in tables)
     assert len(one) == len(other) == 400
     assert one & other == {*as_bytes(rows)}
@@ -310,7 +314,7 @@ def test_padding_is_fresh_each_time(tmp_path: Path) -> None:
 def test_a_full_table_needs_no_padding() -> None:
     manifest = study(capacity=3)
     rows = Rows(np.array([[0, 0], [1, MISSING], [3, 1]]), ids=random_ids(3))
-    assert sharing.records(manifest, manifest.holders[0], rows).shape == (3, 17)
+    assert records(manifest, manifest.holders[0], rows).shape == (3, 17)
 
 
 @pytest.fixture
