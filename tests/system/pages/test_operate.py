@@ -127,7 +127,7 @@ def test_a_study_is_watched_and_no_page_has_its_values(
     page.get_by_text("Released", exact=True).wait_for(timeout=240_000)
     page.get_by_role("table").first.wait_for(state="attached")
     assert page.locator("svg rect.span-work").count() >= 3 * 4
-    page.get_by_role("region", name="At the servers").wait_for()
+    page.get_by_role("cell", name="ended", exact=True).nth(2).wait_for()
     somebody.check()
     somebody.picture("operator-run")
     for path in ("studies", "runs", "ledgers"):
@@ -150,7 +150,7 @@ def test_an_auditor_compares_the_ledgers(federation: LocalFederation, visit: Vis
     page.get_by_text("The chain holds").wait_for()
     look = "dark" if dark else "light"
     auditor.check()
-    auditor.picture(f"auditor-ledger-{look}")
+    auditor.picture("auditor-ledger-narrow" if dark else "auditor-ledger")
     if page.get_by_role("region", name="Heads of ledgers").count():
         assert page.get_by_text("in this ledger as signed").count()
         assert page.get_by_text("signature holds").count() >= 2
