@@ -19,12 +19,13 @@ from caps.study import Manifest
 from caps.trust.home import TOKENS
 from caps.trust.tls import client_context
 from tests.kit.browser import Visit
-from tests.system.pages.conftest import HOLDERS
 
 pytestmark = pytest.mark.e2e
 
 TITLE = "Wards & what they cost"
 ROWS = 300
+HOLDERS = ("north", "south")
+"""Of the federation that all tests of pages share."""
 _LINKS = re.compile(r'(?:href|hx-get)="(/ui[^"#]*)"')
 PEOPLE = {COORDINATOR: ("operator", "analyst", "auditor", "owner"), "S1": ("operator", "auditor"), "S2": ("auditor",)}
 SCHEMA = {
