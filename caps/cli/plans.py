@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from caps.cli.output import facts, heading, listing, short, views
 
 if TYPE_CHECKING:
-    from caps.study.planning import RelativeError, StudyPlan
+    from caps.study.planning import Planned, RelativeError, StudyPlan
     from caps.study.simulation import Simulation
 
 _SHOWN = 8
@@ -45,6 +45,22 @@ def plan_views(
     else:
         yield ""
         yield "Every figure, and who sees what: --full"
+
+
+def wished_words(error: float, persons: int, found: "Planned | None") -> Iterator[str]:
+    """Which epsilon brings an error that somebody wished for."""
+    if found is None:
+        yield (
+            f"With no epsilon that this study can run with are so few as {error:.2%} of {persons:,} persons in the "
+            "wrong cell of the average table: ask for fewer or smaller tables, or take coarser columns."
+        )
+        return
+    yield (
+        f"Epsilon {found.epsilon} is the least, with two digits, at which at most {error:.1%} of {persons:,} persons "
+        f"are in the wrong cell of the average table, if each is measured once: {found.error:.2%}."
+    )
+    if float(found.epsilon) > 3:
+        yield "That is a weak guarantee; 1 or less is usual for health data."
 
 
 def _essentials(plan: "StudyPlan") -> Iterator[tuple[str, str]]:

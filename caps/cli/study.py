@@ -100,6 +100,13 @@ def _add_files(study: typer.Typer) -> None:
         persons: Annotated[
             int | None, typer.Option("--persons", min=1, help="Show errors relative to so many persons.")
         ] = None,
+        error: Annotated[
+            float | None,
+            typer.Option(
+                "--error",
+                help="Find the epsilon at which only so large a part of --persons, as 0.05, is in a wrong cell.",
+            ),
+        ] = None,
         simulate: Annotated[
             bool,
             typer.Option(
@@ -110,10 +117,18 @@ def _add_files(study: typer.Typer) -> None:
         full: Annotated[bool, typer.Option("--full", help="Show every figure: noise, traffic, who sees what.")] = False,
     ) -> None:
         """Show what a study will do and cost before anybody agrees: guarantee, errors, time, memory, traffic."""
-        from caps.cli.plans import plan_views
-        from caps.study.planning import declared_costs, plan_study
+        from caps.cli.plans import plan_views, wished_words
+        from caps.errors import DomainError
+        from caps.study.planning import declared_costs, epsilon_for, plan_study
 
         manifest = read_manifest(file)
+        if error is not None:
+            if persons is None:
+                raise DomainError("--error is a part of all persons: say of how many, with --persons")
+            found = epsilon_for(manifest, error, persons)
+            wished = {"persons": persons, "error": error, "found": None if found is None else asdict(found)}
+            out.show({"wished": wished}, *wished_words(error, persons, found))
+            return
         planned = plan_study(manifest, declared_costs(manifest))
         document = planned.to_json()
         errors = None if persons is None else planned.relative_errors(persons)

@@ -98,6 +98,11 @@ class _KeyColumn(_Part, ABC):
             missing |= (values == "").fill_null(False)
         return self._level(values).set(missing, None), missing
 
+    def normal(self, text: str) -> str | None:
+        """One text after the rules; None if it is missing, or has no normal form."""
+        found: str | None = self.level(pl.Series([text], dtype=pl.String))[0][0]
+        return found
+
     def _clean(self, text: pl.Series) -> pl.Series:
         return _cleaned(text, "keep", "trim", "")
 

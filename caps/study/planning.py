@@ -6,12 +6,17 @@ here: its figures come in as `Costs`, and a plan without them says nothing about
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from importlib.metadata import entry_points
 from itertools import combinations, zip_longest
-from math import exp, pi, sqrt
+from math import exp, inf, pi, sqrt
+
+from pydantic import ValidationError
 
 from caps.basics.schemes import Scheme
 from caps.data.domain import Clique, Codes
@@ -42,6 +47,10 @@ ROUND_SECONDS, SECOND_BYTES = 0.01, 12.5e6
 NORMAL_95 = 1.959963984540054
 OFFER_BYTES = 2048
 """Rough size of an `Offer` as JSON: the signed contribution and the openings."""
+EPSILONS = tuple(
+    f"{Decimal(digits).scaleb(power).normalize():f}" for power in range(-4, 1) for digits in range(10, 100)
+)
+"""Those that a plan proposes: two digits, from 0.001 to 99."""
 
 
 _TRIED = 16
@@ -140,6 +149,14 @@ class RelativeError:
     misplaced: float
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An epsilon that was asked for by the error it brings, and that error: a part of all persons."""
+
+    epsilon: str
+    error: float
+
+
 @dataclass(frozen=True, eq=False)
 class Performed:
     """What a coordinator's algorithm made of an oracle's answers: synthetic rows, and what was measured for them."""
@@ -218,6 +235,11 @@ class StudyPlan:
             )
             for one in self.marginals
         ]
+
+    def average_error(self, persons: int) -> float:
+        """The part of so many persons who are in the wrong cell of the average marginal, if each is measured once."""
+        found = self.relative_errors(persons)
+        return sum(one.misplaced for one in found) / len(found)
 
     def advice(self, persons: int) -> str:
         """Whether the budget is enough for so many persons, in words; if not, what would be.
@@ -387,6 +409,40 @@ def plan_study(manifest: Manifest, costs: Costs | None = None) -> StudyPlan:
         columns=manifest.domain.sizes,
         views=manifest.views,
     )
+
+
+def with_epsilon(manifest: Manifest, epsilon: str) -> Manifest:
+    """The same study with another epsilon. Raises DomainError if it cannot be run."""
+    document = manifest.to_json()
+    try:
+        return Manifest.from_json({**document, "privacy": {**document["privacy"], "epsilon": epsilon}})
+    except ValidationError as error:
+        raise DomainError(str(error.errors()[0].get("ctx", {}).get("error", error.errors()[0]["msg"]))) from None
+
+
+def epsilon_for(manifest: Manifest, error: float, persons: int) -> Planned | None:
+    """The least epsilon with two digits at which the average error of this study's marginals is at most `error`.
+
+    None if none does with which the study can run. The inverse of `average_error`, by bisection: noise falls with every
+    step up, and the study, which can run with its own epsilon, can with all those between too small ones, whose noise
+    could not be drawn, and too large ones, for which delta is not enough. Raises DomainError if no error is wished for.
+    """
+    if not 0 < error < 1:
+        raise DomainError("a wished error is a part of all persons: more than 0 and less than 1")
+    if persons < 1:
+        raise DomainError(f"a table must have at least one person, not {persons}")
+
+    @cache
+    def brought(epsilon: str) -> float:
+        try:
+            return plan_study(with_epsilon(manifest, epsilon)).average_error(persons)
+        except DomainError:
+            return inf if Fraction(epsilon) < manifest.privacy.exact_epsilon else 0.0
+
+    least = bisect_left(EPSILONS, True, key=lambda epsilon: brought(epsilon) <= error)
+    if least == len(EPSILONS) or not brought(EPSILONS[least]):
+        return None
+    return Planned(EPSILONS[least], brought(EPSILONS[least]))
 
 
 def network_seconds(cost: StepCost, *, latency: float = ROUND_SECONDS, rate: float = SECOND_BYTES) -> float:

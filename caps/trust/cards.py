@@ -65,18 +65,19 @@ class Card(Document):
             "url": url,
             "mesh": mesh,
         }
-        return cls._of(card, str(home))
+        return cls.of_json(card, str(home))
 
     @classmethod
     def read(cls, path: Path) -> Card:
         """The card in a file. Raises DomainError with the place of the error."""
         try:
-            return cls._of(canonical.parse(path.read_bytes()), str(path))
+            return cls.of_json(canonical.parse(path.read_bytes()), str(path))
         except OSError as error:
             raise DomainError(f"{path}: cannot be read: {error.strerror}") from None
 
     @classmethod
-    def _of(cls, value: object, source: str) -> Card:
+    def of_json(cls, value: object, source: str) -> Card:
+        """The card in a value of JSON. source: where it is from, for errors. Raises DomainError."""
         try:
             return cls.model_validate_json(canonical.dump(value))
         except ValidationError as error:

@@ -83,7 +83,7 @@ class Coordinator:
             yield
             await run_in_threadpool(self.close)
 
-        found = self.site.pages(pages.TEMPLATES, pages.LINKS)
+        found = self.site.pages(pages.TEMPLATES, pages.LINKS, static=[pages.STATIC])
         return create_app(
             service=ROLE,
             name=self.site.name,
@@ -95,7 +95,7 @@ class Coordinator:
             tokens=self.site.tokens,
             denials=self.site.denials,
             clock=self.site.clock,
-            limits=limits(self.studies),
+            limits=(*limits(self.studies), *pages.LIMITS),
             ready=self.site.expired,
             room=self.site.room,
             metrics=self.site.metrics,

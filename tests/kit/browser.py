@@ -105,7 +105,8 @@ class Visitor:
         if PICTURES in os.environ:
             folder = Path(os.environ[PICTURES])
             folder.mkdir(parents=True, exist_ok=True)
-            taken = BytesIO(self.page.screenshot(full_page=whole))
+            # Hiding the caret would take an inline style, which the policy forbids.
+            taken = BytesIO(self.page.screenshot(full_page=whole, caret="initial"))
             Image.open(taken).convert("RGB").quantize(128).save(folder / f"{name}.png", optimize=True)
 
     def close(self) -> None:

@@ -157,7 +157,7 @@ def coordinator(folder: Path, stack: ExitStack) -> House:
         "POST /v1/releases/{release}/samples": {"rows": 5},
     }
     known = {"study": bench.manifest.study_id, "run": run, "release": run, "holder": "clinic-a"}
-    known["sample"] = sample.sample
+    known |= {"sample": sample.sample, "draft": "0" * 32, "step": "about", "key": "1"}
     names = {"holder": "clinic-a", "coordinator": "coordinator", "server": "S1"}
     return House(made.app(), made.site.tokens, make_authority(NOW), bench.keys, names, known, bodies)
 
@@ -247,6 +247,20 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /ui/federation/health": (P, U),
     },
     "coordinator": {
+        "GET /ui/drafts": (P,),
+        "POST /ui/drafts/new": (P,),
+        "GET /ui/drafts/{draft}": (P,),
+        "POST /ui/drafts/{draft}/remove": (P,),
+        "GET /ui/drafts/{draft}/download": (P,),
+        "GET /ui/drafts/{draft}/columns/{key}": (P,),
+        "POST /ui/drafts/{draft}/columns/{key}/save": (P,),
+        "GET /ui/drafts/{draft}/{step}": (P,),
+        "POST /ui/drafts/{draft}/{step}/keep": (P,),
+        "POST /ui/drafts/{draft}/{step}/save": (P,),
+        "POST /ui/drafts/{draft}/review/propose": (P,),
+        "GET /ui/proposals/{study}": (P,),
+        "GET /ui/proposals/{study}/contributions": (P,),
+        "POST /ui/proposals/{study}/refresh": (P,),
         "POST /v1/studies": (P,),
         "GET /v1/studies": (*ANY_H, *ANY_M, *PEOPLE),
         "GET /v1/studies/{study}": (H, M, *PEOPLE),

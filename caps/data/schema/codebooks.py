@@ -38,7 +38,11 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 def from_codebook(path: Path, *, most: int = MOST_CODES) -> Draft:
     """The schema that a code book describes. most: codes of a column that are listed. Raises DomainError."""
     with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
+        return read_codebook(file.read(MOST_BYTES + 1), most=most)
+
+
+def read_codebook(data: bytes, *, most: int = MOST_CODES) -> Draft:
+    """The schema that the content of a code book describes. Raises DomainError."""
     if len(data) > MOST_BYTES:
         raise DomainError(f"a code book has at most {MOST_BYTES} bytes")
     if data.lstrip()[:1] == b"{":

@@ -6,16 +6,20 @@ from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 
-from caps.service.pages.rendering import ROOT, Link, Pages
+from caps.service.app import MANIFEST_LIMIT, Limit
+from caps.service.pages.entrance import ROOT
+from caps.service.pages.rendering import Link, Pages
 from caps.service.pages.routes import Signed
 from caps.service.site import Site
-from services.coordinator.pages import operate
+from services.coordinator.authoring.drafts import Drafts
+from services.coordinator.pages import author, operate
 from services.coordinator.runs import Runs
 from services.coordinator.store import Store
 from services.coordinator.studies import Studies
 
-TEMPLATES = Path(__file__).parent / "templates"
-LINKS = (Link.to("Overview", ROOT), *operate.LINKS)
+TEMPLATES, STATIC = Path(__file__).parent / "templates", Path(__file__).parent / "static"
+LINKS = (Link.to("Overview", ROOT), *author.LINKS, *operate.LINKS)
+LIMITS = (Limit(author.SAVING, MANIFEST_LIMIT),)
 ABOUT = "The coordinator takes studies from their manifest to a release. It sees opened, noisy values only."
 
 
@@ -28,5 +32,6 @@ def router(pages: Pages, site: Site, store: Store, studies: Studies, runs: Runs)
         """What this service is, and whether it is ready."""
         return pages.page(request, "home.html", about=ABOUT, reasons=[*site.expired(), *site.room.reasons()])
 
+    author.add_to(routes, pages, site, store, studies, Drafts(site.settings.data / "drafts.db", site.clock))
     operate.add_to(routes, pages, site, store, studies, runs)
     return routes

@@ -560,6 +560,16 @@ def test_a_plan_for_so_many_persons_has_relative_errors(manifest_file):
     caps("study", "plan", manifest_file, "--persons", 0, expect=Exit.USAGE)
 
 
+def test_a_plan_finds_the_epsilon_of_a_wished_error(manifest_file):
+    found = as_json("study", "plan", manifest_file, "--persons", 2000, "--error", 0.05)["wished"]["found"]
+    assert found["error"] <= 0.05
+    words = " ".join(caps("study", "plan", manifest_file, "--persons", 2000, "--error", 0.05).stdout.split())
+    assert f"Epsilon {found['epsilon']} is the least" in words
+    assert as_json("study", "plan", manifest_file, "--persons", 2, "--error", 0.001)["wished"]["found"] is None
+    assert "--persons" in caps("study", "plan", manifest_file, "--error", 0.05, expect=Exit.REFUSED).stderr
+    caps("study", "plan", manifest_file, "--persons", 10, "--error", 2, expect=Exit.REFUSED)
+
+
 @pytest.fixture
 def certificate_file(tmp_path, monkeypatch):
     monkeypatch.setattr(study_kit, "AT", "2026-01-01T00:00:00Z")
