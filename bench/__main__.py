@@ -19,6 +19,7 @@ SUBJECTS = {
     "judge": "parsing, judging, checking and planning of large manifests",
     "coverage": "how often confidence intervals of counts contain the truth, in the clear",
     "startup": "seconds until `caps --help` and every command's --help have answered",
+    "pages": "server time of each page at 100 studies and 20 attributes",
     "generate": "our estimator beside mbi on the paper's tables and adult",
 }
 STUDIES = {

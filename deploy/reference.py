@@ -14,7 +14,7 @@ import services.coordinator.settings
 import services.holder.settings
 import services.mpc_server.settings
 from caps.cli import app
-from caps.service import site
+from caps.service import news, site
 from caps.service.environment import Variable
 from caps.study import Policy
 from caps.trust.denials import Denial
@@ -71,6 +71,7 @@ OTHERS = (
     Variable("CAPS_SERVERS", "deploy/compose/provision.py: how many MPC servers there are", "3"),
     Variable("CAPS_COMPOSE_CACHE", "make test-compose: folder for wheels", "/var/cache/caps-compose"),
     Variable("CAPS_TEST_EXAMPLES", "tests: inputs drawn for each protocol in each scheme", "6"),
+    Variable("CAPS_PICTURES", "tests of pages: folder for pictures of them", "none are taken"),
     Variable("CAPS_TEST_POSTGRES", "tests: URL of a PostgreSQL to use", "one is started, or its tests are skipped"),
     Variable("CAPS_BENCH_RESULTS", "benchmarks: folder for results that are kept", "bench/results"),
     Variable("CAPS_BENCH_DOCS", "benchmarks: folder for the page and its pictures", "docs"),
@@ -83,6 +84,7 @@ def render() -> str:
     parts = [_HEAD, _members(Policy), _DENIED, _members(Denial), _SOURCES, _members(Declared), _SERVICES]
     for title, variables in (
         ("Every service", site.VARIABLES),
+        ("News, in every service", news.VARIABLES),
         ("Holder", services.holder.settings.VARIABLES),
         ("MPC server", services.mpc_server.settings.VARIABLES),
         ("Coordinator", services.coordinator.settings.VARIABLES),

@@ -144,7 +144,7 @@ def _now() -> datetime:
 @dataclass(frozen=True)
 class Doctor:
     """Examines one home, and the other parties from there. `state` is CAPS_STATE, HOME/state by default; `database` is
-    CAPS_DATABASE, SQLite in the state by default.
+    CAPS_DATABASE, SQLite in the state by default. `bandwidth`: whether to measure it, which takes a second each.
     """
 
     home: Path
@@ -152,6 +152,7 @@ class Doctor:
     database: str | None = None
     clock: Clock = _now
     timeout: float = TIMEOUT
+    bandwidth: bool = True
     versions: dict[str, str] = field(default_factory=dict, init=False)
 
     def examine(self, others: Sequence[Subject] = (), *, scheme: str | None = None) -> Iterator[Finding]:
@@ -167,6 +168,14 @@ class Doctor:
                 yield from self.examine_party(other)
             if other.mesh is not None and me is not None and me[0] == "mpc-server" and other.name != me[1]:
                 yield self._mesh(me[1], other)
+        yield from self._versions()
+
+    def examine_others(self, others: Sequence[Subject]) -> Iterator[Finding]:
+        """Yields what can be seen of the other parties from here: of those that have an address, and of versions."""
+        me = self._me()
+        for other in others:
+            if other.url is not None and (other.role, other.name) != me:
+                yield from self.examine_party(other)
         yield from self._versions()
 
     def _me(self) -> tuple[str, str] | None:
@@ -482,7 +491,8 @@ class Doctor:
             yield Finding(subject, "latency", Status.WARNING, detail, fix)
         else:
             yield _good(subject, "latency", detail)
-        yield self._bandwidth(subject, connection)
+        if self.bandwidth:
+            yield self._bandwidth(subject, connection)
 
     def _ready(self, subject: str, connection: HTTPSConnection) -> Finding:
         status, _, body = _get(connection, "/readyz")

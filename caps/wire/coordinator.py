@@ -116,6 +116,24 @@ class RunView(BaseModel):
     evidence: list[Signed[Evidence]] = Field(default=[])
 
 
+class ServerRunView(BaseModel):
+    """A run as one of its servers sees it. problem: why there is no status, in words.
+
+    rounds and bytes_sent are since that server's process began, as far as it remembers.
+    """
+
+    server: str
+    state: str | None = None
+    party: str | None = None
+    reason: str | None = None
+    position: int | None = None
+    due: str | None = None
+    rounds: int | None = None
+    bytes_sent: int | None = None
+    interrupted: int | None = None
+    problem: str | None = None
+
+
 class RunChanged(BaseModel):
     """The event `state` of a run: its new state."""
 

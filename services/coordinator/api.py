@@ -31,6 +31,7 @@ from caps.wire.coordinator import (
     RunView,
     SampleBody,
     SampleView,
+    ServerRunView,
     StartBody,
     StudyView,
 )
@@ -41,10 +42,10 @@ from services.coordinator.events import is_last, stream
 from services.coordinator.publish import Publisher, markdown
 from services.coordinator.runs import Runs
 from services.coordinator.settings import Quotas
-from services.coordinator.states import ENDED, State
+from services.coordinator.states import ENDED
 from services.coordinator.store import FileEntry, Release, Run, Sample, Store
 from services.coordinator.studies import Studies
-from services.coordinator.views import participation_view, study_view
+from services.coordinator.views import participation_view, run_view, study_view
 
 StudyId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 RunId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
@@ -55,6 +56,7 @@ _OPERATOR = Allow(scopes=(Scope.OPERATOR,))
 Operator = Annotated[Caller, Depends(_OPERATOR)]
 _WATCHERS = Allow(scopes=(Scope.OWNER, Scope.OPERATOR, Scope.AUDITOR))
 _ANALYSTS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR, Scope.AUDITOR))
+_OVERSEERS = Allow(scopes=(Scope.OPERATOR, Scope.AUDITOR))
 _SAMPLERS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR))
 _HOLDERS = Allow(machines=("holder",))
 _MARKDOWN = f"{media.MARKDOWN}; charset=utf-8"
@@ -186,25 +188,7 @@ def run_routes(router: APIRouter, store: Store, runs: Runs, quotas: Quotas) -> N
     streams = Slots("event streams", total=quotas.streams, each=quotas.token_streams, seconds=10)
 
     def view(run: Run) -> RunView:
-        at, refused = runs.position(run.run), runs.refused(run)
-        return RunView(
-            run=run.run,
-            study=run.study,
-            state=run.state,
-            party=run.party,
-            reason=run.reason,
-            holders=sorted(set(run.contributions.values()) - set(refused)),
-            refused=refused,
-            percent=at.percent,
-            round=at.round,
-            stage=at.stage,
-            measured=[list(clique) for clique in at.measured],
-            model_bytes=at.model_bytes,
-            steps=at.steps,
-            created_at=run.created_at,
-            release=run.run if run.state is State.RELEASED else None,
-            evidence=store.evidence(run.run),
-        )
+        return run_view(store, runs, run)
 
     @router.post("/v1/studies/{study}/runs", status_code=202, dependencies=[Depends(_OPERATOR)])
     def start(study: StudyId, response: Response, body: StartBody | None = None) -> RunView:
@@ -217,6 +201,11 @@ def run_routes(router: APIRouter, store: Store, runs: Runs, quotas: Quotas) -> N
     def get_run(run: RunId) -> RunView:
         """A run: where it is, and what it waits for."""
         return view(runs.run(run))
+
+    @router.get("/v1/runs/{run}/servers", dependencies=[Depends(_OVERSEERS)])
+    def run_at_servers(run: RunId) -> list[ServerRunView]:
+        """The run as each server sees it: how far it is there, whom it waits for, its rounds and bytes."""
+        return runs.at_servers(run)
 
     @router.get(
         "/v1/runs/{run}/events",

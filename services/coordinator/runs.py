@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Any
 
+from pydantic import ValidationError
+
 from caps.basics.retry import LONGEST_ASKED, Backoff
 from caps.errors import CapsError
 from caps.service import logs
@@ -18,8 +20,8 @@ from caps.service.metrics import Metrics, Reading
 from caps.service.problems import Problem
 from caps.service.supervision import Supervisor
 from caps.study import Manifest
-from caps.wire import SealRequest
-from caps.wire.coordinator import Judged
+from caps.wire import RunStatus, SealRequest
+from caps.wire.coordinator import Judged, ServerRunView
 from caps.wire.problems import Kind
 from services.coordinator.algorithms import Stage
 from services.coordinator.evidence import exchange, in_words, tells_of_abort
@@ -140,6 +142,22 @@ class Runs:
             sizes[-1] if sizes else None,
             self._store.answered(run),
         )
+
+    def at_servers(self, run: str) -> list[ServerRunView]:
+        """A run as each of its servers sees it, asked now."""
+        manifest = self._studies.manifest(self.run(run).study)
+        replies = self._servers.ask_each(manifest, "GET", f"/v1/runs/{run}")
+        found = []
+        for server, reply in zip(manifest.servers, replies, strict=True):
+            if isinstance(reply, ServerError):
+                found.append(ServerRunView(server=server.name, problem=reply.what))
+                continue
+            try:
+                said = RunStatus.model_validate(reply.body).model_dump(exclude={"run", "study", "inputs", "evidence"})
+            except ValidationError:
+                said = {"problem": "sent something other than the state of a run"}
+            found.append(ServerRunView(server=server.name, **said))
+        return found
 
     def refused(self, run: Run) -> list[str]:
         """The holders whose contributions the servers refused, according to the answer to step 0."""

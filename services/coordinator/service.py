@@ -13,11 +13,13 @@ from caps.basics.retry import Backoff
 from caps.client.calls import TIMEOUT
 from caps.service.app import create_app
 from caps.service.database import open_database
+from caps.service.news import SILENT, News, NewsSettings
 from caps.service.site import Site
 from services.coordinator import pages
 from services.coordinator.api import limits, make_router
 from services.coordinator.execution import PATIENCE
 from services.coordinator.findings import AllFindings
+from services.coordinator.news import news as news_of
 from services.coordinator.pages.report import Reports
 from services.coordinator.publish import Publisher
 from services.coordinator.runs import Runs
@@ -42,6 +44,7 @@ class Coordinator:
     publisher: Publisher
     runs: Runs
     quotas: Quotas
+    news: News
 
     @classmethod
     def of(
@@ -51,6 +54,7 @@ class Coordinator:
         connect: Connect | None = None,
         patience: Backoff = PATIENCE,
         quotas: Quotas = Quotas(),  # noqa: B008
+        news: NewsSettings = SILENT,
     ) -> Coordinator:
         """`connect` makes a client for a server; by default over TLS, to the key that the manifest pins."""
         database = open_database(site.settings.database, metadata, migrations="services.coordinator.migrations")
@@ -61,10 +65,12 @@ class Coordinator:
         publisher = Publisher(site, store, most_samples=quotas.samples)
         runs = Runs(store, studies, servers, publisher, patience=patience, metrics=site.metrics)
         site.metrics.read(runs.figures)
-        return cls(site, store, servers, studies, publisher, runs, quotas)
+        told = News(site, news, lambda: news_of(site, store, studies))
+        return cls(site, store, servers, studies, publisher, runs, quotas, told)
 
     def close(self) -> None:
         """Stop runs at a step boundary, then close the connections."""
+        self.news.close()
         self.runs.close()
         self.servers.close()
         self.site.sessions.dispose()
@@ -75,6 +81,7 @@ class Coordinator:
         @asynccontextmanager
         async def lifespan(_: FastAPI) -> AsyncIterator[None]:
             await run_in_threadpool(self.runs.open)
+            self.news.open()
             yield
             await run_in_threadpool(self.close)
 
@@ -88,7 +95,7 @@ class Coordinator:
                 make_router(
                     self.store, self.studies, self.runs, self.publisher, self.quotas, Reports(found, findings).send
                 ),
-                pages.router(found, self.site, self.store, self.studies, self.publisher, findings),
+                pages.router(found, self.site, self.store, self.studies, self.runs, self.publisher, findings),
             ],
             tokens=self.site.tokens,
             denials=self.site.denials,

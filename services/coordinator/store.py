@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import count
 from threading import Lock
 from typing import Any
@@ -268,6 +268,17 @@ class Store:
         open_ = tables.judgements.c.state.in_([Judged.PENDING, Judged.WAITING])
         return [row["study"] for row in self._all(select(tables.judgements.c.study).where(open_).distinct())]
 
+    def standing(self) -> list[tuple[str, list[Judged], State | None]]:
+        """Every study, the newest first, with its servers' verdicts and the state of its last run: in three queries."""
+        order = (tables.studies.c.created_at.desc(), tables.studies.c.study)
+        judged: dict[str, list[Judged]] = {}
+        for row in self._all(select(tables.judgements.c.study, tables.judgements.c.state)):
+            judged.setdefault(row["study"], []).append(Judged(row["state"]))
+        last = select(tables.runs.c.study, tables.runs.c.state).order_by(tables.runs.c.number)
+        ran = {row["study"]: State(row["state"]) for row in self._all(last)}
+        found = [row["study"] for row in self._all(select(tables.studies.c.study).order_by(*order))]
+        return [(study, judged.get(study, []), ran.get(study)) for study in found]
+
     def judgements(self, study: str) -> dict[str, Judgement]:
         """By server."""
         rows = self._all(select(tables.judgements).where(tables.judgements.c.study == study))
@@ -396,7 +407,9 @@ class Store:
     def _add_event(self, connection: Connection, run: str, kind: str, body: Mapping[str, Any]) -> None:
         last = func.coalesce(func.max(tables.events.c.number), 0)
         number = connection.execute(select(last + 1).where(tables.events.c.run == run)).scalar_one()
-        row = {"run": run, "number": number, "kind": kind, "body": json.dumps(body), "at": self.now()}
+        # Steps take less than a second each on small studies, and lanes show each of them.
+        at = self._clock().astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        row = {"run": run, "number": number, "kind": kind, "body": json.dumps(body), "at": at}
         connection.execute(insert(tables.events).values(row))
 
     def events(self, run: str, *, after: int = 0) -> list[Event]:

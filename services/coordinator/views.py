@@ -1,4 +1,4 @@
-"""What is told of studies, by REST and on pages alike."""
+"""What is told of studies and runs, by REST and on pages alike."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from caps.wire.coordinator import (
     Judged,
     ParticipationView,
     PartView,
+    RunView,
     ServerView,
     StudyView,
 )
+from services.coordinator.runs import Runs
 from services.coordinator.states import State
-from services.coordinator.store import Store
+from services.coordinator.store import Run, Store
 from services.coordinator.studies import HOLDER, SERVER, Studies, reasons_shown
 
 
 def study_view(store: Store, studies: Studies, study: str, caller: Caller) -> StudyView:
-    """A study: its state, its approvals, who declined, and which are missing. Reasons are for some callers only."""
+    """A study as a caller may see it: its state, its approvals, and which are missing."""
     manifest, approvals, judged = studies.manifest(study), store.approvals(study), store.judgements(study)
     runs, declines = store.runs(study), store.declines(study)
 
@@ -73,3 +75,26 @@ def participation_view(studies: Studies, study: str) -> ParticipationView:
         for part in found.parts
     ]
     return ParticipationView(study=study, holders=parts, unreached=dict(found.unreached))
+
+
+def run_view(store: Store, runs: Runs, run: Run) -> RunView:
+    """A run: where it is, and what it waits for."""
+    at, refused = runs.position(run.run), runs.refused(run)
+    return RunView(
+        run=run.run,
+        study=run.study,
+        state=run.state,
+        party=run.party,
+        reason=run.reason,
+        holders=sorted(set(run.contributions.values()) - set(refused)),
+        refused=refused,
+        percent=at.percent,
+        round=at.round,
+        stage=at.stage,
+        measured=[list(clique) for clique in at.measured],
+        model_bytes=at.model_bytes,
+        steps=at.steps,
+        created_at=run.created_at,
+        release=run.run if run.state is State.RELEASED else None,
+        evidence=store.evidence(run.run),
+    )

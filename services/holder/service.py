@@ -28,8 +28,10 @@ import numpy.typing as npt
 
 from caps.basics import canonical
 from caps.basics.files import erase, private_directory, sync_path, write_private
+from caps.basics.recent import Recent
 from caps.data.schema import Limits
 from caps.service.metrics import Reading
+from caps.service.news import News
 from caps.service.problems import Problem
 from caps.service.site import Site
 from caps.study import Coordinator, Holder, Manifest, Server
@@ -41,6 +43,7 @@ from services.holder import matching, peers
 from services.holder.counting import count_columns
 from services.holder.ledger import ledger_of, study_loss
 from services.holder.matching import Matcher, Unmatched
+from services.holder.news import news as news_of
 from services.holder.peers import PeerProblem
 from services.holder.preview import preview
 from services.holder.retry_queue import RetryQueue, TryLater
@@ -55,6 +58,7 @@ from services.holder.uploader import Uploader
 
 _PATIENCE = 10.0
 """Seconds that a withdrawal waits for the servers before it goes on in the background."""
+_MOST_PINS = 1 << 12
 _APPROVAL, _MATCHING = "approval", "matching"
 _ASKED = {_APPROVAL: "coordinator", _MATCHING: "servers"}
 """The other party of tasks that do not concern one server."""
@@ -78,6 +82,8 @@ class HolderService:
         site.metrics.read(self._figures)
         self.matcher = Matcher(site, self._retries)
         self.uploader = Uploader(site, self.store, self._retries, parcel=self._parcel, delivered=self._drop)
+        self._news = News(site, self.options.news, lambda: news_of(site, self.store))
+        self._pins: Recent[str, tuple[tuple[str, str], ...]] = Recent(_MOST_PINS)
         self._heavy = threading.Lock()  # one table in memory at a time, and nobody erases it in the meantime
         self.sources = Sources(site.settings.home / SOURCES)
         self.sources.declared()  # an error is found at the start
@@ -91,9 +97,11 @@ class HolderService:
             if self.store.contribution(record.study) is not None:
                 self.uploader.start(record.manifest)
             self._match_soon(record)
+        self._news.open()
 
     def close(self) -> None:
         """Stop at the current point; `start` resumes from there."""
+        self._news.close()
         self._retries.stop()
         self.store.close()
         self.site.sessions.dispose()
@@ -152,18 +160,18 @@ class HolderService:
         worked_with = [one for one in self.store.studies() if one.approval is not None and one.study != record.study]
         found = []
         for party in _called(record.manifest):
-            before = [
-                (one.study, known.pin)
-                for one in worked_with
-                for known in _called(one.manifest)
-                if known.role == party.role
-            ]
+            before = [(one.study, pin) for one in worked_with for role, pin in self._keys(one) if role == party.role]
             if before and party.pin not in {pin for _, pin in before}:
                 found.append(
                     f"{party.name} has the key {party.pin[:16]}..., but had {before[-1][1][:16]}... in study "
                     f"{before[-1][0][:12]}: ask its operator, by another channel, whether it has a new key"
                 )
         return found
+
+    def _keys(self, record: StudyRecord) -> tuple[tuple[str, str], ...]:
+        """Roles and pins of those that a study has this holder call, kept for more studies than manifests are."""
+        found = self._pins.find(record.study)
+        return found or self._pins.keep(record.study, tuple((one.role, one.pin) for one in _called(record.manifest)))
 
     def _tell_coordinator(self, record: StudyRecord) -> None:
         if _untold(record) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,11 @@ from services.holder.state import Event, after, settled
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """A study at this holder."""
+    """A study at this holder. obtain: its manifest, which is slow to check, so lists do without. text: its JSON."""
 
-    manifest: Manifest
+    study: str
+    obtain: Callable[[], Manifest]
+    text: str
     state: State
     approval: Signed[Approval] | None
     approval_sent: bool
@@ -35,9 +37,14 @@ class StudyRecord:
     approval_problem: dict[str, Any] | None
 
     @property
-    def study(self) -> str:
-        """Its id."""
-        return self.manifest.study_id
+    def manifest(self) -> Manifest:
+        """What there is to agree to."""
+        return self.obtain()
+
+    @property
+    def title(self) -> str:
+        """Of the manifest, which was checked when it came."""
+        return str(json.loads(self.text)["title"])
 
 
 @dataclass(frozen=True)
@@ -317,7 +324,9 @@ class Store:
 
     def _study(self, row: RowMapping) -> StudyRecord:
         return StudyRecord(
-            self._manifest(row),
+            row["study"],
+            lambda: self._manifest(row),
+            row["manifest"],
             State(row["state"]),
             None if row["approval"] is None else Signed[Approval].model_validate_json(row["approval"]),
             bool(row["approval_sent"]),

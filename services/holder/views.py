@@ -12,7 +12,7 @@ def study_view(service: HolderService, record: StudyRecord, *, listed: bool = Fa
     """A study. What it costs its population is not in lists."""
     return StudyView(
         study=record.study,
-        title=record.manifest.title,
+        title=record.title,
         state=record.state,
         holder=service.site.name,
         approval=record.approval,

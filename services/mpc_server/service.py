@@ -15,6 +15,7 @@ from caps.service import logs
 from caps.service.app import Clock, create_app, utc_now
 from caps.service.connections import Refusals
 from caps.service.database import open_database
+from caps.service.news import News
 from caps.service.serve import serve
 from caps.service.site import Site
 from caps.study import Policy
@@ -25,6 +26,7 @@ from services.mpc_server.intake import matching_api, studies_api
 from services.mpc_server.intake.contributions import Contributions
 from services.mpc_server.intake.matching import Matching
 from services.mpc_server.intake.studies import Studies
+from services.mpc_server.news import news as news_of
 from services.mpc_server.runs import api as runs_api
 from services.mpc_server.runs.alive import AliveRuns
 from services.mpc_server.runs.runs import Runs
@@ -79,6 +81,7 @@ class MpcServer:
             least_holders=policy.least_holders,
         )
         self._runs = Runs(self._site, policy, database, self._ledger, self._studies, self._engine, alive, self._heads)
+        self._news = News(self._site, settings.news, lambda: news_of(self._site.name, self._studies, self._runs))
         figures = ledger_figures(self._ledger, policy, self._heads)
         for source in (mesh_figures(self._keeper), figures, self._runs.figures):
             self._site.metrics.read(source)
@@ -100,7 +103,7 @@ class MpcServer:
                 studies_api.router(self._studies, self._contributions),
                 matching_api.router(self._matching),
                 runs_api.router(self._runs, self._ledger, self._heads),
-                pages.router(found, self.missing),
+                pages.router(found, self._parts()),
             ],
             tokens=self._site.tokens,
             denials=self._site.denials,
@@ -115,6 +118,18 @@ class MpcServer:
             metrics=self._site.metrics,
             pages=found,
             lifespan=self._lifespan,
+        )
+
+    def _parts(self) -> pages.Parts:
+        return pages.Parts(
+            self._site,
+            self._studies,
+            self._contributions,
+            self._runs,
+            self._ledger,
+            self._heads,
+            self.missing,
+            lambda: self._keeper.state,
         )
 
     def missing(self) -> list[str]:
@@ -142,8 +157,10 @@ class MpcServer:
         supervisor = self._site.supervisor
         mesh = self._engine.submit(self._keeper.run())
         self._runs.resume()
+        self._news.open()
         sweeping = supervisor.task("sweep", supervisor.keep("sweep", self._sweep))
         yield
+        await asyncio.to_thread(self._news.close)
         sweeping.cancel()
         mesh.cancel()
         await asyncio.to_thread(self.close)

@@ -11,6 +11,7 @@ from pathlib import Path
 from caps.basics.schemes import SCHEMES
 from caps.errors import DomainError
 from caps.service.environment import Variable
+from caps.service.news import SILENT, NewsSettings
 from caps.service.site import Settings
 from services.mpc_server.transport.tls import Endpoint, Limits
 
@@ -35,6 +36,7 @@ class ServerSettings:
     policy: Path
     limits: Limits
     patience: float
+    news: NewsSettings = SILENT
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> ServerSettings:
@@ -57,6 +59,7 @@ class ServerSettings:
             Path(POLICY.given(environment) or base.home / "policy.yaml"),
             Limits(stall=stall, connect=min(30.0, stall), hello=min(30.0, stall)),
             min(15.0, stall),
+            NewsSettings.from_environment(environment),
         )
 
 

@@ -11,7 +11,7 @@ import pytest
 import services.coordinator.settings as coordinator
 import services.holder.settings as holder
 import services.mpc_server.settings as server
-from caps.service import site
+from caps.service import news, site
 from caps.service.environment import Variable
 from caps.study import Policy
 from deploy import reference
@@ -48,9 +48,10 @@ def test_the_page_is_up_to_date(tmp_path: Path) -> None:
     ("read", "variables"),
     [
         (site.Settings.from_environment, site.VARIABLES),
-        (holder.Options.from_environment, holder.VARIABLES),
+        (news.NewsSettings.from_environment, news.VARIABLES),
+        (holder.Options.from_environment, (*holder.VARIABLES, *news.VARIABLES)),
         (coordinator.Quotas.from_environment, coordinator.VARIABLES),
-        (server.ServerSettings.from_environment, (*site.VARIABLES, *server.VARIABLES)),
+        (server.ServerSettings.from_environment, (*site.VARIABLES, *server.VARIABLES, *news.VARIABLES)),
     ],
 )
 def test_settings_read_the_variables_that_are_listed_and_no_others(

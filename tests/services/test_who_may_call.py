@@ -234,6 +234,18 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /v1/ledger": (P, U),
         "GET /v1/ledger/heads": (P, U),
         "GET /ui": PEOPLE,
+        "GET /ui/studies": (P, U),
+        "GET /ui/studies/{study}": (P, U),
+        "POST /ui/studies/{study}/approve": (P,),
+        "POST /ui/studies/{study}/decline": (P,),
+        "GET /ui/runs": (P, U),
+        "GET /ui/runs/{run}": (P, U),
+        "GET /ui/runs/{run}/lanes": (P, U),
+        "GET /ui/budgets": (P, U),
+        "GET /ui/ledger": (P, U),
+        "GET /ui/ledger/verified": (P, U),
+        "GET /ui/federation": (P, U),
+        "GET /ui/federation/health": (P, U),
     },
     "coordinator": {
         "GET /ui/drafts": (P,),
@@ -260,6 +272,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /v1/studies/{study}/participation": (O, P, U),
         "POST /v1/studies/{study}/runs": (P,),
         "GET /v1/runs/{run}": (A, P, U),
+        "GET /v1/runs/{run}/servers": (P, U),
         "GET /v1/runs/{run}/events": (A, P, U),
         "GET /v1/releases": (A, P, U),
         "GET /v1/releases/{release}": (A, P, U),
@@ -293,6 +306,18 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "GET /ui/releases/{release}/report": (A, P, U),
         "GET /ui/releases/{release}/measurements": (A, P, U),
         "GET /ui/releases/{release}/transcript": (A, P, U),
+        "GET /ui/studies": PEOPLE,
+        "GET /ui/studies/{study}": PEOPLE,
+        "GET /ui/studies/{study}/participation": (O, P, U),
+        "POST /ui/studies/{study}/refresh": (P,),
+        "POST /ui/studies/{study}/start": (P,),
+        "GET /ui/runs": (A, P, U),
+        "GET /ui/runs/{run}": (A, P, U),
+        "GET /ui/runs/{run}/lanes": (A, P, U),
+        "GET /ui/runs/{run}/servers": (P, U),
+        "GET /ui/federation": (P, U),
+        "GET /ui/federation/health": (P, U),
+        "GET /ui/ledgers": (P, U),
     },
     "holder": {
         "POST /v1/studies": (O, P),
@@ -335,7 +360,7 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 UNKNOWN_TO = {"strange coordinator", "false coordinator"}
 """For them, a run of the study does not exist."""
-RUNS = tuple(one for one in TABLES["mpc-server"] if "/runs/{run}" in one and one != "PUT /v1/runs/{run}")
+RUNS = tuple(one for one in TABLES["mpc-server"] if "/v1/runs/{run}" in one and one != "PUT /v1/runs/{run}")
 """The routes of a run that was begun."""
 LAST = tuple(one for table in TABLES.values() for one in table if one.startswith("DELETE"))
 """Called after all others, because they end what the others need."""

@@ -13,19 +13,26 @@ from caps.service.pages.routes import Signed
 from caps.service.site import Site
 from services.coordinator.authoring.drafts import Drafts
 from services.coordinator.findings import AllFindings
-from services.coordinator.pages import author, releases
+from services.coordinator.pages import author, operate, releases
 from services.coordinator.publish import Publisher
+from services.coordinator.runs import Runs
 from services.coordinator.store import Store
 from services.coordinator.studies import Studies
 
 TEMPLATES, STATIC = Path(__file__).parent / "templates", Path(__file__).parent / "static"
-LINKS = (Link.to("Overview", ROOT), *author.LINKS, *releases.LINKS)
+LINKS = (Link.to("Overview", ROOT), *author.LINKS, *operate.LINKS, *releases.LINKS)
 LIMITS = (Limit(author.SAVING, MANIFEST_LIMIT),)
 ABOUT = "The coordinator takes studies from their manifest to a release. It sees opened, noisy values only."
 
 
 def router(
-    pages: Pages, site: Site, store: Store, studies: Studies, publisher: Publisher, found: AllFindings
+    pages: Pages,
+    site: Site,
+    store: Store,
+    studies: Studies,
+    runs: Runs,
+    publisher: Publisher,
+    found: AllFindings,
 ) -> APIRouter:
     """The routes of one coordinator."""
     routes = APIRouter(prefix=ROOT, include_in_schema=False)
@@ -36,5 +43,6 @@ def router(
         return pages.page(request, "home.html", about=ABOUT, reasons=[*site.expired(), *site.room.reasons()])
 
     author.add_to(routes, pages, site, store, studies, Drafts(site.settings.data / "drafts.db", site.clock))
+    operate.add_to(routes, pages, site, store, studies, runs)
     releases.add_to(routes, pages, store, publisher, found)
     return routes

@@ -6,12 +6,13 @@ each part of its owner's work, in order: agreement, table, what leaves, contribu
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import ValidationError
 
 from caps.basics.document import Hex32
@@ -40,6 +41,8 @@ LINKS = (
     Link.to("Studies", ROOT, Scope.OWNER, Scope.OPERATOR),
     Link.to("Ledger", f"{ROOT}/ledger", Scope.OWNER),
 )
+EACH = 20
+"""Studies on one page of the inbox."""
 UPLOADS = "/ui/studies/[^/]*/(?:table|release)"
 """The paths of files, which are streamed to disk."""
 ByOwner = Annotated[Caller, Depends(Allow(scopes=[Scope.OWNER]))]
@@ -66,16 +69,19 @@ def router(pages: Pages, service: HolderService) -> APIRouter:
         }
 
     @every.get("")
-    def inbox(request: Request, caller: ByBoth) -> Response:
+    def inbox(request: Request, caller: ByBoth, page: Annotated[int, Query(ge=1, le=1_000_000)] = 1) -> Response:
         """All studies, those that wait for the owner first."""
         listed = [(step_of(service, record), record) for record in service.store.studies()]
-        listed.sort(key=lambda one: (one[0].group, one[0].kind != "act", one[1].manifest.title, one[1].study))
-        groups = [(title, [one for one in listed if one[0].group == n]) for n, title in enumerate(GROUPS)]
+        listed.sort(key=lambda one: (one[0].group, one[0].kind != "act", one[1].title, one[1].study))
+        shown, counts = listed[(page - 1) * EACH : page * EACH], Counter(step.group for step, _ in listed)
+        groups = [(title, counts[n], [one for one in shown if one[0].group == n]) for n, title in enumerate(GROUPS)]
         site = service.site
         return pages.page(
             request,
             "inbox.html",
             groups=groups,
+            page=page,
+            more=len(listed) > page * EACH,
             reasons=[*site.expired(), *site.room.reasons()],
             factor=agreement.factor,
         )

@@ -60,6 +60,15 @@ class Sealed:
     exchange_digests: dict[str, str]
 
 
+@dataclass(frozen=True)
+class BriefStudy:
+    """A study in a list."""
+
+    study: str
+    state: str
+    at: str
+
+
 class Studies:
     """All studies of one server, in its database."""
 
@@ -199,6 +208,15 @@ class Studies:
         with reading(self._database) as connection:
             found = rows.listed(connection)
         return [_seen(_state(row), caller) for row in found if _sees(caller, self.manifest(row.study))]
+
+    def brief(self) -> list[BriefStudy]:
+        """All studies of this server, the oldest first, without their documents."""
+        with reading(self._database) as connection:
+            return [BriefStudy(row.study, row.state, row.created_at) for row in rows.brief(connection)]
+
+    def newest(self, count: int) -> list[Manifest]:
+        """The manifests of the newest studies."""
+        return [self.manifest(one.study) for one in self.brief()[::-1][:count]]
 
     def show_to(self, study: str, caller: Caller) -> Manifest:
         """The manifest, for a caller who takes part in the study or oversees this server."""

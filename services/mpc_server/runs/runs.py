@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from fractions import Fraction
 from threading import Lock
 from typing import Any
@@ -18,9 +19,8 @@ from sqlalchemy import Engine, Row
 from caps import __version__
 from caps.basics.recent import Recent
 from caps.dp.oracle import STEP_REQUEST, Compute, StepRequest, request_digest
-from caps.dp.privacy import Allowance, together
-from caps.dp.privacy.zcdp import folded_epsilon
-from caps.errors import CheatingDetected, DomainError, party_name
+from caps.dp.privacy import together
+from caps.errors import CheatingDetected, party_name
 from caps.service import logs
 from caps.service.app import DOCUMENT_LIMIT
 from caps.service.bodies import invalid, parsed
@@ -38,6 +38,7 @@ from caps.wire.server import PopulationState
 from caps.wire.steps import Extent, largest_request
 from services.mpc_server.intake.studies import Studies
 from services.mpc_server.runs.alive import AliveRuns, unknown
+from services.mpc_server.runs.meters import Meter, epsilon_of, meter
 from services.mpc_server.runs.record import Recorded, RunAborted, abort, charged
 from services.mpc_server.runs.thread import EngineThread
 from services.mpc_server.storage import states
@@ -49,6 +50,17 @@ log = logging.getLogger("caps.runs")
 
 WAIT = 10.0
 """Seconds that a request for a step is held open before the caller is told to ask again."""
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run in a list."""
+
+    run: str
+    study: str
+    state: str
+    reason: str | None
+    at: str
 
 
 class Runs:
@@ -154,9 +166,28 @@ class Runs:
             population=population,
             epsilon=None if limit is None else float(limit.epsilon),
             delta=float(delta),
-            used=_epsilon(total.rho, total.allowance, delta) if taken else 0.0,
-            left=(_epsilon(left, own.allowance, delta) or 0.0) if left else 0.0,
+            used=epsilon_of(total.rho, total.allowance, delta) if taken else 0.0,
+            left=(epsilon_of(left, own.allowance, delta) or 0.0) if left else 0.0,
         )
+
+    def populations(self) -> list[Meter]:
+        """What each population may cost, what is spent and set aside of it, and what is left, on this server."""
+        standing = self._ledger.standing()
+        names = sorted({*self._policy.populations, *(name for name, taken in standing.items() if taken)})
+        with reading(self._database) as connection:
+            going = {row.run for row in rows.going(connection)}
+        return [meter(name, standing.get(name, {}), going, self._policy) for name in names]
+
+    def listed(self) -> list[ListedRun]:
+        """All runs, the newest first: with their studies, states, and when they began."""
+        begun = self._ledger.begun()
+        with reading(self._database) as connection:
+            found = {row.run: row for row in rows.listed(connection)}
+        return [
+            ListedRun(run, found[run].study, found[run].state, found[run].reason, at)
+            for run, at in reversed(begun.items())
+            if run in found
+        ]
 
     def _known(self, run: str, caller: Caller, *scopes: Scope) -> tuple[Row[Any], Manifest]:
         """A run and its study, for the study's coordinator and for people of this server with one of these scopes.
@@ -356,11 +387,3 @@ def _request(body: bytes, elements: int) -> StepRequest:
         return STEP_REQUEST.validate_python(parsed(body, elements=elements))
     except ValidationError as error:
         raise invalid(error) from None
-
-
-def _epsilon(rho: Fraction, allowance: Allowance, delta: Fraction) -> float | None:
-    """None if nothing can be promised at this delta."""
-    try:
-        return float(folded_epsilon(rho, allowance, delta))
-    except DomainError:
-        return None

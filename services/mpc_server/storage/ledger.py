@@ -91,6 +91,35 @@ class Ledger:
         with reading(self._database) as connection:
             return _taken(connection)
 
+    def standing(self) -> dict[str, dict[str, Reservation]]:
+        """By population and run, what was set aside and not given back."""
+        with reading(self._database) as connection:
+            return _taken_by_run(connection)
+
+    def part(self, first: int, count: int) -> list[dict[str, Any]]:
+        """Records from a number on, with their hashes: a page of them."""
+        some = select(ledger).where(ledger.c.number >= first).order_by(ledger.c.number).limit(count)
+        with reading(self._database) as connection:
+            return [_content(row, row.number) | {"hash": row.hash} for row in connection.execute(some)]
+
+    def length(self) -> int:
+        """How many records there are."""
+        with reading(self._database) as connection:
+            last = _last(connection)
+        return 0 if last is None else last.number + 1
+
+    def of_run(self, run: str) -> list[dict[str, Any]]:
+        """The records about a run, in order."""
+        own = select(ledger).where(ledger.c.run == run).order_by(ledger.c.number)
+        with reading(self._database) as connection:
+            return [_content(row, row.number) | {"hash": row.hash} for row in connection.execute(own)]
+
+    def begun(self) -> dict[str, str]:
+        """When each run reserved its budget, the oldest first."""
+        reserved = select(ledger).where(ledger.c.kind == RecordKind.RESERVE).order_by(ledger.c.number)
+        with reading(self._database) as connection:
+            return {row.run: str(_content(row, row.number)["at"]) for row in connection.execute(reserved)}
+
     def reserve(
         self,
         within: Connection,
@@ -182,6 +211,10 @@ def _last(within: Connection) -> Row[Any] | None:
 
 def _taken(within: Connection, *conditions: ColumnElement[bool]) -> dict[str, list[Reservation]]:
     """By population, what was reserved and not given back, in the records that meet the conditions."""
+    return {population: list(runs.values()) for population, runs in _taken_by_run(within, *conditions).items()}
+
+
+def _taken_by_run(within: Connection, *conditions: ColumnElement[bool]) -> dict[str, dict[str, Reservation]]:
     kinds = ledger.c.kind.in_((RecordKind.RESERVE, RecordKind.RELEASE))
     taken: dict[str, dict[str, Reservation]] = {}
     for row in within.execute(select(ledger).where(kinds, *conditions).order_by(ledger.c.number)):
@@ -190,7 +223,7 @@ def _taken(within: Connection, *conditions: ColumnElement[bool]) -> dict[str, li
             runs[row.run] = Reservation.from_json({name: record[name] for name in Reservation.MEMBERS})
         else:
             del runs[row.run]
-    return {population: list(runs.values()) for population, runs in taken.items()}
+    return taken
 
 
 def _evidence(within: Connection, run: str) -> list[Signed[Evidence]]:

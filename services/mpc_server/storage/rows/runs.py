@@ -22,6 +22,11 @@ def of_study(within: Connection, study: str) -> Sequence[Row[Any]]:
     return within.execute(select(runs).where(runs.c.study == study)).all()
 
 
+def listed(within: Connection) -> Sequence[Row[Any, Any, Any, Any]]:
+    """All runs, in no order."""
+    return within.execute(select(runs.c.run, runs.c.study, runs.c.state, runs.c.reason)).all()
+
+
 def going(within: Connection) -> Sequence[Row[Any]]:
     """The runs of all studies that have neither ended nor failed."""
     return within.execute(select(runs).where(runs.c.state == states.Run.GOING)).all()

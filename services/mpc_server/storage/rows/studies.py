@@ -27,6 +27,12 @@ def listed(within: Connection) -> Sequence[Row[Any]]:
     return within.execute(select(studies).order_by(studies.c.created_at)).all()
 
 
+def brief(within: Connection) -> Sequence[Row[Any, Any, Any]]:
+    """All studies, the oldest first: ids, states and times, without their manifests."""
+    columns = select(studies.c.study, studies.c.state, studies.c.created_at)
+    return within.execute(columns.order_by(studies.c.created_at, studies.c.study)).all()
+
+
 def kept(within: Connection) -> Sequence[Row[Any, Any, Any]]:
     """The studies whose shares are not erased: ids and times, without their manifests."""
     brief = select(studies.c.study, studies.c.created_at, studies.c.sealed_at)
