@@ -87,9 +87,7 @@ def read_everything(federation: LocalFederation, secret: re.Pattern[str]) -> set
     for name, scopes in PEOPLE.items():
         for scope in scopes:
             for path, answer in crawled(federation, name, scope):
-                if (
-                    "/data/" not in path
-                ):  # synthetic rows have an income of their own, which may be somebody's by chance
+                if "/data/" not in path:  # synthetic incomes may be somebody's by chance
                     assert not secret.search(answer.text), (name, scope, path)
                 if answer.headers["content-type"].startswith("text/html"):
                     assert "<script>alert" not in answer.text, (name, scope, path)
