@@ -38,8 +38,7 @@ test-slow: $(READY) ## the tests that take minutes, and every protocol with many
 	@CAPS_TEST_EXAMPLES=60 $(BIN)/pytest -q tests/services/mpc_server/engine -k "as_declared or claims_hold"
 
 test-spark: $(READY) ## holders with tables of Spark: installs pyspark, some 450 MB, into .venv, and a Java runtime
-	@deploy/scripts/java
-	@$(BIN)/python -c "import pyspark" 2>/dev/null || $(BIN)/uv pip install -q --python $(BIN)/python "pyspark>=4.1"
+	@deploy/scripts/spark
 	@$(BIN)/pytest -q -m slow tests/services/holder/test_sources.py
 
 test-exhaustive: $(READY) ## a crash at every single point of a study, for hours

@@ -13,6 +13,7 @@ Exceptions defined in other modules have the module in parentheses; tests/caps/t
     |   |   +-- LineRefused     a line of a CSV cannot be read (caps.data.schema.tables)
     |   |   +-- KeyRefused      the join key does not allow rows of a table (caps.data.joinkey)
     |   |   +-- ManifestRefused the file is not a valid manifest (caps.study.authoring)
+    |   |   +-- ImpossibleConditions  no row of a model meets the conditions (services.coordinator.estimation)
     |   +-- SessionClosed       a channel was used after it was closed or aborted
     |   +-- NotDue              the schedule does not allow this step now
     |   +-- BudgetExceeded      a charge exceeds what is left of a budget (caps.dp.privacy.filter)

@@ -48,6 +48,7 @@ from caps.wire.releases import (
     ReportedPrivacy,
     Software,
 )
+from services.coordinator.algorithms import Outcome
 from services.coordinator.estimation import ImpossibleConditions, Model, Where
 from services.coordinator.execution import Attested
 from services.coordinator.formats import appearing, entries, write_all
@@ -84,13 +85,8 @@ class Publisher:
         manifest = self._store.manifest(record.study)
         assert manifest is not None
         model, folder = attested.outcome.model, self._releases / run
-        size = size_of(
-            manifest.domain,
-            attested.outcome.measurements,
-            groups=manifest.absent_together,
-            total=manifest.task.total,
-        )
-        rows = manifest.publication.rows or min(size.rows, _LARGEST_RELEASE)
+        size = sized(manifest, attested.outcome)
+        rows = released_rows(manifest, size)
         with appearing(folder) as draft:
             model.save(draft / MODEL)
             write_rows(manifest, model, rows, record.seed, draft)
@@ -213,6 +209,17 @@ class Publisher:
         with self._sampling:
             self._store.drop_sample(self.sample(release, sample).sample)
             erase(self._samples / sample)
+
+
+def sized(manifest: Manifest, outcome: Outcome) -> Size:
+    """How many persons a release stands for, and how well that is known."""
+    groups, total = manifest.absent_together, manifest.task.total
+    return size_of(manifest.domain, outcome.measurements, groups=groups, total=total)
+
+
+def released_rows(manifest: Manifest, size: Size) -> int:
+    """How many rows are published: as many as the study says, or as its size asks for."""
+    return manifest.publication.rows or min(size.rows, _LARGEST_RELEASE)
 
 
 def write_rows(

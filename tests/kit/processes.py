@@ -20,7 +20,7 @@ from caps.wire.coordinator import RunView
 from caps.wire.holder import ContributionView
 from deploy.federation import COORDINATOR, SERVERS, Federation
 from services.coordinator.algorithms import Outcome
-from services.coordinator.publish import DATA, write_rows
+from services.coordinator.publish import DATA, released_rows, sized, write_rows
 from tests.kit.federation import Driver, manifest_of, spent_once
 from tests.kit.waiting import until
 
@@ -197,7 +197,7 @@ class Study:
         folder.mkdir(parents=True, exist_ok=True)
         with self.driver(certificate) as driver:
             outcome = driver.twin(self.codes)
-        rows = self.manifest.publication.rows or round(outcome.model.total)
+        rows = released_rows(self.manifest, sized(self.manifest, outcome))
         write_rows(self.manifest, outcome.model, rows, certificate.release.document.seed, folder)
         return outcome, (folder / DATA).read_bytes()
 

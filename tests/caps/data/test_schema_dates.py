@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from openpyxl import Workbook
 
 from caps.basics.uniform import Uniform
-from caps.data.schema import Column, Date, Schema, TableRefused
+from caps.data.schema import Column, Date, Schema, TableRefused, Tally
 from caps.errors import DomainError
 
 YEARS = {"kind": "date", "name": "d", "first": "2019-01-01", "last": "2022-12-31", "by": "year"}
@@ -29,8 +29,7 @@ def column(**given: Any) -> Date:
 
 
 def codes(made: Column, values: list[Any]) -> list[int]:
-    found, _, _ = Schema((made,)).encode_with({"d": values}, ())
-    return found[:, 0].tolist()
+    return [code for block in Schema((made,)).blocks({"d": values}, Tally()) for code in block.codes[:, 0].tolist()]
 
 
 PERIOD_OF = {

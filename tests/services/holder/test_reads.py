@@ -38,7 +38,7 @@ STUDIES: dict[str, tuple[str, str, dict[str, Any]]] = {
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is done with the owner's file: each pass that checks its bytes, and each that parses it."""
     done: list[str] = []
-    inner = {"checked": tables.lazy_frame, "parsed": tables.collected}
+    inner = {"checked": tables.opened, "parsed": tables.collected}
 
     def counting(name: str) -> Any:
         def read(source: Any, *args: Any, **kwargs: Any) -> Any:
@@ -48,9 +48,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return read
 
-    monkeypatch.setattr(tables, "lazy_frame", counting("checked"))
+    monkeypatch.setattr(tables, "opened", counting("checked"))
     monkeypatch.setattr(tables, "collected", counting("parsed"))
-    for name in ("lazy_frame", "scan_csv", "scan_parquet"):
+    for name in ("opened", "scan_csv", "scan_parquet"):
         assert not hasattr(table, name), "the holder reads files by the schema alone"
     return done
 

@@ -119,10 +119,10 @@ def test_nothing_spent_is_nothing_lost() -> None:
         lambda: AimSchedule.start(F(1, 2**79), UNBOUNDED, initial=16, rounds=1),
         lambda: AimSchedule.start(F(1), UNBOUNDED, initial=9, rounds=9).after(Choice.ANNEAL),
         lambda: AimSchedule.start(F(1), UNBOUNDED, initial=9, rounds=9).after(Choice.SETTLE),
-        lambda: MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=0),
+        lambda: MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=0, columns=1),
         lambda: MwemSchedule.laplace(F(0), UNBOUNDED, rounds=1),
-        lambda: MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=1).after(Choice.ANNEAL),
-        lambda: MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=1).after(Choice.SETTLE),
+        lambda: MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=1, columns=1).after(Choice.ANNEAL),
+        lambda: MwemSchedule.gaussian(F(1), UNBOUNDED, rounds=1, columns=1).after(Choice.SETTLE),
         lambda: MstSchedule.start(F(1), UNBOUNDED, columns=1),
     ],
 )

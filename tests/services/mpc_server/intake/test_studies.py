@@ -492,6 +492,7 @@ def test_every_route_is_described(desk):
         (base, "get"),
         (f"{base}/manifest", "get"),
         (f"{base}/approval", "post"),
+        (f"{base}/decline", "post"),
         (f"{base}/seal", "put"),
         (f"{base}/shares", "delete"),
         (f"{base}/contributions", "get"),

@@ -160,18 +160,18 @@ def test_a_table_that_could_show_a_person_is_named_and_takes_no_part(
     manifest = study(federation, SPLIT, rows=["east"], inputs={"refused": "leave-out"})
     owners = owners_of(SPLIT, 15)
     brought: dict[str, Any] = {owner.name: owner.read(manifest, tmp_path) for owner in owners}
-    rows, records = brought["south"], sharing.records
+    rows, pieces = brought["south"], sharing.record_pieces
 
     def unsorted(manifest: Manifest, holder: Holder, rows: Rows) -> Any:
-        packed = records(manifest, holder, rows)
-        return packed if holder.name != "south" else packed[np.r_[1, 0, 2 : len(packed)]]
+        packed = np.concatenate(list(pieces(manifest, holder, rows)))
+        return iter([packed if holder.name != "south" else packed[np.r_[1, 0, 2 : len(packed)]]])
 
     if wrong == "repeats a person":
         ids = rows.ids.copy()
         ids[1] = ids[0]
         brought["south"] = Rows(rows.codes, ids=ids)
     else:
-        monkeypatch.setattr(sharing, "records", unsorted)
+        monkeypatch.setattr(sharing, "record_pieces", unsorted)
     others = np.random.default_rng(4).integers(-1, manifest.domain.sizes, (50, 4))
     brought["east"] = manifest.layout.marginals(others)
     with JoinDriver(federation, manifest, tmp_path) as driver:
