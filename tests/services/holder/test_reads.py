@@ -38,7 +38,7 @@ STUDIES: dict[str, tuple[str, str, dict[str, Any]]] = {
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is done with the owner's file: each pass that checks its bytes, and each that parses it."""
     done: list[str] = []
-    inner = {"checked": tables.opened, "parsed": tables.collected}
+    inner = {"checked": tables.opened, "parsed": tables._blocks}
 
     def counting(name: str) -> Any:
         def read(source: Any, *args: Any, **kwargs: Any) -> Any:
@@ -49,7 +49,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return read
 
     monkeypatch.setattr(tables, "opened", counting("checked"))
-    monkeypatch.setattr(tables, "collected", counting("parsed"))
+    monkeypatch.setattr(tables, "_blocks", counting("parsed"))
     for name in ("opened", "scan_csv", "scan_parquet"):
         assert not hasattr(table, name), "the holder reads files by the schema alone"
     return done
