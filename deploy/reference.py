@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import typer.main
@@ -14,6 +14,7 @@ import services.coordinator.settings
 import services.holder.settings
 import services.mpc_server.settings
 from caps.cli import app
+from caps.cli.reference import main as write_page
 from caps.service import news, site
 from caps.service.environment import Variable
 from caps.study import Policy
@@ -155,18 +156,8 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def main(arguments: list[str]) -> int:
-    """Write the page, or with --check report whether it is up to date."""
-    check = "--check" in arguments
-    (path,) = (Path(argument) for argument in arguments if argument != "--check")
-    page = render()
-    if not check:
-        path.write_text(page, encoding="utf-8")
-    elif not path.exists() or path.read_text(encoding="utf-8") != page:
-        sys.stderr.write(f"{path} is out of date: run `make docs`\n")
-        return 1
-    return 0
-
+main = partial(write_page, render=render)
+"""Write the page, or with --check report whether it is up to date."""
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,15 +142,15 @@ def _cell(text: str | None) -> str:
     return " ".join((text or "").split()).replace("|", "\\|")
 
 
-def main(arguments: list[str]) -> int:
-    """Write the page, or with --check report whether it is up to date."""
+def main(arguments: list[str], render: Callable[[], str] = render) -> int:
+    """Write a page, or with --check report whether it is up to date."""
     check = "--check" in arguments
     (path,) = (Path(argument) for argument in arguments if argument != "--check")
     page = render()
     if not check:
         path.write_text(page, encoding="utf-8")
     elif not path.exists() or path.read_text(encoding="utf-8") != page:
-        sys.stderr.write(f"{path} is out of date: run `python -m caps.cli.reference {path}`\n")
+        sys.stderr.write(f"{path} is out of date: run `make docs`\n")
         return 1
     return 0
 
