@@ -7,7 +7,7 @@ READY := .venv/.ready
 # Every service that a test starts would compile its modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup check test test-slow test-spark test-exhaustive test-soak test-compose demo bench docs pictures client lock sbom clean
+.PHONY: help setup check types lint contracts generated test test-slow test-spark test-exhaustive test-soak test-compose demo bench docs pictures client lock sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,10 +18,19 @@ $(READY): requirements.lock pyproject.toml deploy/scripts/setup
 	@PYTHON=$(PYTHON) deploy/scripts/setup
 
 check: $(READY) ## lint, types, import contracts, generated docs up to date
+	@$(MAKE) -s --no-print-directory -j 2 -O types lint contracts generated
+
+types:
+	@$(BIN)/mypy
+
+lint:
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
+
+contracts:
 	@$(BIN)/lint-imports --no-cache > .lint-imports.log || { cat .lint-imports.log; exit 1; }
+
+generated:
 	@$(BIN)/python -m services.mpc_server.protocol_docs --check docs/protocols.md
 	@$(BIN)/python -m caps.cli.reference --check docs/cli.md
 	@$(BIN)/python -m deploy.proto --check proto/
@@ -31,10 +40,10 @@ check: $(READY) ## lint, types, import contracts, generated docs up to date
 
 test: check ## everything CI runs: check, then the tests
 	@deploy/scripts/browser >/dev/null || [ "$$CI" != true ]
-	@deploy/scripts/postgres run $(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not exhaustive"
+	@CAPS_TEST_DRAW=$${CAPS_TEST_DRAW:-$$RANDOM} deploy/scripts/postgres run $(BIN)/pytest -q -n 3 --dist worksteal -m "not slow and not exhaustive"
 
-test-slow: $(READY) ## the tests that take minutes, and every protocol with many more inputs
-	@$(BIN)/pytest -q -m slow
+test-slow: $(READY) ## the tests that take minutes, every case of large families, every protocol with many more inputs
+	@$(BIN)/pytest -q -m "slow or drawn"
 	@CAPS_TEST_EXAMPLES=60 $(BIN)/pytest -q tests/services/mpc_server/engine -k "as_declared or claims_hold"
 
 test-spark: $(READY) ## holders with tables of Spark: installs pyspark, some 450 MB, into .venv, and a Java runtime
@@ -54,7 +63,7 @@ demo: $(READY) ## two hospitals, an insurer, MPC servers: one private synthetic 
 	@$(BIN)/python -m deploy.demo $(if $(SCHEME),--scheme $(SCHEME)) $(if $(KEEP),--keep)
 
 bench: $(READY) ## measure everything, for hours, and write docs/benchmarks.md; peers go to .venv-peers
-	@for subject in protocols engine "join --large" generate noise network scaling load runtime federated utility; do \
+	@for subject in protocols "protocols --schemes" engine "join --large" "join --schemes" generate noise network apart scaling contribute load pages runtime "runtime --schemes" federated utility; do \
 		echo "== $$subject"; $(BIN)/python -m bench $$subject --save || exit 1; \
 	done
 	@$(BIN)/python -m bench report

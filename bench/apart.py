@@ -60,13 +60,18 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
     return report
 
 
+def faster(report: Mapping[str, Any], line: str) -> float | None:
+    """How many times faster than the first algorithm the other is on a line; None if either was not measured."""
+    first, other = (report.get(f"{line}, {algorithm}") for algorithm in ALGORITHMS)
+    return first["seconds"] / other["seconds"] if first and other else None
+
+
 def table(report: Mapping[str, Any]) -> str:
     """What a person reads."""
     lines = [f"{'':<22}{'error':>9}{'steps':>7}{'MPC rounds':>12}{'kB':>9}{'run s':>9}{'study s':>9}{'faster':>8}"]
     for name, entry in report.items():
         line, _, algorithm = name.rpartition(", ")
-        other = report.get(f"{line}, {ALGORITHMS[0]}")
-        times = other["seconds"] / entry["seconds"] if other and algorithm != ALGORITHMS[0] else None
+        times = faster(report, line) if algorithm != ALGORITHMS[0] else None
         missed = "  MISSED" if times is not None and line == GOAL_LINE and times < GOAL else ""
         lines.append(
             f"{name:<22}{entry['error']:>9.4f}{entry['steps']:>7.0f}{entry['mpc_rounds']:>12.0f}"

@@ -22,7 +22,7 @@ from caps.dp.privacy.rational import grid_down
 from caps.shares.ring import Z8, Z64
 from caps.shares.sharing import Algebra
 from caps.study.manifest import OVERLAPS_SHARE
-from services.mpc_server.engine import join
+from services.mpc_server.engine import alignment, join
 from services.mpc_server.engine.alignment import Dummies, sets_of
 from services.mpc_server.engine.compute import Answers
 from services.mpc_server.engine.context import Branch, Context, Replies, Round
@@ -37,12 +37,12 @@ OVERLAP = 2
 """One row in this many of each holder is of a person whom the other holder has, too."""
 EPSILON, DELTA = Fraction(1), Fraction(1, 10**9)
 PHASES = {
-    "order": "check_ids",
-    "dummies": "plant_dummies",
-    "shuffle": "shuffle",
-    "encrypt": "encrypt",
-    "expand": "one_hot_columns",
-    "count": "count",
+    "order": (join, "check_ids"),
+    "dummies": (join, "plant_dummies"),
+    "shuffle": (alignment, "shuffle"),
+    "encrypt": (alignment, "encrypt"),
+    "expand": (join, "one_hot_columns"),
+    "count": (join, "count"),
 }
 
 
@@ -108,13 +108,13 @@ class Clock:
 async def measure(party: Runtime, repeats: int, rows: list[int]) -> dict[str, Any]:
     """Every measurement, at this party."""
     layout, plan = layout_of(), plan_of()
-    originals = {phase: getattr(join, name) for phase, name in PHASES.items()}
+    originals = {phase: getattr(module, name) for phase, (module, name) in PHASES.items()}
     report: dict[str, Any] = {}
     for n in rows:
         tables = [table(party, layout, holder, n) for holder in range(2)]
         clock = Clock()
-        for phase, name in PHASES.items():
-            setattr(join, name, clock.watched(phase, originals[phase]))
+        for phase, (module, name) in PHASES.items():
+            setattr(module, name, clock.watched(phase, originals[phase]))
 
         async def ready(ctx: Context, clock: Clock = clock) -> None:
             clock.spent = dict.fromkeys(PHASES, 0.0)

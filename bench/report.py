@@ -5,9 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from bench import compare, federated, load, results, runtime, schemes, schemes_runtime, sources, utility
+from bench import (
+    apart,
+    compare,
+    contribute,
+    federated,
+    load,
+    pages,
+    results,
+    runtime,
+    schemes,
+    schemes_runtime,
+    sources,
+    utility,
+)
 from bench.quality import ALL, METRICS, MOST_TRIPLES
 from bench.results import BY_SCHEME
 from bench.utility_tasks import family
@@ -516,6 +530,9 @@ def _scaling(report: Mapping[str, Any]) -> Lines:
     }
     lines: Lines = []
     for part, found in report.items():
+        if part == "workers":
+            lines += _workers(found["sizes"])
+            continue
         rows = []
         for size, entry in found["sizes"].items():
             row = [f"{int(size):,}", f"{entry['seconds']:.3f}", f"{entry['cpu_seconds']:.3f}"]
@@ -555,6 +572,21 @@ def _scaling(report: Mapping[str, Any]) -> Lines:
             ]
     _plot_scaling(report)
     return [*lines, "![scaling](benchmarks/scaling.svg)"]
+
+
+def _workers(sizes: Mapping[str, Any]) -> Lines:
+    head = ["rows, workers", "seconds", "CPU s of servers", "CPU s of workers", "MB sent by all", "server, MB"]
+    head += ["worker, MB", "S2 alone: check, s", "count, s"]
+    rows = []
+    for size, entry in sizes.items():
+        count, _, crew = size.partition(" x ")
+        row = [f"{int(count):,}, {crew}", f"{entry['seconds']:.1f}", f"{entry['cpu_seconds']:.1f}"]
+        row += [f"{entry['workers_cpu_seconds']:.1f}", f"{entry['bytes'] / 1e6:.3f}", f"{entry['peak'] / 1e6:.0f}"]
+        row += [f"{entry['workers_peak'] / 1e6:.0f}"]
+        row += [f"{entry['alone'][name]['seconds']:.1f}" for name in ("check", "count")]
+        rows.append(row)
+    title = "### Workers at each server, on columns that no server holds in memory, W = 200"
+    return [title, "", *_table(head, rows), ""]
 
 
 def _rows_profile(sizes: Mapping[str, Any]) -> Lines:
@@ -663,6 +695,45 @@ def _network_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
         each = {part: seconds / entry["rounds"] for part, seconds in entry["parts"].items()}
         text += f", of it {_profile(each, _ROUND)}"
     return [(name, text, _mark(entry.get("met")))]
+
+
+def _apart(report: Mapping[str, Any]) -> Lines:
+    first = next(iter(report.values()))
+    rows = []
+    for name, entry in report.items():
+        line, _, algorithm = name.rpartition(", ")
+        times = apart.faster(report, line) if algorithm != apart.ALGORITHMS[0] else None
+        rows.append(
+            [
+                line,
+                algorithm.upper(),
+                f"{entry['error']:.4f}",
+                f"{entry['steps']:.0f}",
+                f"{entry['mpc_rounds']:.0f}",
+                f"{entry['mpc_bytes'] / 1e3:.1f}",
+                f"{entry['run']:.2f}",
+                f"{entry['seconds']:.2f}",
+                "" if times is None else f"{times:.1f} x",
+            ]
+        )
+    head = ["line", "", "workload error", "steps", "MPC rounds", "kB per server", "run, s", "whole study, s", "faster"]
+    return [
+        f"{_title(first['dataset'])}, {SETTINGS[first['setting']]}, epsilon 1, through the services, over the relays",
+        "of the section before. The error is the mean, all else the median of the studies.",
+        "",
+        *_table(head, rows),
+    ]
+
+
+def _apart_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
+    times = apart.faster(report, apart.GOAL_LINE)
+    return [
+        (
+            f"{apart.GOAL_LINE}: a whole study with SWIFT at least {apart.GOAL:.0f} x faster than with AIM",
+            "" if times is None else f"{times:.1f} x",
+            _mark(None if times is None else times >= apart.GOAL),
+        )
+    ]
 
 
 def _noise(report: Mapping[str, Any]) -> Lines:
@@ -778,14 +849,33 @@ def _join_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
 
 
 def _generate(report: Mapping[str, Any]) -> Lines:
-    rows = []
-    for name, ours in report.items():
+    rows, whole = [], []
+    for name, ours in report["rounds"].items():
         theirs = ours.get("beside", {}).get("mbi")
         cells = [f"{theirs['cpu_seconds']:.1f}", f"{theirs['cpu_ratio']:.0f}"] if theirs else ["not run", ""]
         rows.append(
             [_title(name), ours["rounds"], f"{ours['cpu_seconds']:.2f}", *cells, f"{ours['workload_error']:.4f}"]
         )
-    return _table(["dataset", "rounds", "CPU s, ours", "CPU s, mbi 2", "times ours", "workload error"], rows)
+    for name, runs in report["whole"].items():
+        seconds = [one["cpu_seconds"] for one in runs]
+        whole.append(
+            [
+                _title(name),
+                len(runs),
+                f"{median(seconds):.1f}",
+                f"{max(seconds):.1f}",
+                f"{max(one['peak_bytes'] for one in runs) / 2**20:.0f}",
+                f"{median(one['iterations'] / one['fits'] for one in runs):.0f}",
+                f"{median(one['error'] for one in runs):.4f}",
+            ]
+        )
+    return [
+        *_table(["dataset", "rounds", "CPU s, ours", "CPU s, mbi 2", "times ours", "workload error"], rows),
+        "",
+        "Whole central runs of AIM at epsilon 1. Tables named by columns x categories are invented, of 500,000 rows.",
+        "",
+        *_table(["table", "runs", "CPU s", "at most", "peak MB", "iterations a fit", "workload error"], whole),
+    ]
 
 
 def _engine(report: Mapping[str, Any]) -> Lines:
@@ -894,6 +984,57 @@ def _load(report: Mapping[str, Any]) -> Lines:
     return lines
 
 
+def _contribute(report: Mapping[str, Any]) -> Lines:
+    return [
+        f"One holder of {len(contribute.KINDS)} columns in a Parquet file that stays where it is, real services over",
+        "TLS on the same cores. `push` sends the vector to two servers; the third gets seeds. Bytes of the vector per",
+        "second of one core are the limit, unless a disk or the network is slower.",
+        "",
+        *_table(
+            [
+                "rows",
+                "file MB",
+                "vector MB",
+                *(f"{part} s (CPU s of the holder)" for part in ("check", "share", "push")),
+                "CPU s of S2 in push",
+                "MB/s of a holder's core, sent twice",
+                "MB/s of a server's core",
+                "holder MB at most",
+                "servers",
+            ],
+            [
+                [
+                    f"{int(rows):,}",
+                    f"{one['file'] / 1e6:.0f}",
+                    f"{one['vector'] / 1e6:.0f}",
+                    *(
+                        f"{one['parts'][part]['seconds']:.1f} ({one['parts'][part]['north']:.1f})"
+                        for part in ("check", "share", "push")
+                    ),
+                    f"{one['parts']['push']['S2']:.1f}",
+                    f"{2 * one['vector'] / 1e6 / one['parts']['push']['north']:.0f}",
+                    f"{one['vector'] / 1e6 / one['parts']['push']['S2']:.0f}",
+                    f"{one['peak']['north'] / 1e6:.0f}",
+                    f"{max(size for name, size in one['peak'].items() if name != 'north') / 1e6:.0f}",
+                ]
+                for rows, one in report["rows"].items()
+            ],
+        ),
+    ]
+
+
+def _contribute_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
+    rows, largest = max(report["rows"].items(), key=lambda item: int(item[0]))
+    peak = largest["peak"]["north"]
+    return [
+        (
+            f"A holder contributes {int(rows):,} rows within {contribute.MOST_MEMORY / 1e9:.0f} GB of memory",
+            f"{peak / 1e6:.0f} MB",
+            _mark(peak <= contribute.MOST_MEMORY),
+        )
+    ]
+
+
 def _computed(cpu: Mapping[str, Mapping[str, float]], *, coordinator: bool) -> float:
     return sum(
         seconds for spent in cpu.values() for name, seconds in spent.items() if (name == COORDINATOR) == coordinator
@@ -933,6 +1074,36 @@ def _load_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
     ]
 
 
+def _pages(report: Mapping[str, Any]) -> Lines:
+    return [
+        f"At {pages.STUDIES} studies of {pages.ATTRIBUTES} columns, one of them released, beside a release of "
+        f"{pages.WIDE} columns: every page",
+        "that a person finds by links, over TLS, on the clock and of the service's processor; of several pages of a",
+        "kind, the slowest. `first` is after the service was restarted; `then` is the median of the following.",
+        "",
+        *_table(
+            ["person", "page", "first ms", "CPU ms", "then ms", "CPU ms", "kB"],
+            [
+                [
+                    person,
+                    f"`{kind}`",
+                    *(_ms(one[name]) for name in ("first_seconds", "first_cpu_seconds", "seconds", "cpu_seconds")),
+                    f"{one['bytes'] / 1e3:.0f}",
+                ]
+                for person, kinds in report.items()
+                for kind, one in kinds.items()
+            ],
+        ),
+    ]
+
+
+def _pages_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
+    return [
+        (f"Pages within {words}", f"{count - slow} of {count}", _mark(not slow))
+        for words, slow, count in pages.slow_ones(report)
+    ]
+
+
 SECTIONS: dict[str, tuple[str, Section, Judge | None]] = {
     "utility": ("Utility", _utility, _utility_verdicts),
     "federated": ("Federated beside central (the paper's Table 1)", _federated, _federated_verdicts),
@@ -942,8 +1113,11 @@ SECTIONS: dict[str, tuple[str, Section, Judge | None]] = {
     "schemes_runtime": ("Active security: whole studies", _schemes_runtime, _schemes_runtime_verdicts),
     "schemes_join": ("Active security: record alignment", _schemes, None),
     "scaling": ("Scaling (the paper's Figure 2)", _scaling, _scaling_verdicts),
+    "contribute": ("Contributing a large table", _contribute, _contribute_verdicts),
     "load": ("Load", _load, _load_verdicts),
+    "pages": ("Pages", _pages, _pages_verdicts),
     "network": ("Network", _network, _network_verdicts),
+    "apart": ("Servers far apart: SWIFT beside AIM", _apart, _apart_verdicts),
     "noise": ("Noise", _noise, _noise_verdicts),
     "join": ("Record alignment", _join, _join_verdicts),
     "generate": ("Estimator", _generate, None),
@@ -1009,8 +1183,9 @@ def _plot_runtime(report: Mapping[str, Any]) -> None:
 
 
 def _plot_scaling(report: Mapping[str, Any]) -> None:
-    figure, (panels,) = _figure(9, 2.6, max(len(report), 1))
-    for axes, (part, found) in zip(panels, report.items(), strict=True):
+    drawn = {part: found for part, found in report.items() if part != "workers"}
+    figure, (panels,) = _figure(9, 2.6, max(len(drawn), 1))
+    for axes, (part, found) in zip(panels, drawn.items(), strict=True):
         sizes = [int(size) for size in found["sizes"]]
         axes.loglog(sizes, [entry["seconds"] for entry in found["sizes"].values()], "o-", label="CaPS")
         if part == "rows":

@@ -2,12 +2,14 @@
 
 rows: COMPUTE ANSWERS of 40 attributes of 5 categories (W = 200 columns), vertically divided, checks included; beside
 the two float64 products that replicated counting needs, by one BLAS thread in the same three processes. holders:
-COMPUTE ANSWERS of N holders with rows of their own. queries, domain: a selection and a measurement.
+COMPUTE ANSWERS of N holders with rows of their own. queries, domain: a selection and a measurement. workers: the same
+rows, which no server holds in memory, with workers at each server.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,13 +24,18 @@ HOLDERS = [2, 10, 100, 1000]
 QUERIES = [45, 200, 500, 1000, 2000]
 CATEGORIES = [2, 5, 10, 20, 40]
 ATTRIBUTES = 40
-PARTS = ("rows", "holders", "queries", "domains")
+PARTS = ("rows", "holders", "queries", "domains", "workers")
+CREWS = (0, 1, 2)
+"""Workers of each server: 0 is a server that does everything itself."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.add_argument("--repeats", type=int, default=3, help="measured repetitions of each size (default 3)")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument(
+        "--workers-rows", type=int, default=1_000_000, help="rows for `workers`: 600 bytes of disk each, at two servers"
+    )
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
 
 
@@ -43,6 +50,10 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
     before = results.current("scaling")
     report: dict[str, Any] = dict(before["report"]) if before else {}
     for part in options.parts:
+        if part == "workers":
+            report[part] = _workers(options.workers_rows)
+            record(report)
+            continue
         sizes: dict[str, Any] = {}
         # A process for every number of rows: its peak of memory is its own.
         for some in [[n] for n in options.rows] if part == "rows" else [parameters[part]["sizes"]]:
@@ -52,6 +63,25 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
         report[part] = {"sizes": sizes, "law": law(sizes, by="cells" if part in ("queries", "domains") else None)}
         record(report)
     return report
+
+
+def _workers(rows: int) -> dict[str, Any]:
+    """COMPUTE ANSWERS on columns that are not in memory, with more and more workers at each server."""
+    sizes: dict[str, Any] = {}
+    for crew in CREWS:
+        with tempfile.TemporaryDirectory(prefix="caps-bench-") as directory:
+            given = {"rows": rows, "attributes": ATTRIBUTES, "crew": crew, "directory": directory}
+            parties = run_task("bench.scaling_tasks:workers", given, timeout=6 * 3600)
+        for size in parties[0]:
+            found = [party[size] for party in parties]
+            entry = summary(found)
+            entry["alone"] = found[1]["alone"]
+            entry["peak"] = max(party["peak"] for party in found)
+            entry["working_memory"] = max(party["peak"] - party["peak_before"] for party in found)
+            entry["workers_peak"] = max(party["workers"]["peak"] for party in found)
+            entry["workers_cpu_seconds"] = sum(party["workers"]["cpu_seconds"] for party in found)
+            sizes[size] = entry
+    return {"sizes": sizes, "law": {}}
 
 
 def _entry(parties: list[dict[str, Any]]) -> dict[str, Any]:
@@ -101,6 +131,12 @@ def table(report: Mapping[str, Any]) -> str:
             if "gemm_ratio" in entry:
                 text += f"   {entry['gemm_ratio']:.2f} x float64 products (CPU {entry['gemm_cpu_ratio']:.2f} x)"
                 text += f", {entry['working_memory'] / 1e6:.0f} MB beside the shares"
+            if "workers_peak" in entry:
+                text += f"   workers {entry['workers_cpu_seconds']:.1f} CPU s, {entry['workers_peak'] / 1e6:.0f} MB; "
+                text += f"server {entry['peak'] / 1e6:.0f} MB; S2 alone, s and CPU s:"
+                text += "".join(
+                    f" {name} {one['seconds']:.1f} {one['cpu_seconds']:.1f}" for name, one in entry["alone"].items()
+                )
             lines.append(text)
         if found["law"]:
             fitted = found["law"]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import resource
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,17 +20,27 @@ from caps.data.domain import Attribute, Clique, Domain, Layout
 from caps.dp.oracle import Measurement
 from caps.dp.privacy.mechanisms import Gaussian
 from caps.shares.prss import expand
-from caps.shares.ring import SHARED_RINGS, Z16, Z64, Ring, Words
+from caps.shares.ring import SHARED_RINGS, Z16, Z22, Z64, Ring, Words
+from caps.shares.sharing import Seeded
 from caps.study.manifest import columns_bits
 from caps.study.memory import counting_memory
 from services.mpc_server.engine.compute import ColumnsInput, HorizontalInput, compute_answers
+from services.mpc_server.engine.jobs import BlockSums, Deviations, Grams, Job, Mix, Quadratic, RowCoins
+from services.mpc_server.engine.long import Origin, SeededOrigin, long_words
 from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare
 from services.mpc_server.engine.steps import Steps, Wanted
-from services.mpc_server.engine.validity import check_one_hot
+from services.mpc_server.engine.validity import COMBINATIONS, check_one_hot
+from services.mpc_server.engine.workers import IN_PROCESS, Workers
+from services.mpc_server.runs.material import StoredOrigin
+from services.mpc_server.storage.shares import ShareStore, StoredVector, Vault, new_key
+from services.mpc_server.workers.leader import Crew
+from services.mpc_server.workers.pool import Pool
 
 CATEGORIES = 5
 BLOCK = 65_536
+DEVIATIONS = (Quadratic((1, 0), (1, 2), -1),)
+"""What a server of rep3 computes of x^2 - x."""
 MADE_ROWS = 4096
 """Rows of shares that are made at once: few, so that their peak of memory is not mistaken for that of counting."""
 
@@ -85,6 +98,76 @@ async def rows(party: Runtime, sizes: list[int], attributes: int, repeats: int) 
             entry[name] = products(n, layout.domain.width, same=same)
         report[str(n)] = entry
     return report
+
+
+async def workers(party: Runtime, rows: int, attributes: int, crew: int, directory: str) -> dict[str, Any]:
+    """The same on columns that no server holds in memory, with so many workers at each server; 0: in one process.
+
+    As a server has them: seeds, and a vector encrypted on its disk. `alone`: the local work of S2, which has a vector,
+    while the others wait: three servers and their workers on the cores of one machine wait for each other.
+    """
+    layout = pairs(attributes)
+    names = layout.domain.names
+    halves = (names[: attributes // 2], names[attributes // 2 :])
+    folder = Path(directory) / str(party.context.party)
+    folder.mkdir()
+    store = ShareStore(folder / "shares", Vault(folder))
+    domains = [layout.domain.project(half) for half in halves]
+    shares = [stored(party, domain, rows, f"H{i}", store) for i, domain in enumerate(domains)]
+    inputs = [ColumnsInput(f"H{i}", half, share) for i, (half, share) in enumerate(zip(halves, shares, strict=True))]
+    staff = Crew(Pool(crew)) if crew else IN_PROCESS
+    party.context = replace(party.context, workers=staff)
+    before = _peak()
+    entry = await timed(party, "whole", partial(compute_answers, inputs=inputs, layout=layout), 1)
+    await barrier(party, party.context.step("alone"))
+    if party.context.party == 1:
+        entry["alone"] = alone(staff, layout, domains, shares)
+    await barrier(party, party.context.step("done"))
+    staff.close()
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    entry["peak_before"], entry["peak"] = before, _peak()
+    entry["workers"] = {"cpu_seconds": ended.ru_utime + ended.ru_stime, "peak": ended.ru_maxrss * 1024}
+    return {f"{rows} x {crew}": entry}
+
+
+def alone(staff: Workers, layout: Layout, domains: Sequence[Domain], shares: Sequence[AShare]) -> dict[str, Any]:
+    """Wall and processor seconds of the leader for the checks and the products of one server."""
+    coins = RowCoins(bytes(32), b"/bench", COMBINATIONS)
+    checks: list[Job] = []
+    for share, domain in zip(shares, domains, strict=True):
+        spread = BlockSums(domain.sizes)
+        checks.append(Deviations(share.components, DEVIATIONS, spread, spread.columns, coins, COMBINATIONS))
+    counting = Grams(tuple(share.components for share in shares), (Mix(0, 1), Mix(1)), Z22)
+    jobs: dict[str, list[Job]] = {"check": checks, "count": [counting]}
+    found = {}
+    for name, some in jobs.items():
+        wall, processor = time.perf_counter(), time.process_time()
+        for job in some:
+            staff.totals(job)
+        found[name] = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - processor}
+    return found
+
+
+def stored(party: Runtime, domain: Domain, rows: int, label: str, store: ShareStore) -> AShare:
+    """This party's share of `rows` rows, none of it in memory: components 0 and 1 are seeds, 2 is on disk."""
+    ring, shape = SHARED_RINGS[24], (rows, domain.width)
+    seeds = [Seeded(hashlib.sha256(f"{label}/{c}".encode()).digest(), c) for c in (0, 1)]
+    seeded = [SeededOrigin(seed, shape, ring) for seed in seeds]
+
+    def component(number: int) -> Origin:
+        if number < len(seeded):
+            return seeded[number]
+        key, checksums = new_key(), {}
+        for chunk, start in enumerate(range(0, rows, MADE_ROWS)):
+            stop = min(start + MADE_ROWS, rows)
+            codes = values(f"{label} {start}", (stop - start, len(domain.names)), Z64) % np.uint64(CATEGORIES)
+            words = ring.encode(domain.one_hot(codes.astype(np.int64)))
+            words = words - seeded[0].rows(start, stop) - seeded[1].rows(start, stop)
+            checksums[chunk] = store.put_chunk(label, chunk, key, ring.to_bytes(words))
+        vector = StoredVector(store, label, key, checksums, MADE_ROWS * domain.width * ring.itemsize)
+        return StoredOrigin(vector, shape, ring)
+
+    return party.context.share(*(long_words(component(c)) for c in party.context.scheme.held[party.context.party]))
 
 
 def products(rows: int, width: int, *, same: bool) -> dict[str, float]:

@@ -20,8 +20,18 @@ _ESTIMATOR = ("caps/data", "services/coordinator/estimation.py", "services/coord
 _MECHANISMS = ("caps/basics/uniform.py", "caps/dp", "services/coordinator/algorithms", *_ESTIMATOR)
 _JUDGED = ("bench/datasets.py", "bench/quality.py", "bench/utility_tasks.py")
 _PUBLISHED = ("bench/peers/draws.py", "bench/peers/published.py", "caps/basics/uniform.py", "caps/dp/privacy/zcdp.py")
-_PARTIES = ("bench/timing.py", "caps/data", "caps/dp", "caps/shares", "services/mpc_server")
-_SERVICES = ("caps", "services", "deploy/federation.py", "bench/central.py", "bench/studies.py", "bench/datasets.py")
+_SERVER = "services/mpc_server"
+_PARTIES = (
+    "bench/timing.py",
+    "caps/data",
+    "!caps/data/junction.py",
+    *(f"caps/dp/{name}" for name in ("bounds.py", "oracle.py", "noise", "privacy")),
+    "caps/shares",
+    *(f"{_SERVER}/{name}" for name in ("engine", "local.py", "process.py", "storage", "transport", "workers")),
+)
+_PAGES = tuple(f"!{place}/pages" for place in ("caps/service", "services/coordinator", "services/holder", _SERVER))
+_RUNNING = ("caps", "services", "!caps/cli", *_PAGES)
+_SERVICES = (*_RUNNING, "deploy/federation.py", "bench/central.py", "bench/studies.py", "bench/datasets.py")
 _SHARED = ("caps/shares", "services/mpc_server/engine", "services/holder/counting.py", "services/holder/sharing.py")
 
 UTILITY = {
@@ -39,8 +49,16 @@ SUBJECTS = {
     "schemes": (*_PARTIES, "bench/schemes.py", "bench/schemes_tasks.py"),
     "schemes_runtime": (*_SERVICES, "bench/schemes_runtime.py"),
     "schemes_join": (*_PARTIES, "bench/schemes_join.py", "bench/join_tasks.py"),
-    "scaling": (*_PARTIES, "bench/scaling.py", "bench/scaling_tasks.py", "bench/protocols_tasks.py"),
+    "scaling": (
+        *_PARTIES,
+        f"{_SERVER}/runs/material.py",
+        "bench/scaling.py",
+        "bench/scaling_tasks.py",
+        "bench/protocols_tasks.py",
+    ),
+    "contribute": (*_SERVICES, "bench/contribute.py"),
     "load": (*_SERVICES, "bench/load.py"),
+    "pages": ("caps", "services", "bench/pages.py"),
     "network": (*_SERVICES, "bench/network.py"),
     "apart": (*_SERVICES, "bench/apart.py", "bench/network.py"),
     "noise": (*_MECHANISMS, *_PARTIES, "bench/noise.py", "bench/noise_tasks.py", "bench/central.py"),
@@ -49,7 +67,7 @@ SUBJECTS = {
     "generate": (*_ESTIMATOR, "bench/generate.py", "bench/generate_rounds.py", "bench/generate_tasks.py"),
     "engine": (*_PARTIES, "bench/engine.py", "bench/engine_tasks.py", "bench/peers"),
 }
-"""Of every other result, by the name it is saved under. Folders stand for all modules in them."""
+"""Of every other result, by the name it is saved under. Folders stand for all modules in them; `!` leaves them out."""
 
 
 def digest_of(subject: str) -> str:
@@ -61,7 +79,11 @@ def digest_of(subject: str) -> str:
 def digest(paths: tuple[str, ...], root: Path = ROOT) -> str:
     """16 hexadecimal digits of SHA-256 over the modules' names and what they execute."""
     found = hashlib.sha256()
-    for module in sorted({module for path in paths for module in _modules(root / path)}):
+    taken, left = (
+        {module for path in paths if path.startswith("!") == out for module in _modules(root / path.removeprefix("!"))}
+        for out in (False, True)
+    )
+    for module in sorted(taken - left):
         code = executed(module.read_text()).encode()
         found.update(f"{module.relative_to(root).as_posix()} {len(code)}\n".encode() + code)
     return found.hexdigest()[:16]

@@ -23,6 +23,7 @@ from bench.datasets import Dataset, files
 from caps.basics.schemes import REP3, Scheme
 from caps.basics.uniform import Uniform
 from caps.client import Client
+from caps.federation import parties
 from caps.study import Manifest
 from deploy.federation import COORDINATOR, Federation
 
@@ -30,6 +31,7 @@ HOLDERS = ("north", "south", "west")
 RECORD = "record"
 SETTINGS = ("horizontal", "vertical", "mixed")
 _LOOK = 0.02
+POLICY = f"{parties.POLICY}most_studies: 1000\n"
 POPULATIONS = {f"p{number}": 20.0 for number in range(100)}
 """Registered with the servers, each with a budget for a few studies."""
 _populations = cycle(POPULATIONS)
@@ -41,7 +43,7 @@ def federation(*, start: Callable[[Federation], None] | None = None, scheme: Sch
     """A scheme's servers, a coordinator and three holders as processes of this host, for as long as needed."""
     with (
         tempfile.TemporaryDirectory(prefix="caps-bench-") as scratch,
-        Federation(Path(scratch), HOLDERS, populations=POPULATIONS, scheme=scheme) as found,
+        Federation(Path(scratch), HOLDERS, policy=POLICY, populations=POPULATIONS, scheme=scheme) as found,
     ):
         (start or Federation.start)(found)
         found.wait_ready()
@@ -148,7 +150,7 @@ def perform(
                     person.fetch(manifest.coordinator.url, study)
                 with client(found, name, "owner") as owner:
                     owner.approve(study)
-            _until(lambda: not operator.refresh(study).missing, timeout)
+            until(lambda: not operator.refresh(study).missing, timeout)
             clock.append(time.perf_counter())
             with ThreadPoolExecutor(len(files)) as owners:  # each in an organisation of its own
                 list(owners.map(lambda name: _contribute(found, name, study, files[name], timeout), files))
@@ -171,7 +173,7 @@ def _contribute(found: Federation, name: str, study: str, path: Path, timeout: f
     with client(found, name, "owner") as owner:
         owner.put_table(study, path)
         owner.contribute(study)
-        _until(lambda: owner.contribution(study).state == "complete", timeout)
+        until(lambda: owner.contribution(study).state == "complete", timeout)
 
 
 def split(found: Federation, run: str) -> dict[str, Any]:
@@ -196,8 +198,9 @@ def split(found: Federation, run: str) -> dict[str, Any]:
         line = steps[number]
         parts["begin" if number == 0 else "generate"] += max(0.0, _at(line) - line["seconds"] - last)
         kind = "measure" if line["kind"] == "batch" else line["kind"]
-        parts[kind] = parts.get(kind, 0.0) + servers[number]
-        parts["waiting"] += max(0.0, line["seconds"] - servers[number])
+        computed = servers.get(number, 0.0)  # none computed it for this answer: it was on record
+        parts[kind] = parts.get(kind, 0.0) + computed
+        parts["waiting"] += max(0.0, line["seconds"] - computed)
         last = _at(line)
     parts["publish"] = _at(released) - last
     return {
@@ -223,7 +226,8 @@ def _at(line: dict[str, Any]) -> float:
     return datetime.fromisoformat(line["at"]).timestamp()
 
 
-def _until(attempt: Callable[[], bool], timeout: float) -> None:
+def until(attempt: Callable[[], bool], timeout: float) -> None:
+    """Wait for something to hold, for at most so many seconds."""
     deadline = time.monotonic() + timeout
     while not attempt():
         if time.monotonic() > deadline:

@@ -16,7 +16,12 @@ import grimp
 ROOTS = ("caps", "services")
 DIVIDED = ("services.mpc_server", "services.coordinator")
 """Services large enough to be shown part by part: their subpackages, and the rest under their own name."""
-SEAMS = ("services.mpc_server.channel", "services.mpc_server.build", "services.coordinator.estimation")
+SEAMS = (
+    "services.mpc_server.channel",
+    "services.mpc_server.build",
+    "services.mpc_server.process",
+    "services.coordinator.estimation",
+)
 """Modules of a service that its parts meet in: shown on their own."""
 APART = ("migrations", "testing")
 """Subpackages that say nothing about the architecture: schemas of the past, and what tests use."""

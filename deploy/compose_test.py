@@ -41,7 +41,8 @@ PORTS = {"coordinator": "COORDINATOR_PORT", "north-hospital": "NORTH_PORT", "sou
 }
 GUEST = "clinic"
 GUEST_ROWS = 600
-LARGEST = {"caps-holder": 450, "caps-mpc-server": 650, "caps-coordinator": 900}
+WITH_ENGINES = "caps-holder-sql"
+LARGEST = {"caps-holder": 450, "caps-holder-sql": 800, "caps-mpc-server": 650, "caps-coordinator": 900}
 """The most megabytes of an image. Servers and coordinators have a compiler (numba and LLVM, 175 MB); holders do not."""
 PATIENCE = 900.0
 _SCAN = """
@@ -191,6 +192,7 @@ class Test:
         federation = self.federation
         with self.telling("build the images"):
             federation.compose("build", timeout=3 * PATIENCE)
+            self.build_with_engines()
         self.sizes()
         with self.telling("compose up, from nothing to healthy"):
             federation.compose("up", "-d", "--no-build")
@@ -218,6 +220,20 @@ class Test:
         yield
         self.seconds[what] = time.perf_counter() - started
         print(f"  done in {self.seconds[what]:.1f} s", flush=True)
+
+    def build_with_engines(self) -> None:
+        """The image of a holder whose table is in a database, which the guest's kit runs."""
+        base = {
+            "BASE": self.federation.environment.get("CAPS_BASE"),
+            "BUILDER": self.federation.environment.get("CAPS_BUILDER"),
+        }
+        chosen = [option for name, value in base.items() if value for option in ("--build-arg", f"{name}={value}")]
+        source = ("-f", str(ROOT / "deploy" / "images" / "Dockerfile"), str(ROOT))
+        build = ("docker", "build", "-q", "-t", WITH_ENGINES, "--target", "holder_sql")
+        self.federation.call(*build, *chosen, *source, timeout=3 * PATIENCE)
+        asked = "import ibis, psycopg; assert ibis.duckdb.connect().sql('SELECT 42 AS x').execute()['x'][0] == 42"
+        alone = ("docker", "run", "--rm", "--read-only", "--network", "none", "--entrypoint", "python3")
+        self.federation.call(*alone, WITH_ENGINES, "-c", asked)
 
     def sizes(self) -> None:
         """No image is larger than allowed."""
@@ -441,6 +457,7 @@ class Test:
         def compose(*arguments: str) -> bytes:
             files = ("-f", str(kit / "docker-compose.yml"), "-f", str(ROOT / "deploy" / "compose" / "guest.yml"))
             env = {"CAPS_PUBLISH": f"127.0.0.1:{federation.ports[GUEST]}", "CAPS_OUTSIDE": f"{PROJECT}_outside"}
+            env["CAPS_IMAGE"] = WITH_ENGINES
             command = (
                 *compose_command(federation.environment["PATH"]),
                 "-p",

@@ -222,7 +222,9 @@ class Demo:
     def pages(self, federation: LocalFederation) -> None:
         """Say where people find pages, and with which token each of them signs in."""
         self.console.print(
-            "\nOr in a browser, which warns of the certificate: docs/pages.md. The token to sign in is in"
+            "\nOr in a browser: open an address, and sign in with the token in the file beside it. The browser warns "
+            "of the certificate, because it does not know this federation's authority (docs/pages.md).",
+            soft_wrap=True,
         )
         for who, name, scope in PEOPLE:
             place = federation.places[name]

@@ -72,6 +72,7 @@ OTHERS = (
     Variable("CAPS_SERVERS", "deploy/compose/provision.py: how many MPC servers there are", "3"),
     Variable("CAPS_COMPOSE_CACHE", "make test-compose: folder for wheels", "/var/cache/caps-compose"),
     Variable("CAPS_TEST_EXAMPLES", "tests: inputs drawn for each protocol in each scheme", "6"),
+    Variable("CAPS_TEST_DRAW", "tests: chooses cases of large families, as `make test` prints it", "all cases"),
     Variable("CAPS_PICTURES", "tests of pages: folder for pictures of them", "none are taken"),
     Variable("CAPS_TEST_POSTGRES", "tests: URL of a PostgreSQL to use", "one is started, or its tests are skipped"),
     Variable("CAPS_BENCH_RESULTS", "benchmarks: folder for results that are kept", "bench/results"),

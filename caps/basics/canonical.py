@@ -28,6 +28,8 @@ MAX_DEPTH = 64
 """The deepest nesting of arrays and objects."""
 MAX_ELEMENTS = 1 << 19
 """The most items of arrays and members of objects, of all together, unless the reader expects more."""
+MAX_MEMBERS = 1 << 14
+"""The most members of one object. Whoever reads it lists those that it does not know, at a kilobyte each."""
 MAX_NUMBER = 40
 """The most characters of a number; a double needs 24."""
 _LONGEST_INTEGER = 22  # sign and digits: from 1e21 on, floats have an exponent
@@ -104,6 +106,8 @@ def _read(text: str | bytes, elements: int = MAX_ELEMENTS) -> tuple[object, byte
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(pairs) > MAX_MEMBERS:
+        raise DomainError(f"an object has more than {MAX_MEMBERS} members")
     members = dict(pairs)
     if len(members) < len(pairs):
         raise DomainError("an object has a repeated member")

@@ -25,6 +25,15 @@ class Crowd(Generic[M]):
     def __len__(self) -> int:
         return len(self._origin_of)
 
+    @property
+    def full(self) -> bool:
+        """Whether somebody has to go for the next one, wherever it comes from."""
+        return len(self) >= self._most
+
+    def largest(self) -> int:
+        """The most members that any origin has."""
+        return max(map(len, self._origins.values()), default=0)
+
     def enter(self, member: M, origin: Hashable) -> M | None:
         """Take in one more. Returns who has to go for it, if anybody: the newcomer itself, if all others are busy."""
         here = self._origins.setdefault(origin, {})

@@ -9,10 +9,13 @@ from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
 
 from caps.basics import canonical, naming
 from caps.errors import DomainError
 
+MOST_MISTAKES = 1000
+"""Of which each is told by itself."""
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
@@ -57,9 +60,19 @@ Address = Annotated[
 ]
 
 
+def mistakes(error: ValidationError, **included: bool) -> list[ErrorDetails]:
+    """What a model found wrong, place by place; of thousands of mistakes only their number.
+
+    Each takes a kilobyte, and a body has room for as many unknown members as a sender likes. included: as in pydantic.
+    """
+    if (count := error.error_count()) > MOST_MISTAKES:
+        return [{"type": "too_many_mistakes", "loc": (), "msg": f"has {count} mistakes", "input": None}]
+    return error.errors(include_url=False, **included)
+
+
 def first_mistake(error: ValidationError) -> str:
     """The first mistake that a model found: its place, and what is wrong."""
-    first = error.errors(include_input=False)[0]
+    first = mistakes(error, include_input=False)[0]
     return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 

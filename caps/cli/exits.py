@@ -52,6 +52,13 @@ class Failure:
     hint: str | None = None
     document: dict[str, Any] | None = None
 
+    @property
+    def request(self) -> str | None:
+        """The id by which a service's operator finds the request in the log, if it is the service that failed."""
+        found = self.document or {}
+        status, request = found.get("status"), found.get("request_id")
+        return request if isinstance(status, int) and status >= 500 and isinstance(request, str) else None
+
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON object: the problem document itself if a service sent one."""
         own = {"title": self.title, "detail": self.detail, "hint": self.hint}

@@ -63,7 +63,7 @@ def add_to(app: typer.Typer) -> None:
         from caps.federation.local import ENVIRONMENT
 
         found = _read(directory)
-        out.note(f"{len(found.places)} services start ...")
+        out.note(f"The {len(found.places)} services start, unless they run ...")
         started = found.start(now=_now, seconds=timeout)
         _tell(out, found, started=started)
         out.note(f"{WARNING} For the sites of all its people: . {directory / ENVIRONMENT}")
@@ -109,6 +109,7 @@ def _tell(out: Output, federation: "LocalFederation", **further: Any) -> bool:
         }
         for one in federation.status()
     ]
-    columns = ("name", "role", "address", "since", "state", *(["why"] if any(row["why"] for row in rows) else []))
-    out.show({"services": rows, "config": str(federation.config), **further}, listing(rows, columns))
+    reasons = [f"{row['name']}: {row['why']}" for row in rows if row["why"]]
+    document = {"services": rows, "config": str(federation.config), **further}
+    out.show(document, listing(rows, ("name", "role", "address", "since", "state")), *reasons)
     return all(row["state"] == "ready" for row in rows)

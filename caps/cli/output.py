@@ -173,6 +173,8 @@ class Output:
         for words in (failure.detail, f"Hint: {failure.hint}" if failure.hint else ""):
             if words:
                 aside.print(plain(words))
+        if failure.request is not None:
+            aside.print(plain(f"Request id: {failure.request}"))
         for one in (failure.document or {}).get("errors", []):
             if isinstance(one, Mapping):
                 aside.print(plain(f"  {one.get('place')}: {one.get('message')}"))

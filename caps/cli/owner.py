@@ -147,6 +147,9 @@ def add_to(app: typer.Typer) -> None:
             Path | None,
             typer.Argument(help=f"{FORMATS}; by default the table already loaded.", exists=True, dir_okay=False),
         ] = None,
+        source: Annotated[
+            str | None, typer.Option("--source", help="In place of a file: a source of your holder, by its name.")
+        ] = None,
         encoding: Encoding = None,
         ignore_extra: IgnoreExtra = False,
         approve: Annotated[
@@ -160,12 +163,16 @@ def add_to(app: typer.Typer) -> None:
         wait: Annotated[bool, typer.Option(help="Wait until all servers have confirmed.")] = True,
     ) -> None:
         """Owner: contribute your table to a study as shares. Done when every server has given a receipt."""
+        if file is not None and source is not None:
+            raise typer.BadParameter("give a FILE or --source NAME, not both")
         if approve:
             identity = _approved(
                 out, client, given, study, file, coordinator, yes=yes, encoding=encoding, ignore_extra=ignore_extra
             )
         else:
             identity = matching(study, client.studies, "study")
+        if source is not None:
+            client.use_source(identity, source)
         with out.transfer("sending to the holder") as progress:
             found = client.contribute(
                 identity, file, encoding=_spelled(encoding), ignore_extra=ignore_extra, progress=progress

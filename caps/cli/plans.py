@@ -41,7 +41,9 @@ def plan_views(
         yield ""
         yield from document.pop("words")  # type: ignore[misc]
         yield ""
-        yield from views({name: document[name] for name in ("spends", "uploads", "memory", "costs") if document[name]})
+        yield from views(
+            {name: document[name] for name in ("spends", "uploads", "memory", "fits", "costs") if document[name]}
+        )
     else:
         yield ""
         yield "Every figure, and who sees what: --full"
@@ -74,7 +76,12 @@ def _essentials(plan: "StudyPlan") -> Iterator[tuple[str, str]]:
     waiting = plan.waiting_seconds
     if waiting is not None:
         yield "run time", f"servers wait for each other for about {duration_shown(waiting)}; computing comes on top"
-    yield "memory", f"about {size_shown(plan.memory.total)} at each server"
+    memory = f"about {size_shown(plan.memory.total)} at each server"
+    if plan.fits is not None:
+        largest, seconds = size_shown(plan.fits.model_bytes), duration_shown(plan.fits.seconds)
+        yield "fits", f"at most about {seconds} at the coordinator, of models of up to {largest}"
+        memory += f", {size_shown(plan.fits.memory)} at the coordinator"
+    yield "memory", memory
     yield "uploads", ", ".join(f"{one.holder} {size_shown(sum(one.sent))}" for one in plan.uploads[:_SHOWN])
 
 

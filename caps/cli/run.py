@@ -24,6 +24,8 @@ DIGITS = 32
 _WIDTH = 80
 _LEAST_PART = 0.02
 """Of the budget, before the time left is guessed."""
+_LONG = 10.0
+"""Seconds of a fit that has a line of its own, before it begins."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -129,6 +131,8 @@ class Rounds:
     def __init__(self) -> None:
         self.part = 0.0
         self.elapsed = 0.0
+        self.fitting = 0.0
+        """About how many seconds the fit takes that has begun, if one has."""
         self._began: datetime | None = None
         self._round: int | None = None
         self._measured: list[str] = []
@@ -154,6 +158,7 @@ class Rounds:
     def _progress(self, event: "RunProgress") -> list[str]:
         lines = self._finished() if event.round != self._round else []
         self._round = event.round
+        self.fitting = event.fit_seconds or 0.0
         if event.rho > 0:
             self.part = min(1.0, event.rho_spent / event.rho)
         if event.stage in ("initial", "measure") and event.clique:
@@ -161,6 +166,9 @@ class Rounds:
             self._error = event.error
         if event.stage == "generate":
             lines += self._finished()
+        if self.fitting >= _LONG:
+            which = "the last model" if event.stage == "generate" else "a model"
+            lines.append(self._line(f"round {event.round}: fitting {which}, in about {clock(self.fitting)}"))
         return lines
 
     def _finished(self) -> list[str]:
@@ -202,6 +210,7 @@ def _follow(out: Output, client: "Client", run: str) -> None:
             if bar is not None and task is not None:
                 left = rounds.left
                 words = f"{clock(rounds.elapsed)} elapsed" + ("" if left is None else f", about {clock(left)} left")
+                words += f", fitting in about {clock(rounds.fitting)}" if rounds.fitting >= 1 else ""
                 bar.update(task, completed=rounds.part, description=words)
     found = client.run(run)
     _tell(out, client, found)

@@ -45,7 +45,13 @@ def add_to(app: typer.Typer) -> None:
         from caps.trust.home import TOKENS
 
         items = [{"id": identity, **record} for identity, record in Tokens(home / TOKENS).listed().items()]
-        out.show({"tokens": items}, listing(items, ("id", "name", "scopes", "expires")))
+        now = datetime.now(UTC)
+
+        def shown(item: dict[str, object]) -> dict[str, object]:
+            end = datetime.fromisoformat(str(item["expires"]))
+            return item | {"expires": f"{end:%Y-%m-%d}" if end > now else f"expired on {end:%Y-%m-%d}"}
+
+        out.show({"tokens": items}, listing(list(map(shown, items)), ("id", "name", "scopes", "expires")))
 
     @command(token, "revoke")
     def revoke(out: Output, home: Home, identity: Annotated[str, typer.Argument(help="The token's id.")]) -> None:

@@ -480,11 +480,12 @@ class _Frame:
 
     def _caller(self, certificate: bytes | None, authorization: str) -> Caller:
         scheme, _, token = authorization.partition(" ")
-        person = self._tokens.find(token.strip(), self._clock()) if scheme.lower() == "bearer" else None
+        shown, now = token.strip() if scheme.lower() == "bearer" else "", self._clock()
+        person = self._tokens.find(shown, now)
         found = machine_of(certificate)
         if found is not None and self._denials is not None and self._denials.denies(found.pin):
             raise Problem(Kind.FORBIDDEN, f"the key of {found.role}/{found.name} is denied here")
-        return Caller(found, person) if found or person else NOBODY
+        return Caller(found, person, None if person else self._tokens.expired(shown, now))
 
     async def _visitor(self, pages: Pages, scope: Scope, caller: Caller, headers: _Headers) -> Caller:
         """The same caller with the person of its session, if it has one."""
@@ -509,7 +510,7 @@ class _Frame:
                 allow.check(caller)
                 return
         if caller == NOBODY and scope["path"] not in self._public:
-            raise unauthenticated()
+            raise unauthenticated(caller)
 
     async def _with_body(
         self, scope: Scope, caller: Caller, headers: _Headers, length: int | None, receive: Receive, send: Send

@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
 from caps.basics import canonical
+from caps.basics.document import mistakes
 from caps.errors import DomainError
 from caps.service.problems import Problem
 from caps.wire.problems import Kind
@@ -33,4 +34,4 @@ def read(model: type[M], body: bytes) -> M:
 
 def invalid(error: ValidationError) -> RequestValidationError:
     """What a handler raises for a body that is not of its model, as FastAPI does where it parses the body."""
-    return RequestValidationError(error.errors(include_input=False, include_context=False))
+    return RequestValidationError(mistakes(error, include_input=False, include_context=False))

@@ -18,10 +18,12 @@ import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from operator import methodcaller
 from typing import Self
 
+from caps.basics.accepting import accepted
 from caps.basics.crowd import Crowd
 from caps.service import logs
 from caps.service.metrics import Metrics, Reading
@@ -29,6 +31,10 @@ from caps.service.supervision import Supervisor
 
 HANDSHAKE_TIMEOUT = 10.0
 """Seconds that a TLS handshake may take."""
+GRACE = 2.0
+"""Seconds for which nobody's handshake is cut off for a newcomer: it takes two round trips, and some computing."""
+MOST_HANDS = 16
+"""Handshakes at once of one address that has this grace. Nobody needs more, so whoever has more gives way at once."""
 SHUTDOWN_TIMEOUT = 2.0
 """Seconds for both ends to close a TLS connection in an orderly way."""
 TELL_EVERY = 10.0
@@ -66,7 +72,7 @@ def raise_descriptors() -> int:
 class Bounds:
     """The most connections of each kind, and for each origin of it: an address, or a machine's key."""
 
-    strangers: int = 512
+    strangers: int = 2048
     strangers_each: int = 256
     people: int = 1024
     people_each: int = 512
@@ -125,16 +131,42 @@ class Doors:
             "people": Crowd(bounds.people, bounds.people_each, busy=methodcaller("is_busy")),
             "machines": Crowd(bounds.machines, bounds.machines_each, busy=methodcaller("is_busy")),
         }
+        self._came: dict[asyncio.Task[None], float] = {}
+        self._somebody_left = asyncio.Event()
         if metrics is not None:
             metrics.read(self._figures)
 
+    async def room(self) -> None:
+        """Wait until the next stranger may come: the system keeps newcomers in a queue meanwhile.
+
+        If a thousand parties come at once, those who shake hands finish, and the others follow. To cut off the oldest
+        each time would waste what was done for it, and it would come again. Whoever takes more than the grace, or has
+        more hands than anybody needs, gives way as ever, so that nobody is shut out by those who say nothing.
+        """
+        while self._strangers.full and self._strangers.largest() <= MOST_HANDS:
+            left = next(iter(self._came.values())) + GRACE - time.monotonic()
+            if left <= 0:
+                return
+            self._somebody_left.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._somebody_left.wait()
+
     def greet(self, handshake: asyncio.Task[None], address: str) -> None:
         """A stranger has come, and shakes hands."""
-        handshake.add_done_callback(self._strangers.leave)
+        self._came[handshake] = time.monotonic()
+        handshake.add_done_callback(self._part)
         gone = self._strangers.enter(handshake, address)
         if gone is not None:
+            del self._came[gone]
             _cancel_soon(gone)
             self.refusals.count("strangers", address)
+
+    def _part(self, handshake: asyncio.Task[None]) -> None:
+        """A handshake has ended."""
+        self._strangers.leave(handshake)
+        self._came.pop(handshake, None)
+        self._somebody_left.set()
 
     def let_in(self, connection: Connection, *, machine: str | None, address: str) -> None:
         """The handshake is done: `machine` is the key in the certificate, if there is one."""
@@ -187,10 +219,10 @@ class Entrance:
         await asyncio.gather(self._accepting, *self._handshakes, return_exceptions=True)
 
     async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
+            await self._doors.room()
             try:
-                connection, address = await loop.sock_accept(self._listener)
+                connection, address = await accepted(self._listener)
             except OSError as error:
                 if error.errno in _EXHAUSTED:  # else the stranger is gone already
                     self._doors.refusals.count("none", os.strerror(error.errno))

@@ -8,6 +8,7 @@ one consistent snapshot.
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from caps.errors import DomainError
 from caps.service.migrations import DatabaseRefused, prepare
+from caps.service.room import is_full
 
 PATIENCE = 10
 """Seconds that a transaction waits for its turn."""
@@ -35,7 +37,8 @@ def open_database(url: str, metadata: MetaData, *, migrations: str | None = None
     """An engine whose tables exist, at the revision that this software needs.
 
     migrations: the package with the service's revisions; without it, missing tables are created, unversioned. Raises
-    DatabaseRefused if the schema has another revision, or the database is out of reach or not durable.
+    DatabaseRefused if the schema has another revision, or the database is out of reach or not durable; OSError if there
+    is no room for it.
     """
     engine = connect(url)
     try:
@@ -45,6 +48,8 @@ def open_database(url: str, metadata: MetaData, *, migrations: str | None = None
             prepare(engine, migrations)
     except DBAPIError as error:
         engine.dispose()
+        if is_full(error):
+            raise OSError(errno.ENOSPC, "there is no room for the database", engine.url.database) from None
         raise DatabaseRefused(f"the database cannot be used: {error.orig}") from None
     except BaseException:
         engine.dispose()

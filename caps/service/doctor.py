@@ -35,6 +35,7 @@ from caps.errors import CapsError
 from caps.service.database import connect, reading, sqlite_url
 from caps.service.migrations import revisions
 from caps.service.room import LEAST_ROOM
+from caps.service.tokens import Tokens
 from caps.study import Manifest, Policy
 from caps.trust import home as party
 from caps.trust import pki, signing
@@ -198,6 +199,7 @@ class Doctor:
         if me is not None:
             yield self._denied(me[0])
             yield self._database(me[0])
+        yield from self._tokens()
         yield self._room()
 
     def _permissions(self) -> Iterator[Finding]:
@@ -359,6 +361,26 @@ class Doctor:
     def _state(self) -> Path:
         return self.state or self.home / "state"
 
+    def _tokens(self) -> Iterator[Finding]:
+        """Whether people can still call. A party without any tokens has nobody to lose."""
+        try:
+            listed = Tokens(self.home / party.TOKENS).listed()
+        except CapsError as error:
+            yield _bad("home", "tokens", str(error), "restore it from this party's backup, or make new tokens")
+            return
+        ends = [(datetime.fromisoformat(str(one["expires"])), str(one["name"])) for one in listed.values()]
+        late = sorted(name for end, name in ends if end <= self.clock())
+        if not late:
+            if ends:
+                yield _good("home", "tokens", f"{len(ends)} valid, the first until {min(ends)[0]:%Y-%m-%d}")
+            return
+        detail = f"{len(late)} of {len(ends)} expired: {', '.join(late)}"
+        fix = "`caps token create HOME ...` for those who still need one; `caps token revoke` removes the others"
+        if len(late) == len(ends):
+            yield _bad("home", "tokens", detail, fix)
+        else:
+            yield Finding("home", "tokens", Status.WARNING, detail, fix)
+
     def _room(self) -> Finding:
         state = self._state
         place = next(path for path in (state, *state.parents) if path.exists())
@@ -410,10 +432,17 @@ class Doctor:
             yield self._expiry(subject, "expiry", certificate)
             yield from self._ask(other, connection)
         except (OSError, HTTPException, ValueError) as error:
-            fix = "see the other party's log; a TLS alert means that it does not accept this party's certificate"
-            yield Finding(subject, "rest", Status.FAILED, _words(error), fix, Blame.REACH)
+            if self._expired():
+                fix = "renew this party's certificate first: nobody accepts one that has expired"
+            else:
+                fix = "see the other party's log; a TLS alert means that it does not accept this party's certificate"
+            yield Finding(subject, "rest", Status.FAILED, f"it hung up: {_words(error)}", fix, Blame.REACH)
         finally:
             connection.close()
+
+    def _expired(self) -> bool:
+        """Whether this party's own certificate has."""
+        return party.read_certificate(self.home / party.CERTIFICATE).not_valid_after_utc <= self.clock()
 
     def _resolve(self, host: str, port: int) -> list[str]:
         try:

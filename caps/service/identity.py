@@ -7,7 +7,8 @@ states who may call it with an `Allow` among its dependencies; an application wi
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 
 from cryptography import x509
@@ -37,10 +38,11 @@ class Machine:
 
 @dataclass(frozen=True)
 class Caller:
-    """A machine, a person, or nobody."""
+    """A machine, a person, or nobody. expired: when the token of somebody who is nobody by now expired."""
 
     machine: Machine | None = None
     person: Person | None = None
+    expired: datetime | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         if self.machine is not None:
@@ -95,18 +97,18 @@ class Allow:
         if caller.person is not None and caller.person.scopes & self.scopes:
             return caller
         if caller == NOBODY:
-            raise unauthenticated()
+            raise unauthenticated(caller)
         allowed = sorted([*(f"machines with role {role}" for role in self.machines), *(f"{s}s" for s in self.scopes)])
         raise Problem(Kind.FORBIDDEN, f"only {' and '.join(allowed)} may do this, not {caller}")
 
 
-def unauthenticated() -> Problem:
+def unauthenticated(caller: Caller) -> Problem:
     """The problem for a caller that presents neither a certificate of the federation nor a valid token."""
-    return Problem(
-        Kind.UNAUTHENTICATED,
-        "neither a certificate with a role of this federation nor a valid token was presented",
-        headers={"WWW-Authenticate": 'Bearer realm="caps"'},
-    )
+    detail, more = "neither a certificate with a role of this federation nor a valid token was presented", {}
+    if caller.expired is not None:
+        detail = f"your token expired on {caller.expired:%Y-%m-%d}"
+        more = {"hint": "ask the operator of this service for a new one, which `caps token create` makes"}
+    return Problem(Kind.UNAUTHENTICATED, detail, headers={"WWW-Authenticate": 'Bearer realm="caps"'}, **more)
 
 
 def machine(caller: Caller) -> Machine:

@@ -34,7 +34,7 @@ from caps.service.problems import Problem
 from caps.service.room import DiskRoom
 from caps.service.supervision import Supervisor
 from caps.service.tokens import Tokens
-from caps.study import Coordinator, Holder, Server
+from caps.study import Coordinator, Holder, Manifest, Server
 from caps.trust import pki, signing
 from caps.trust.cards import Party
 from caps.trust.denials import Denials
@@ -248,6 +248,12 @@ def speaks_for(caller: Caller, party: Server | Coordinator | Holder) -> bool:
     """Whether the caller is a machine with this party's role, name and key."""
     found = caller.machine
     return found is not None and (f"caps:{found.role}/{found.name}", found.pin) == (party.role, party.pin)
+
+
+def takes_part(caller: Caller, manifest: Manifest) -> bool:
+    """Whether the caller is a machine with the role, name and key of one of a study's parties."""
+    found = caller.machine
+    return found is not None and manifest.pins.get(pki.role_uri(found.role, found.name)) == found.pin
 
 
 def confirm(caller: Caller, party: Server | Coordinator | Holder) -> Machine:

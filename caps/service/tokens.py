@@ -84,6 +84,17 @@ class Tokens:
 
     def find(self, token: str, now: datetime) -> Person | None:
         """The person that a token belongs to; None if it is unknown, altered or expired."""
+        found = self._genuine(token)
+        return None if found is None else _person(*found, now)
+
+    def expired(self, token: str, now: datetime) -> datetime | None:
+        """When a token expired: for whoever has it, and nobody else. None if it is unknown, altered or valid."""
+        found = self._genuine(token)
+        end = None if found is None else _end(found[1])
+        return end if end is not None and end <= now else None
+
+    def _genuine(self, token: str) -> tuple[str, dict[str, object]] | None:
+        """The id and the record of a token that was made here, whether or not it is still valid."""
         match = _TOKEN.fullmatch(token)
         if match is None:
             return None
@@ -92,7 +103,7 @@ class Tokens:
         digest = sha256(match[2].encode()).hexdigest()
         if record is None or not hmac.compare_digest(digest, str(record["sha256"])):
             return None
-        return _person(match[1], record, now)
+        return match[1], record
 
     def person(self, identity: str, now: datetime) -> Person | None:
         """The person of a token that was shown before, by its id; None if it was revoked since, or has expired."""
@@ -133,8 +144,12 @@ class Tokens:
         self._load()
 
 
+def _end(record: dict[str, object]) -> datetime:
+    return datetime.fromisoformat(str(record["expires"]))
+
+
 def _person(identity: str, record: dict[str, object], now: datetime) -> Person | None:
-    if datetime.fromisoformat(str(record["expires"])) <= now:
+    if _end(record) <= now:
         return None
     scopes = record["scopes"]
     assert isinstance(scopes, list)

@@ -29,7 +29,7 @@ SEED_BYTES = 32
 _COMPONENT_KEY = b"caps/v1/prss/component-key"
 _SHORT_BYTES = 64
 _SHORT_PERSON, _LONG_PERSON = b"caps/v1/short", b"caps/v1/long"
-_COUNTER_ZERO = bytes(16)
+_CIPHER_BLOCK = 16
 _ZEROS = memoryview(bytes(1 << 16))
 """What is encrypted, a piece at a time that stays in cache."""
 
@@ -50,9 +50,24 @@ def expand(seed: bytes, label: bytes, shape: tuple[int, ...], ring: Ring) -> Wor
     return ring.from_bytes(stream).reshape(shape)
 
 
-def _encryptor(seed: bytes, label: bytes) -> CipherContext:
+def expand_part(seed: bytes, label: bytes, size: int, start: int, stop: int) -> memoryview:
+    """The bytes from `start` to `stop` of the `size` bytes of expand()'s words, without those before them."""
+    if len(seed) != SEED_BYTES or not 0 <= start <= stop <= size:
+        raise DomainError(f"bytes {start} to {stop} of {size}, from a seed of {len(seed)} bytes, cannot be expanded")
+    if size <= _SHORT_BYTES:
+        return memoryview(expand_stream(seed, label, size)(size))[start:stop]
+    block, skipped = divmod(start, _CIPHER_BLOCK)
+    stream = np.empty(skipped + stop - start, np.uint8).data
+    encryptor = _encryptor(seed, label, block)
+    for at in range(0, len(stream), len(_ZEROS)):
+        encryptor.update_into(_ZEROS[: len(stream) - at], stream[at:])
+    return stream[skipped:]
+
+
+def _encryptor(seed: bytes, label: bytes, block: int = 0) -> CipherContext:
+    """The stream of a seed and a label, from one of the cipher's blocks on."""
     key = hashlib.blake2b(label, key=seed, digest_size=16, person=_LONG_PERSON).digest()
-    return Cipher(algorithms.AES(key), modes.CTR(_COUNTER_ZERO)).encryptor()
+    return Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(_CIPHER_BLOCK, "big"))).encryptor()
 
 
 def component_key(pair_secret: bytes, component: int, scope: bytes) -> bytes:

@@ -20,7 +20,7 @@ import numpy as np
 
 from caps.basics.schemes import REP3, Scheme
 from caps.errors import DomainError, ShareError, party_name
-from caps.shares.prss import SEED_BYTES, expand_stream
+from caps.shares.prss import SEED_BYTES, expand_part, expand_stream
 from caps.shares.ring import Ring, Words, ring_of
 
 COMPONENT_LABEL = b"caps/v1/deal/component"
@@ -56,6 +56,11 @@ class Seeded:
         stream = expand_stream(self.seed, COMPONENT_LABEL + bytes([self.component]), size)
         starts = range(0, size, _PIECE_BYTES)
         return ring.read(shape, (stream(min(_PIECE_BYTES, size - start)) for start in starts))
+
+    def octets(self, shape: tuple[int, ...], ring: Ring, start: int, stop: int) -> memoryview:
+        """Some bytes of the component as a vector of this shape would be sent, without expanding what is before."""
+        label = COMPONENT_LABEL + bytes([self.component])
+        return expand_part(self.seed, label, prod(shape) * ring.itemsize, start, stop)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

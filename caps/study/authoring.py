@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from caps.basics import canonical
+from caps.basics.document import mistakes
 from caps.basics.schemes import SCHEMES
 from caps.data.schema import Schema
 from caps.errors import DomainError
@@ -88,18 +89,19 @@ def examined(text: str) -> tuple[list[Remark], Manifest | None]:
     if doubts:
         return doubts, None
     assert isinstance(value, dict)
-    mistakes: list[str] = []
+    told: list[str] = []
     manifest, remarks = None, [*_placeholders(value, marks)]
     try:
-        manifest = Manifest.model_validate_json(canonical.dump(value), strict=True, context={MISTAKES: mistakes})
+        manifest = Manifest.model_validate_json(canonical.dump(value), strict=True, context={MISTAKES: told})
     except DomainError as error:
         return [marks.remark((), str(error))], None
     except ValidationError as error:
         placeholders = {remark.place for remark in remarks}
-        fields = _field_remarks(error.errors(include_url=False), value, marks)
+        found = mistakes(error)
+        fields = _field_remarks(found, value, marks)
         remarks += [remark for remark in fields if remark.place not in placeholders]
-        mistakes = _partial_mistakes({str(e["loc"][0]) for e in error.errors() if e["loc"]}, value)
-    for mistake in mistakes:
+        told = _partial_mistakes({str(e["loc"][0]) for e in found if e["loc"]}, value)
+    for mistake in told:
         place, _, message = mistake.partition(": ")
         remarks.append(marks.remark(_steps(place), message, shown=place))
     remarks.sort(key=lambda remark: (remark.line, remark.column))

@@ -864,10 +864,20 @@ class Manifest(Document):
 
     def holder(self, name: str) -> Holder:
         """The holder of that name. Raises DomainError if there is none."""
-        for holder in self.holders:
-            if holder.name == name:
-                return holder
-        raise DomainError(f"the study has no holder {name!r}")
+        if (found := self._holders.get(name)) is None:
+            raise DomainError(f"the study has no holder {name!r}")
+        return found
+
+    @cached_property
+    def _holders(self) -> dict[str, Holder]:
+        """By name: services look for one at every request, of a thousand."""
+        return {holder.name: holder for holder in self.holders}
+
+    @cached_property
+    def pins(self) -> Mapping[str, str]:
+        """The key of everybody who takes part, by the role in the certificate."""
+        parties: list[Server | Coordinator | Holder] = [*self.servers, self.coordinator, *self.holders]
+        return {party.role: party.pin for party in parties}
 
     def server(self, name: str) -> Server:
         """The server of that name. Raises DomainError if there is none."""

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from caps.data.domain import Layout
-from caps.study.manifest import Manifest, columns_bits, held_bytes
+from caps.study.manifest import Holder, Manifest, columns_bits, held_bytes
 
+MOST_HELD = 1 << 29
+"""Bytes of a component of columns that a server holds in memory; a larger one is made or read in blocks of rows.
+
+That takes up to twice the processor time, as there are three passes, so what fits is held: a few components of this
+size are well below the memory that a policy admits by default.
+"""
 _JOINED_BYTES, _COUNT_BYTES = 2, 8
 _GROUP_ROWS, _WIDE_GROUP_ROWS = 65_535, (1 << 22) - 1
 _BLOCK_ROWS, _BLOCK_WORDS = 1024, 1 << 22
@@ -36,11 +42,21 @@ def memory_of(manifest: Manifest) -> Memory:
     spends, parts = manifest.forecast.spends, _parts(manifest)
     draws = max((spend.draws // spend.requests for spend in spends), default=0)
     return Memory(
-        sum(parts * manifest.form_of(holder).held_bytes for holder in manifest.holders),
+        parts * sum(_held(manifest, holder) for holder in manifest.holders),
         _working(manifest),
         parts * (_COUNT_BYTES * manifest.layout.cells + 32 * (manifest.layout.cells // 8 + 8)),
         parts * _COUNT_BYTES * draws * 4 + _DRAW_WORKSPACE,
     )
+
+
+def _held(manifest: Manifest, holder: Holder) -> int:
+    """Bytes of a component that are in memory. Of long columns, those that others bring too: these are merged."""
+    form = manifest.form_of(holder)
+    if form.form != "columns" or form.held_bytes <= MOST_HELD:
+        return form.held_bytes
+    domain = manifest.columns_of(holder).domain()
+    merged = sum(size for name, size in zip(domain.names, domain.sizes, strict=True) if manifest.brought[name] > 1)
+    return form.shape[0] * merged * held_bytes(form.bits)
 
 
 def _parts(manifest: Manifest) -> int:

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from caps.basics.schemes import Scheme
 from caps.data.domain import Clique, Codes
+from caps.dp.effort import Fits
 from caps.dp.privacy import (
     ETA_MAX,
     AnyMechanism,
@@ -202,6 +203,8 @@ class StudyPlan:
     """The standard deviation, in persons, of a single count on which all of the budget would be spent."""
     columns: tuple[int, ...]
     """The cells of each column."""
+    fits: Fits | None = None
+    """What fitting models takes the coordinator, at most; None if the algorithm does not tell."""
     views: tuple[str, ...] = ()
     """What the guarantee covers, and does not cover, of what is published and of what each party sees."""
 
@@ -210,6 +213,8 @@ class StudyPlan:
         value = asdict(self)
         value["eta"], value["eta_max"] = float(self.eta), float(self.eta_max)
         value["memory"]["total"] = self.memory.total
+        if self.fits is not None:
+            value["fits"]["memory"] = self.fits.memory
         if self.costs is not None:
             value["costs"]["total"] = asdict(self.costs.total)
         value["words"] = self.words()
@@ -336,6 +341,13 @@ class StudyPlan:
                 f"{_enumerated(names[most])}; {size_shown(least)} to {_enumerated(names[least])}."
             )
         yield f"Each server needs about {size_shown(self.memory.total)} of memory for {self.cells:,} counts."
+        if self.fits is not None:
+            yield (
+                f"The coordinator fits at most {self.fits.models:,} models of at most "
+                f"{size_shown(self.fits.model_bytes)} each. That takes a core of 2.8 GHz about "
+                f"{duration_shown(self.fits.seconds)} in all, at most, and about {size_shown(self.fits.memory)} of "
+                "memory."
+            )
         if self.costs is not None:
             total, checks = self.costs.total, self.costs.checks
             yield (
@@ -407,6 +419,7 @@ def plan_study(manifest: Manifest, costs: Costs | None = None) -> StudyPlan:
         costs=costs,
         narrowest=sqrt(task.neighbouring.l2_squared / (2 * manifest.budget)),
         columns=manifest.domain.sizes,
+        fits=manifest.program.fits(task),
         views=manifest.views,
     )
 

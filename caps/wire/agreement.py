@@ -38,17 +38,17 @@ def published(manifest: Manifest) -> str:
     """What everybody sees in the end."""
     what = "synthetic rows" + (", noisy counts" if manifest.publication.measurements else "")
     proof = "" if manifest.algorithm.certified else "; its noise has NO proven guarantee"
-    return f"{what}, by {manifest.algorithm.name}{proof}"
+    return f"{what}; the method is {manifest.algorithm.name}{proof}"
 
 
 def leaks(manifest: Manifest) -> tuple[str, ...]:
     """What parties learn besides."""
     covered = manifest.leaks or (
-        "servers see agreed sizes"
+        "servers see the sizes that the study fixes"
         + (" and noisy numbers of persons in common" if manifest.overlaps is not None else ""),
     )
-    then = "is left out" if manifest.inputs.refused == "leave-out" else "ends the run"
-    return (*covered, f"whose data fail the servers' checks, which {then}")
+    then = "the owner is left out" if manifest.inputs.refused == "leave-out" else "the run ends"
+    return (*covered, f"everybody sees whose data fail the servers' checks; {then}")
 
 
 def brought(manifest: Manifest, holder: Holder) -> list[str]:

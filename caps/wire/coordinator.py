@@ -94,6 +94,7 @@ class StartBody(Document):
 class RunView(BaseModel):
     """A run. `percent` is of the privacy budget; `party` and `reason` say what the run waits for or why it failed.
 
+    fit_seconds: if a model is being fitted, about how long that takes in all.
     holders: whose contributions are computed on. refused: whose contributions failed the servers' checks.
     evidence: if servers aborted the run because one of them deviates from the protocol, what each of them signed.
     """
@@ -110,6 +111,7 @@ class RunView(BaseModel):
     stage: str | None
     measured: list[list[str]]
     model_bytes: int | None
+    fit_seconds: float | None = None
     steps: int
     created_at: str
     release: str | None
@@ -148,7 +150,7 @@ class RunProgress(BaseModel):
 
     error: after a measurement, the L1 distance between the noisy answer and the previous model's marginal; if the study
     publishes its measurements.
-    annealed: whether the next rounds spend more.
+    annealed: whether the next rounds spend more. fit_seconds: how long the fit that begins now will take, about.
     """
 
     at: str | None = None
@@ -160,6 +162,7 @@ class RunProgress(BaseModel):
     model_bytes: int | None
     error: float | None
     annealed: bool
+    fit_seconds: float | None = None
 
 
 class FileView(BaseModel):

@@ -34,6 +34,7 @@ from deploy.images.wheels import COMMON, ROOT, TARGET, locked
 DOCKERFILE = Path(__file__).parent / "Dockerfile"
 IMAGES: dict[str, tuple[str, ...]] = {
     "holder": (COMMON,),
+    "holder-sql": (COMMON, "engines"),
     "mpc-server": (COMMON, "compiler"),
     "coordinator": (COMMON, "compiler"),
     "provision": (COMMON,),

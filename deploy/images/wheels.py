@@ -5,7 +5,8 @@
 
 `common.txt` is in every image: the dependencies in pyproject.toml without those that not all services need. The others
 are in files of their own: `compiler.txt` is in the images of a coordinator and of an MPC server; a holder's has no
-compiler. It runs in the project's .venv, whose metadata say which distribution needs which.
+compiler. `engines.txt` is the extra `sql`, in the image of a holder whose tables are in databases. It runs in the
+project's .venv, whose metadata say which distribution needs which.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ TARGET = Path(__file__).parent / "requirements"
 COMMON = "common"
 APART: dict[str, frozenset[str]] = {"compiler": frozenset({"numba"})}
 """Direct dependencies that some services do not have, by file."""
+EXTRAS = {"engines": "sql"}
+"""Extras of pyproject.toml that some images have, by file."""
 _PYTHONS = ("3.11", "3.12", "3.13")
 """A dependency of any of these is kept: the base image chooses the interpreter."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -57,11 +60,14 @@ def closure(roots: Iterable[str]) -> set[str]:
 def documents() -> dict[str, str]:
     """The lists, by name."""
     with (ROOT / "pyproject.toml").open("rb") as file:
-        direct: list[str] = tomllib.load(file)["project"]["dependencies"]
+        project = tomllib.load(file)["project"]
+    direct: list[str] = project["dependencies"]
+    optional: dict[str, list[str]] = project["optional-dependencies"]
     entries = locked((ROOT / "requirements.lock").read_text())
     apart = frozenset().union(*APART.values())
     common = closure(one for one in direct if canonicalize_name(Requirement(one).name) not in apart)
     names = {COMMON: common} | {file: closure(own) - common for file, own in APART.items()}
+    names |= {file: closure(optional[extra]) - common for file, extra in EXTRAS.items()}
     return {
         file: "".join(f"{entry}\n" for name in sorted(wanted) for entry in entries[name])
         for file, wanted in names.items()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
-from fastapi.responses import Response, StreamingResponse
-from starlette.types import Receive, Send
-from starlette.types import Scope as AsgiScope
+from fastapi.responses import Response
 
 from caps.basics import canonical
 from caps.service.app import DOCUMENT_LIMIT, MANIFEST_LIMIT, Limit, Limits
 from caps.service.bodies import parsed
 from caps.service.identity import Allow, Caller
 from caps.service.problems import Problem
-from caps.service.quotas import Slots
-from caps.service.site import confirm
+from caps.service.site import confirm, speaks_for
 from caps.service.tokens import Scope
 from caps.study import Manifest
 from caps.wire import Approval, Certificate, Decline, Signed, media
@@ -38,12 +34,10 @@ from caps.wire.coordinator import (
 from caps.wire.problems import Kind
 from caps.wire.releases import MEASUREMENTS, REPORT, TRANSCRIPT, Measurements, Report
 from services.coordinator import content, formats
-from services.coordinator.events import is_last, stream
 from services.coordinator.publish import Publisher, markdown
 from services.coordinator.runs import Runs
-from services.coordinator.settings import Quotas
-from services.coordinator.states import ENDED
 from services.coordinator.store import FileEntry, Release, Run, Sample, Store
+from services.coordinator.streams import Streams
 from services.coordinator.studies import Studies
 from services.coordinator.views import participation_view, run_view, study_view
 
@@ -59,6 +53,7 @@ _ANALYSTS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR, Scope.AUDITOR))
 _OVERSEERS = Allow(scopes=(Scope.OPERATOR, Scope.AUDITOR))
 _SAMPLERS = Allow(scopes=(Scope.ANALYST, Scope.OPERATOR))
 _HOLDERS = Allow(machines=("holder",))
+_TAKERS = Allow(machines=("holder",), scopes=_ANALYSTS.scopes)
 _MARKDOWN = f"{media.MARKDOWN}; charset=utf-8"
 _DATA_CONTENT: dict[int | str, dict[str, Any]] = {
     200: {"content": {form.media_type.partition(";")[0]: {} for form in formats.FORMATS}},
@@ -87,27 +82,13 @@ def limits(studies: Studies) -> Limits:
     )
 
 
-class Streaming(StreamingResponse):
-    """A stream that takes a place for as long as it is sent. Raises a problem, before anything is sent, without one."""
-
-    def __init__(self, place: AbstractContextManager[None], content: AsyncIterator[bytes]) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(content, media_type=media.EVENTS, headers=headers)
-        self._place = place
-
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        with self._place:
-            await super().__call__(scope, receive, send)
-
-
 def make_router(
-    store: Store, studies: Studies, runs: Runs, publisher: Publisher, quotas: Quotas, html: SendReport
+    store: Store, studies: Studies, runs: Runs, publisher: Publisher, streams: Streams, html: SendReport
 ) -> APIRouter:
     """All routes except those that every service has. html: sends a release's report as a file for people."""
     router = APIRouter()
     study_routes(router, store, studies)
-    run_routes(router, store, runs, quotas)
+    run_routes(router, store, runs, streams)
     release_routes(router, store, publisher, html)
     return router
 
@@ -183,9 +164,8 @@ def study_routes(router: APIRouter, store: Store, studies: Studies) -> None:
         return participation_view(studies, study)
 
 
-def run_routes(router: APIRouter, store: Store, runs: Runs, quotas: Quotas) -> None:
+def run_routes(router: APIRouter, store: Store, runs: Runs, streams: Streams) -> None:
     """Starting runs and watching them."""
-    streams = Slots("event streams", total=quotas.streams, each=quotas.token_streams, seconds=10)
 
     def view(run: Run) -> RunView:
         return run_view(store, runs, run)
@@ -219,15 +199,7 @@ def run_routes(router: APIRouter, store: Store, runs: Runs, quotas: Quotas) -> N
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
         """The run as Server-Sent Events: `state` and `progress`. Ends with the run."""
-        record = runs.run(run)
-        number = last_event_id or "0"
-        if not number.isascii() or not number.isdigit() or len(number) > 9:
-            raise Problem(Kind.MALFORMED, "Last-Event-ID must be the number of an event")
-        if record.state in ENDED and not any(is_last(event) for event in store.events(run, after=int(number))):
-            return Response(status_code=204)  # tells a browser not to connect again
-        assert caller.person is not None
-        events = stream(store, run, int(number), stopping=lambda: runs.stopping)
-        return Streaming(streams.taken(caller.person.token), events)
+        return streams.of(run, caller, last_event_id or "0")
 
 
 def release_routes(router: APIRouter, store: Store, publisher: Publisher, html: SendReport) -> None:
@@ -287,17 +259,26 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher, html: 
         """A release, and the formats and digests of its data."""
         return view(publisher.release(release))
 
-    @router.head("/v1/releases/{release}/data", dependencies=[Depends(_ANALYSTS)], include_in_schema=False)
+    @router.head("/v1/releases/{release}/data", include_in_schema=False)
     @router.get(
         "/v1/releases/{release}/data",
-        dependencies=[Depends(_ANALYSTS)],
         response_class=Response,
         response_model=None,
         responses=_DATA_CONTENT,
     )
-    def data(release: RunId, request: Request, form: Annotated[str | None, Query(alias="format")] = None) -> Response:
-        """The synthetic rows, in the format that Accept or `format` (csv, raw.csv, parquet, arrow, ndjson) asks for."""
+    def data(
+        release: RunId,
+        request: Request,
+        caller: Annotated[Caller, Depends(_TAKERS)],
+        form: Annotated[str | None, Query(alias="format")] = None,
+    ) -> Response:
+        """The synthetic rows, in the format that Accept or `format` (csv, raw.csv, parquet, arrow, ndjson) asks for.
+
+        A holder may read those that were made from its table, among others.
+        """
         found = publisher.release(release)
+        if caller.person is None and not _gave(caller, found):
+            raise Problem(Kind.FORBIDDEN, f"{caller} has no part in this release", release=release)
         return content.send_rows(
             request, form, f"release-{release[:12]}", found.files, partial(publisher.file, release)
         )
@@ -391,3 +372,10 @@ def release_routes(router: APIRouter, store: Store, publisher: Publisher, html: 
     def transcript(release: RunId, request: Request) -> Response:
         """Every request with the answer that the servers signed. `caps verify` recomputes the charges from it."""
         return opened(release, TRANSCRIPT, request, media.NDJSON)
+
+
+def _gave(caller: Caller, release: Release) -> bool:
+    """Whether the caller is one of the holders that a release was made from."""
+    certificate = release.certificate
+    holders = certificate.attestations[0].document.holders
+    return any(speaks_for(caller, certificate.manifest.holder(name)) for name in holders)

@@ -91,3 +91,7 @@ class Estimator(Protocol):
 
     def model_bytes(self, cliques: Iterable[Clique]) -> int:
         """Memory of a model of these cliques: 8 bytes per cell of its junction tree. Nothing is fitted."""
+
+    def fit_seconds(self, cliques: Iterable[Clique], *, prior: bool = False) -> float:
+        """About how long a fit to these cliques will take on this machine, as far as the fits before tell; or, with a
+        prior, how long `smoothed` will."""

@@ -38,8 +38,9 @@ async def stream(
     stopping: Callable[[], bool],
     look_every: float = LOOK_EVERY,
     heartbeat_every: float = HEARTBEAT_EVERY,
+    farewell: bytes = b"",
 ) -> AsyncIterator[bytes]:
-    """All events after number `after`, past and future, until the run ends."""
+    """All events after number `after`, past and future, until the run ends; then the farewell, if there is one."""
     yield b"retry: 2000\n\n"
     with store.written.listening() as written:
         told = monotonic()
@@ -52,6 +53,8 @@ async def stream(
                 after, told = event.number, monotonic()
                 yield encoded(event)
                 if is_last(event):
+                    if farewell:
+                        yield farewell
                     return
             with suppress(TimeoutError):
                 await asyncio.wait_for(written.wait(), look_every)

@@ -246,7 +246,7 @@ class Execution:
             if not self._manifest.publication.measurements:  # how far the model is from an answer tells of the answer
                 told["error"] = None
             self._news.progress.append(told)
-            if progress.stage not in _FOLLOWED:
+            if progress.stage not in _FOLLOWED or progress.fit_seconds is not None:
                 self._write_down()
 
     def _write_down(self) -> None:

@@ -13,33 +13,42 @@ is never further away. Let M be the model and C the true counts.
   next. So |C - M| <= |C - E| + |E - M|; the least of all steps counts.
 
 All of these hold together with probability 95 %. They rest on the noise, not on anything about the data.
+
+A release never changes, so what takes long is computed once, before the release is published, and kept in a file beside
+it. The file is neither published nor signed: where it is missing, or other software wrote it, it is made anew.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, pairwise, product
-from math import erf, exp, inf, log, pi, sqrt
-from typing import Literal, TypeAlias
+from math import erf, exp, inf, pi, sqrt
+from math import log as ln
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from caps.audit.measurements import labels
+from caps.basics.files import replace_private
 from caps.basics.recent import Recent
 from caps.client.estimates import Release as Estimates
 from caps.data.domain import MISSING, Clique, Codes
 from caps.dp.bounds import UNIT_BITS
 from caps.dp.oracle import Measurement, Selection
 from caps.dp.privacy import Laplace
+from caps.service import logs
 from caps.study import Manifest
 from caps.wire import request_from_json
 from caps.wire.releases import MEASUREMENTS, REPORT, TRANSCRIPT, Fit, Measurements, NoisyMarginal, Report
 from services.coordinator.estimation import Floats, Model
 from services.coordinator.generate import load_model
-from services.coordinator.publish import MODEL, Publisher
+from services.coordinator.publish import MODEL, SOFTWARE, Publisher
 from services.coordinator.store import Release
 
 State: TypeAlias = Literal["measured", "implied", "unknown"]
@@ -51,11 +60,16 @@ is the distance to the noisy counts and what their noise may add; then it double
 EDGES = np.linspace(-3.75, 3.75, 16)
 """Of the histogram of residuals; the outermost bins take what is beyond."""
 MOST_KEPT = 4
-"""Releases whose findings are kept: those of one are as large as its model."""
+"""Releases whose findings are held in memory: those of one are as large as its model."""
 MOST_CODES = 1 << 25
 """The most codes of synthetic rows to hold so that questions can be asked of them: 256 MB."""
+FILE = "findings.json"
 _MOST_CELLS = 1 << 22
 """The most cells of candidates to compare with the model."""
+_WORST = 10
+"""Cells that are named for being explained worst."""
+
+log = logging.getLogger("caps.coordinator")
 
 
 @dataclass(frozen=True)
@@ -125,42 +139,117 @@ class Round:
     cliques: tuple[Clique, ...]
 
 
-class Findings:
-    """Of one release. Each is computed when it is first wanted, and kept, because a release never changes."""
+@dataclass(frozen=True)
+class Residuals:
+    """All of them: bins, how many are in each, how many would be if they were fresh noise; the worst; their spread.
 
-    def __init__(
-        self, release: Release, report: Report, model: Model, measurements: Measurements | None, steps: Iterable[object]
-    ) -> None:
-        """measurements: None if they are not published. steps: the requests and answers of the transcript, as JSON."""
+    spread: the standard deviation of all; 1 if they were fresh noise, None if there are none.
+    """
+
+    bins: tuple[str, ...]
+    counted: tuple[int, ...]
+    expected: tuple[float, ...]
+    worst: tuple[Residual, ...]
+    spread: float | None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is computed once for a release. software: whose computation it is."""
+
+    software: str
+    one_ways: tuple[OneWay, ...]
+    scores: tuple[Score, ...]
+    pairs: tuple[Pair, ...]
+    residuals: Residuals
+    rounds: tuple[Round, ...]
+
+
+_KEPT = TypeAdapter(Kept)
+
+
+class Findings:
+    """Of one release."""
+
+    def __init__(self, release: Release, file: Callable[[str], Path]) -> None:
+        """file: where the release's file of a name is."""
         self.release = release
         self.manifest: Manifest = release.certificate.manifest
-        self.report = report
-        self.measurements = measurements
+        self.published = self.manifest.publication.measurements
+        """Whether the noisy counts are."""
         self.names = self.manifest.domain.names
         self.cells = cells_of(self.manifest)
-        self._model = model
-        self._steps = steps
+        self._file = file
 
-    @classmethod
-    def of(cls, publisher: Publisher, release: Release) -> Findings:
-        """Read a release's files."""
+    @cached_property
+    def report(self) -> Report:
+        """What is published about privacy and quality."""
+        return Report.model_validate_json(self._file(REPORT).read_bytes())
 
-        def read(name: str) -> bytes:
-            return publisher.file(release.release, name).read_bytes()
+    @cached_property
+    def measurements(self) -> Measurements | None:
+        """The noisy counts, if they are published."""
+        return Measurements.model_validate_json(self._file(MEASUREMENTS).read_bytes()) if self.published else None
 
-        published = release.certificate.manifest.publication.measurements
-        return cls(
-            release,
-            Report.model_validate_json(read(REPORT)),
-            load_model(publisher.file(release.release, MODEL)),
-            Measurements.model_validate_json(read(MEASUREMENTS)) if published else None,
-            _Lines(publisher, release.release) if published else (),
-        )
+    @cached_property
+    def _model(self) -> Model:
+        return load_model(self._file(MODEL))
+
+    def _steps(self) -> Iterator[dict[str, Any]]:
+        """The requests and answers of the transcript, one after the other: together they may be large."""
+        if self.published:
+            with self._file(TRANSCRIPT).open("rb") as lines:
+                yield from map(json.loads, lines)
+
+    @cached_property
+    def _kept(self) -> Kept:
+        try:
+            found = _KEPT.validate_json(self._file(FILE).read_bytes())
+            if found.software == SOFTWARE:
+                return found
+        except (FileNotFoundError, ValidationError):
+            pass
+        made = self._computed()
+        self._keep(made)
+        return made
+
+    def _keep(self, made: Kept) -> None:
+        try:
+            replace_private(self._file(FILE), _KEPT.dump_json(made))
+        except OSError as error:  # it can be computed again
+            logs.say(log, "findings not kept", level=logging.WARNING, reason=error.strerror)
+
+    def prepare(self) -> None:
+        """Compute what takes long, from the files as they are now, and keep it."""
+        self._keep(self._computed())
+
+    def _computed(self) -> Kept:
+        return Kept(SOFTWARE, self._one_ways(), self._scores(), tuple(self._pairs()), self._residuals(), self._rounds())
 
     @property
-    def published(self) -> bool:
-        """Whether the noisy counts are."""
-        return self.measurements is not None
+    def one_ways(self) -> tuple[OneWay, ...]:
+        """Every column by itself, in the schema's order."""
+        return self._kept.one_ways
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """By the number of columns of the measured tables."""
+        return self._kept.scores
+
+    @cached_property
+    def pairs(self) -> dict[tuple[int, int], Pair]:
+        """All pairs of columns, by their positions."""
+        return {pair.columns: pair for pair in self._kept.pairs}
+
+    @property
+    def residuals(self) -> Residuals:
+        """The model against the noisy counts, cell by cell."""
+        return self._kept.residuals
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """What was measured, round by round."""
+        return self._kept.rounds
 
     @property
     def persons(self) -> float:
@@ -179,6 +268,11 @@ class Findings:
     def estimates(self) -> Estimates:
         """Answers questions about persons, with intervals."""
         return Estimates(self.manifest, self.measurements, self._rows, persons=self.persons)
+
+    @cached_property
+    def _noisy(self) -> Estimates:
+        """The same of the noisy counts alone, without the rows, which would have to be drawn."""
+        return Estimates(self.manifest, self.measurements)
 
     @property
     def counts_rows(self) -> bool:
@@ -201,28 +295,24 @@ class Findings:
 
     # Columns.
 
-    @cached_property
-    def one_ways(self) -> list[OneWay]:
-        """Every column by itself, in the schema's order."""
+    def _one_ways(self) -> tuple[OneWay, ...]:
         found = []
         for name, synthetic in zip(self.names, self.synthetic([(name,) for name in self.names]), strict=True):
             measured: tuple[float, ...] | None = None
             low: tuple[float, ...] = ()
             high: tuple[float, ...] = ()
-            if self.published and self.estimates.counts([name]) is not None:
-                intervals = self.estimates.estimate(group_by=name)
+            if self.published and self._noisy.counts([name]) is not None:
+                intervals = self._noisy.estimate(group_by=name)
                 measured = tuple(one.count for one in intervals)
                 low, high = tuple(one.low or 0.0 for one in intervals), tuple(one.high or 0.0 for one in intervals)
             found.append(OneWay(name, self.cells[name], tuple(synthetic.tolist()), measured, low, high))
-        return found
+        return tuple(found)
 
-    @cached_property
-    def scores(self) -> list[Score]:
-        """By the number of columns of the measured tables."""
+    def _scores(self) -> tuple[Score, ...]:
         fits: dict[int, list[Fit]] = {}
         for one in self.report.quality.marginals:
             fits.setdefault(len(one.attributes), []).append(one)
-        return [self._score(columns, group) for columns, group in sorted(fits.items())]
+        return tuple(self._score(columns, group) for columns, group in sorted(fits.items()))
 
     def _score(self, columns: int, fits: Sequence[Fit]) -> Score:
         twice = 2 * max(self.persons, 1.0)
@@ -248,14 +338,11 @@ class Findings:
 
     # Pairs.
 
-    @cached_property
-    def pairs(self) -> dict[tuple[int, int], Pair]:
-        """All pairs of columns, by their positions."""
+    def _pairs(self) -> Iterator[Pair]:
         sizes = [len(self.cells[name]) for name in self.names]
         joined = _components(len(self.names), self._positions(self._measured))
         seen = {pair for clique in self._positions(self._measured) for pair in combinations(clique, 2)}
-        bounds = self._bounds if self.published else {}
-        found: dict[tuple[int, int], Pair] = {}
+        bounds = self._bounds() if self.published else {}
         for first in range(len(sizes) - 1):
             others = range(first + 1, len(sizes))
             tables = self.synthetic([(self.names[first], self.names[second]) for second in others])
@@ -269,8 +356,7 @@ class Findings:
                 if noise is not None and (direct := self._explained(clique, table)) is not None:
                     least = min(least, direct)
                 vacuous = least >= 2 * self.persons  # whatever the data are, no two tables are further apart
-                found[pair] = Pair(pair, state, None if vacuous else least, noise, _association(table))
-        return found
+                yield Pair(pair, state, None if vacuous else least, noise, _association(table))
 
     def worst_pairs(self, most: int = 5) -> list[Pair]:
         """The pairs with the largest bounds in units of noise; those without a bound come first."""
@@ -281,7 +367,7 @@ class Findings:
     def pair(self, first: int, second: int) -> tuple[Floats, Floats | None, float]:
         """The synthetic counts of a pair's cells, the noisy ones if there are any, and the deviation of their noise."""
         clique = self.names[first], self.names[second]
-        measured = self.estimates.counts(clique) if self.published else None
+        measured = self._noisy.counts(clique) if self.published else None
         synthetic = self.synthetic([clique])[0]
         return synthetic, None if measured is None else measured.values, 0.0 if measured is None else measured.deviation
 
@@ -309,14 +395,14 @@ class Findings:
 
     def _noise(self, clique: Clique) -> float | None:
         """The distance that noise alone makes: the pair's own, or what it would be if it had been measured."""
-        measured = self.estimates.counts(clique) if self.published else None
+        measured = self._noisy.counts(clique) if self.published else None
         deviation = self._usual if measured is None else measured.deviation
         size = len(self.cells[clique[0]]) * len(self.cells[clique[1]])
         return None if deviation is None else size * deviation * (1 / sqrt(2) if self._laplace else sqrt(2 / pi))
 
     def _explained(self, clique: Clique, table: Floats) -> float | None:
         """The bound from a measurement."""
-        measured = self.estimates.counts(clique)
+        measured = self._noisy.counts(clique)
         if measured is None:
             return None
         distance = float(np.abs(measured.values - table).sum())
@@ -326,7 +412,7 @@ class Findings:
     def _tail(self) -> float:
         """ln(1 / probability) of each event that may break a bound: each selection, and each table of noise."""
         pairs = len(self.names) * (len(self.names) - 1) // 2
-        return log((len(self._selections) + len(self._tables) + pairs) / TOGETHER)
+        return ln((len(self._selections) + len(self._tables) + pairs) / TOGETHER)
 
     def _largest_noise(self, cells: int, deviation: float) -> float:
         """The sum of the absolute values of so much noise, except with a probability of e^-tail.
@@ -341,15 +427,13 @@ class Findings:
     def _selections(self) -> list[tuple[Selection, int]]:
         """The selections of the run, each with the position that was selected."""
         found = []
-        for step in self._steps:
-            assert isinstance(step, dict)
+        for step in self._steps():
             if step["request"]["kind"] == "select":
                 request = request_from_json(step["request"])
                 assert isinstance(request, Selection)
                 found.append((request, int(step["answer"]["value"])))
         return found
 
-    @cached_property
     def _bounds(self) -> dict[Clique, float]:
         """Pairs with the least bound that selections give."""
         cliques = self._compared()
@@ -359,7 +443,7 @@ class Findings:
         least = np.full(len(cliques), inf)
         for selection, chosen in self._selections:
             ends = np.cumsum([sizes[clique] for clique in selection.candidates])
-            measured = self.estimates.counts(selection.candidates[chosen])
+            measured = self._noisy.counts(selection.candidates[chosen])
             weights, biases = selection.weights.astype(np.float64), selection.bias.astype(np.float64)
             listed = [number.get(clique, -1) for clique in selection.candidates]
             known = np.flatnonzero((np.array(listed) >= 0) & (weights > 0))
@@ -371,7 +455,7 @@ class Findings:
             largest = int(np.abs(selection.weights).max())
             scale = float(selection.mechanism.scale(largest << UNIT_BITS, self.manifest.task.neighbouring))
             score = weights[chosen] * (unit * error - biases[chosen])
-            score += scale * (log(len(selection.candidates)) + self._tail)
+            score += scale * (ln(len(selection.candidates)) + self._tail)
             ours = np.array(listed)[known]
             moved = np.abs(
                 np.concatenate([estimates[one] for one in known]) - np.concatenate([model[one] for one in ours])
@@ -382,7 +466,7 @@ class Findings:
         found: dict[Clique, float] = {}
         for clique, bound in zip(cliques, least.tolist(), strict=True):
             for pair in combinations(clique, 2):
-                if bound < found.get(pair, inf) and self.estimates.covers(clique, pair):
+                if bound < found.get(pair, inf) and self._noisy.covers(clique, pair):
                     found[pair] = bound
         return found
 
@@ -404,54 +488,37 @@ class Findings:
 
     # Residuals.
 
-    @cached_property
-    def _residuals(self) -> list[Floats]:
-        """For each measured table, the model less the noisy counts, in standard deviations of the noise."""
+    def _residuals(self) -> Residuals:
         tables = self.synthetic([one.attributes for one in self._tables])
-        return [
-            (table.ravel() - np.array(one.values, np.float64)) / one.sigma
+        found = [
+            (one, (table.ravel() - np.array(one.values, np.float64)) / one.sigma)
             for one, table in zip(self._tables, tables, strict=True)
         ]
-
-    def histogram(self) -> tuple[list[str], list[int], list[float]]:
-        """Bins of residuals, how many there are in each, and how many there would be if they were fresh noise."""
         shown = [f"{(low + high) / 2:g}" for low, high in pairwise(EDGES)]
         shown[0], shown[-1] = f"≤ {shown[0]}", f"≥ {shown[-1]}"
         counted, expected = np.zeros(len(shown), np.int64), np.zeros(len(shown))
         inner = EDGES[1:-1]
-        for one, values in zip(self._tables, self._residuals, strict=True):
+        worst: list[Residual] = []
+        for one, values in found:
             counted += np.bincount(np.searchsorted(inner, values), minlength=len(shown))
             law = _laplace_below if one.noise == Laplace.kind else _normal_below
             expected += values.size * np.diff([0.0, *(law(edge) for edge in inner), 1.0])
-        return shown, counted.tolist(), expected.tolist()
-
-    def worst_residuals(self, most: int = 10) -> list[Residual]:
-        """The cells that the model explains worst."""
-        found = []
-        for one, values in zip(self._tables, self._residuals, strict=True):
-            cells = list(product(*one.categories)) if values.size else []
-            for place in np.argsort(-np.abs(values))[:most].tolist():
-                sigmas = float(values[place])
-                found.append(
-                    Residual(
-                        one.attributes, cells[place], one.values[place] + sigmas * one.sigma, one.values[place], sigmas
-                    )
-                )
-        return sorted(found, key=lambda residual: -abs(residual.sigmas))[:most]
-
-    def spread(self) -> float | None:
-        """The standard deviation of all residuals; 1 if they were fresh noise."""
-        return float(np.sqrt(np.mean(np.concatenate(self._residuals) ** 2))) if self._residuals else None
+            worst += _worst_of(one, values)
+        return Residuals(
+            tuple(shown),
+            tuple(counted.tolist()),
+            tuple(expected.tolist()),
+            tuple(sorted(worst, key=lambda residual: -abs(residual.sigmas))[:_WORST]),
+            float(np.sqrt(np.mean(np.concatenate([values for _, values in found]) ** 2))) if found else None,
+        )
 
     # Rounds.
 
-    @cached_property
-    def rounds(self) -> list[Round]:
-        """What was measured, round by round."""
+    def _rounds(self) -> tuple[Round, ...]:
         found: dict[int, list[Clique]] = {}
         for number, clique in self._in_rounds():
             found.setdefault(number, []).append(clique)
-        return [Round(number, tuple(cliques)) for number, cliques in sorted(found.items())]
+        return tuple(Round(number, tuple(cliques)) for number, cliques in sorted(found.items()))
 
     def _in_rounds(self) -> Iterator[tuple[int, Clique]]:
         if not self.published:  # the report has them in the order of steps; columns come first
@@ -460,8 +527,7 @@ class Findings:
                 number += len(clique) > 1
                 yield number, clique
             return
-        for step in self._steps:
-            assert isinstance(step, dict)
+        for step in self._steps():
             if step["request"]["kind"] == "measure":
                 request = request_from_json(step["request"])
                 assert isinstance(request, Measurement)
@@ -470,33 +536,31 @@ class Findings:
 
 
 class AllFindings:
-    """The findings of a coordinator's releases; those of the last few are kept."""
+    """The findings of a coordinator's releases; those of the last few are held in memory."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
-        self._kept: Recent[str, Findings] = Recent(MOST_KEPT)
+        self._held: Recent[str, Findings] = Recent(MOST_KEPT)
 
     def of(self, release: str) -> Findings:
         """Of one release. Raises Problem if it is not published."""
         found = self._publisher.release(release)
-        return self._kept.find(release) or self._kept.keep(release, Findings.of(self._publisher, found))
+        return self._held.find(release) or self._held.keep(release, self._findings(found))
+
+    def prepare(self, release: Release) -> None:
+        """Before a release is published. A figure that cannot be computed must not hold it back."""
+        try:
+            self._findings(release).prepare()
+        except Exception as error:  # noqa: BLE001  whoever looks at the page sees it again; its text may quote a value
+            logs.say(log, "findings not computed", level=logging.WARNING, error=type(error).__name__)
+
+    def _findings(self, release: Release) -> Findings:
+        return Findings(release, partial(self._publisher.file, release.release))
 
 
 def cells_of(manifest: Manifest) -> dict[str, tuple[str, ...]]:
     """The public names of all cells, by column."""
     return {name: tuple(labels(manifest.schema_, name)) for name in manifest.domain.names}
-
-
-class _Lines:
-    """The steps of a transcript, read again for each reader: together they may be large."""
-
-    def __init__(self, publisher: Publisher, release: str) -> None:
-        self._path = publisher.file(release, TRANSCRIPT)
-
-    def __iter__(self) -> Iterator[object]:
-        with self._path.open("rb") as file:
-            for line in file:
-                yield json.loads(line)
 
 
 def _components(count: int, cliques: Iterable[Sequence[int]]) -> list[int]:
@@ -507,6 +571,21 @@ def _components(count: int, cliques: Iterable[Sequence[int]]) -> list[int]:
         merged = {found[one] for one in clique}
         found = [least if one in merged else one for one in found]
     return found
+
+
+def _worst_of(table: NoisyMarginal, sigmas: Floats) -> list[Residual]:
+    """The cells of a table that the model explains worst."""
+    cells = list(product(*table.categories)) if sigmas.size else []
+    return [
+        Residual(
+            table.attributes,
+            cells[place],
+            table.values[place] + float(sigmas[place]) * table.sigma,
+            table.values[place],
+            float(sigmas[place]),
+        )
+        for place in np.argsort(-np.abs(sigmas))[:_WORST].tolist()
+    ]
 
 
 def _association(table: Floats) -> float:

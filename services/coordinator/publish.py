@@ -5,6 +5,7 @@
     releases/<run>/transcript.ndjson   every request, with the answer that the servers signed
     releases/<run>/measurements.json   what the servers measured, with error bars
     releases/<run>/report.json         privacy and quality
+    releases/<run>/findings.json       what pages show of these, computed once; not published
 
 All of it follows from the answers and the seed, so after a crash the same release is made again. Nothing here has seen
 the data: quality is judged by how the model compares with the noisy answers.
@@ -13,7 +14,7 @@ the data: quality is judged by how the model compares with the noisy answers.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from math import pi, sqrt
 from pathlib import Path
@@ -71,6 +72,8 @@ class Publisher:
         self._releases = site.settings.data / "releases"
         self._samples = site.settings.data / "samples"
         self._sampling = Lock()
+        self.prepare: Callable[[Release], None] = lambda _: None
+        """Called with a release that is complete on disk, before anybody can see it."""
 
     @property
     def name(self) -> str:
@@ -112,6 +115,7 @@ class Publisher:
             attestations=attested.attestations,
             release=Signed[ReleaseBody].by(body, self._site.name, self._site.signing_key),
         )
+        self.prepare(Release(run, certificate, files, record.published_at))
         self._store.add_release(run, certificate, files)
 
     def _fixed(self, run: str) -> Run:

@@ -40,13 +40,17 @@ log = logging.getLogger("caps.coordinator")
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run is. `percent` is the part of the privacy budget spent, all of which every algorithm spends."""
+    """How far a run is. `percent` is the part of the privacy budget spent, all of which every algorithm spends.
+
+    fit_seconds: if a model was about to be fitted at the last report, about how long that takes in all.
+    """
 
     percent: float
     round: int | None
     stage: str | None
     measured: tuple[tuple[str, ...], ...]
     model_bytes: int | None
+    fit_seconds: float | None
     steps: int
 
 
@@ -140,6 +144,7 @@ class Runs:
             last["stage"],
             measured,
             sizes[-1] if sizes else None,
+            last.get("fit_seconds"),
             self._store.answered(run),
         )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
+from caps.basics.loading import load
 from caps.basics.retry import Backoff
 from caps.client.calls import TIMEOUT
 from caps.service.app import create_app
@@ -19,6 +20,7 @@ from services.coordinator import pages
 from services.coordinator.api import limits, make_router
 from services.coordinator.execution import PATIENCE
 from services.coordinator.findings import AllFindings
+from services.coordinator.generate.create import KERNEL
 from services.coordinator.news import news as news_of
 from services.coordinator.pages.report import Reports
 from services.coordinator.publish import Publisher
@@ -26,6 +28,7 @@ from services.coordinator.runs import Runs
 from services.coordinator.servers import Connect, Servers
 from services.coordinator.settings import Quotas
 from services.coordinator.store import Store
+from services.coordinator.streams import Streams
 from services.coordinator.studies import Studies
 from services.coordinator.tables import metadata
 
@@ -42,6 +45,7 @@ class Coordinator:
     servers: Servers
     studies: Studies
     publisher: Publisher
+    findings: AllFindings
     runs: Runs
     quotas: Quotas
     news: News
@@ -63,10 +67,12 @@ class Coordinator:
         servers = Servers(calls, stamp=site.credentials.stamp)
         studies = Studies(site, store, servers)
         publisher = Publisher(site, store, most_samples=quotas.samples)
+        findings = AllFindings(publisher)
+        publisher.prepare = findings.prepare
         runs = Runs(store, studies, servers, publisher, patience=patience, metrics=site.metrics)
         site.metrics.read(runs.figures)
         told = News(site, news, lambda: news_of(site, store, studies))
-        return cls(site, store, servers, studies, publisher, runs, quotas, told)
+        return cls(site, store, servers, studies, publisher, findings, runs, quotas, told)
 
     def close(self) -> None:
         """Stop runs at a step boundary, then close the connections."""
@@ -80,22 +86,26 @@ class Coordinator:
 
         @asynccontextmanager
         async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+            if self.store.releases():  # else the first who asks about one waits a second for the compiled module
+                await run_in_threadpool(load, KERNEL)
             await run_in_threadpool(self.runs.open)
             self.news.open()
             yield
             await run_in_threadpool(self.close)
 
+        streams = Streams(self.store, self.runs, self.quotas)
         found = self.site.pages(pages.TEMPLATES, pages.LINKS, static=[pages.STATIC])
-        findings = AllFindings(self.publisher)
         return create_app(
             service=ROLE,
             name=self.site.name,
             description=DESCRIPTION,
             routers=[
                 make_router(
-                    self.store, self.studies, self.runs, self.publisher, self.quotas, Reports(found, findings).send
+                    self.store, self.studies, self.runs, self.publisher, streams, Reports(found, self.findings).send
                 ),
-                pages.router(found, self.site, self.store, self.studies, self.runs, self.publisher, findings),
+                pages.router(
+                    found, self.site, self.store, self.studies, self.runs, streams, self.publisher, self.findings
+                ),
             ],
             tokens=self.site.tokens,
             denials=self.site.denials,

@@ -252,6 +252,11 @@ class Store:
         rows = self._all(select(tables.approvals).where(tables.approvals.c.study == study))
         return {(row["role"], row["name"]): Signed[Approval].model_validate_json(row["approval"]) for row in rows}
 
+    def approved(self, study: str) -> set[tuple[str, str]]:
+        """Who has approved a study, by role and name."""
+        found = select(tables.approvals.c.role, tables.approvals.c.name).where(tables.approvals.c.study == study)
+        return {(row["role"], row["name"]) for row in self._all(found)}
+
     def judge(
         self, study: str, server: str, answer: Answered, reason: str | None = None, objections: Sequence[str] = ()
     ) -> None:

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from caps.errors import DomainError
 from caps.service.identity import Caller
 from caps.service.problems import Problem
-from caps.service.site import Site, speaks_for
+from caps.service.site import Site, speaks_for, takes_part
 from caps.service.tokens import Scope
 from caps.study import Holder, Manifest, Server
 from caps.trust.signing import SignatureRefused
@@ -153,7 +153,7 @@ class Studies:
 
     def participation(self, study: str) -> Participation:
         """What each holder has done, from what the servers say they hold."""
-        manifest, approvals = self.manifest(study), self._store.approvals(study)
+        manifest, approved = self.manifest(study), self._store.approved(study)
         replies = self._servers.ask_each(manifest, "GET", f"/v1/studies/{study}/contributions")
         held: dict[str, dict[str, tuple[str, ...]]] = {holder.name: {} for holder in manifest.holders}
         unreached = {}
@@ -169,7 +169,7 @@ class Studies:
                     mine = held[one.holder]
                     mine[server.name] = (*mine.get(server.name, ()), one.contribution)
         parts = tuple(
-            Part(name, (HOLDER, name) in approvals, servers, _common(servers, len(manifest.servers)))
+            Part(name, (HOLDER, name) in approved, servers, _common(servers, len(manifest.servers)))
             for name, servers in held.items()
         )
         return Participation(parts, unreached)
@@ -182,8 +182,7 @@ class Studies:
 
 def _sees(caller: Caller, manifest: Manifest) -> bool:
     """Whether a caller that the routes admit may see a study: any person may, a machine only as one of its parties."""
-    parties: list[Server | Holder] = [*manifest.servers, *manifest.holders]
-    return caller.person is not None or any(speaks_for(caller, party) for party in parties)
+    return caller.person is not None or takes_part(caller, manifest)
 
 
 def reasons_shown(caller: Caller, party: Server | Holder) -> bool:

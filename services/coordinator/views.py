@@ -15,14 +15,14 @@ from caps.wire.coordinator import (
     StudyView,
 )
 from services.coordinator.runs import Runs
-from services.coordinator.states import State
+from services.coordinator.states import ENDED, State
 from services.coordinator.store import Run, Store
 from services.coordinator.studies import HOLDER, SERVER, Studies, reasons_shown
 
 
 def study_view(store: Store, studies: Studies, study: str, caller: Caller) -> StudyView:
     """A study as a caller may see it: its state, its approvals, and which are missing."""
-    manifest, approvals, judged = studies.manifest(study), store.approvals(study), store.judgements(study)
+    manifest, approved, judged = studies.manifest(study), store.approved(study), store.judgements(study)
     runs, declines = store.runs(study), store.declines(study)
 
     def declined(role: str, party: Server | Holder) -> Declined | None:
@@ -32,7 +32,7 @@ def study_view(store: Store, studies: Studies, study: str, caller: Caller) -> St
         return Declined(at=found.at, reason=found.reason if reasons_shown(caller, party) else None)
 
     holders = [
-        HolderView(holder=one.name, approved=(HOLDER, one.name) in approvals, declined=declined(HOLDER, one))
+        HolderView(holder=one.name, approved=(HOLDER, one.name) in approved, declined=declined(HOLDER, one))
         for one in manifest.holders
     ]
     servers = [
@@ -93,6 +93,7 @@ def run_view(store: Store, runs: Runs, run: Run) -> RunView:
         stage=at.stage,
         measured=[list(clique) for clique in at.measured],
         model_bytes=at.model_bytes,
+        fit_seconds=None if run.state in ENDED else at.fit_seconds,
         steps=at.steps,
         created_at=run.created_at,
         release=run.run if run.state is State.RELEASED else None,

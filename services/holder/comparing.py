@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from caps.audit.measurements import labels
+from caps.data.schema import Column, Numeric, Schema
 from caps.errors import DomainError
 from caps.service.problems import Problem
 from caps.wire.problems import Kind
@@ -46,12 +48,33 @@ class Comparison:
     columns: list[ColumnComparison]
 
 
+def cells_of(schema: Schema, column: Column) -> list[str]:
+    """The names of a column's cells; bins of numbers in words, with what is counted in the outermost ones."""
+    names = labels(schema, column.name)
+    if not isinstance(column, Numeric):
+        return names
+    edges = column.bin_edges
+    right, clamped = column.side == "right", column.outside == "clamp"
+    whole = column.integer and right and all(edge.is_integer() for edge in map(float, edges))
+    told = []
+    for place, (low, high) in enumerate(pairwise(edges)):
+        last = high - 1 if whole else high
+        until = f"{'' if whole or not right else 'below '}{last:,.10g}"
+        if clamped and place == len(edges) - 2 and place:
+            told.append(f"{low:,.10g} and more" if right else f"above {low:,.10g}")
+        elif clamped and place == 0 and len(edges) > 2:
+            told.append(until if until.startswith("below") else f"up to {until}")
+        else:
+            told.append(until if whole and low == last else f"{'' if right else 'above '}{low:,.10g} to {until}")
+    return told + names[len(told) :]
+
+
 def own_counts(service: HolderService, study: str) -> list[ColumnCounts]:
     """The counts of the owner's table by column."""
     manifest = service.store.study(study).manifest
     schema = manifest.columns_of(service.me(manifest))
     return [
-        ColumnCounts(column.name, labels(schema, column.name), counts.tolist())
+        ColumnCounts(column.name, cells_of(schema, column), counts.tolist())
         for column, counts in zip(schema.columns, service.column_counts(study), strict=True)
     ]
 
@@ -62,7 +85,10 @@ def compare(service: HolderService, study: str, release: Path) -> Comparison:
     schema = manifest.columns_of(service.me(manifest))
     try:
         sent = Sent.recognised(release)
-        released, _ = schema.encode(release, extra="ignore", encoding=sent.encoding, limits=service.limits)
+        # Persons whom this holder does not have lack its columns in the release.
+        released, _ = schema.encode(
+            release, extra="ignore", lacking=manifest.lacking, encoding=sent.encoding, limits=service.limits
+        )
     except DomainError as error:
         raise Problem(Kind.TABLE_REFUSED, f"this is not a release of this study: {error}") from None
     released_counts = count_columns((column.size for column in schema.columns), released)
@@ -74,5 +100,5 @@ def compare(service: HolderService, study: str, release: Path) -> Comparison:
         here, there = (part / max(1, part.sum()) for part in (mine, theirs))  # of those whose value is known
         distance = float(np.abs(here - there).sum() / 2)
         own_shares, released_shares = (np.round(100 * part, 1).tolist() for part in (here, there))
-        found.append(ColumnComparison(column.name, labels(schema, column.name), own_shares, released_shares, distance))
+        found.append(ColumnComparison(column.name, cells_of(schema, column), own_shares, released_shares, distance))
     return Comparison(rows, len(released), sorted(found, key=lambda one: (-one.distance, one.name)))

@@ -6,6 +6,7 @@ It is in the other party's words or in the holder's own. `retryable` says whethe
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from caps.basics import canonical
 from caps.basics.schemes import SCHEMES
-from caps.client import ClientError, calls
+from caps.client import AnswerRefused, ClientError, calls
 from caps.errors import DomainError
 from caps.service.identity import machine_of
 from caps.service.problems import Problem
@@ -21,6 +22,7 @@ from caps.service.site import Site
 from caps.study import Coordinator, Manifest, Server
 from caps.study.manifest import SCHEME
 from caps.wire import Approval, Decline, Signed, media
+from caps.wire.coordinator import StudyView
 from caps.wire.holder import ServerBudget
 from caps.wire.problems import Kind
 from caps.wire.server import PopulationState
@@ -155,3 +157,30 @@ def send_word(site: Site, coordinator: Coordinator, study: str, word: Signed[App
     with site.calls(coordinator, timeout=calls.TIMEOUT) as client:
         path = f"/v1/studies/{study}/{word.document.kind}s/{site.name}"
         ask(client, coordinator.name, "PUT", path, content=word.model_dump_json().encode(), headers=media.JSON_BODY)
+
+
+def fetch_release(site: Site, coordinator: Coordinator, study: str, path: Path, *, most: int) -> bool:
+    """Write the study's released rows to a new file; whether there are any yet. Raises a Problem.
+
+    They are looked at and not relied on, so the coordinator's word for them is enough.
+    """
+    party = coordinator.name
+    try:
+        with site.calls(coordinator, timeout=LONG_TIMEOUT) as client:
+            releases = read(StudyView, ask(client, party, "GET", f"/v1/studies/{study}"), party).releases
+            if not releases:
+                return False
+            rows = f"/v1/releases/{releases[-1]}/data"
+            with (
+                calls.opened(client, party, "GET", rows, params={"format": "raw.csv"}) as response,
+                path.open("xb") as file,
+            ):
+                for part in response.iter_bytes():
+                    if file.tell() + len(part) > most:
+                        raise AnswerRefused(f"the release is longer than {most:,} bytes", party=party)
+                    file.write(part)
+    except ClientError as error:
+        raise PeerProblem.of(error).passed_on() from None
+    except PeerProblem as problem:
+        raise problem.passed_on() from None
+    return True

@@ -292,6 +292,11 @@ class HolderService:
         self.store.study(study)
         return private_directory(self._root / study) / f"scratch-{secrets.token_hex(8)}"
 
+    def fetch_release(self, study: str, path: Path) -> bool:
+        """Write the study's released rows, as its coordinator has them, to a file; whether there are any yet."""
+        coordinator = self.store.study(study).manifest.coordinator
+        return peers.fetch_release(self.site, coordinator, study, path, most=self.options.max_upload)
+
     @property
     def limits(self) -> Limits:
         """Of the files that are read here."""

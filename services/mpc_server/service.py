@@ -63,6 +63,7 @@ class MpcServer:
         self._studies = Studies(self._site, policy, database, store, mesh=len(settings.mesh))
         self._contributions = Contributions(self._site, self._studies, database, store)
         self._matching = Matching(self._site, self._studies, database, store)
+        self._workers = settings.workers.workers()
         self._engine = EngineThread(self._site.supervisor)
         self._engine.start()
         self._keeper = self._engine.submit(self._make_keeper()).result()
@@ -79,6 +80,7 @@ class MpcServer:
             build=build_digest(),
             patience=settings.patience,
             least_holders=policy.least_holders,
+            workers=self._workers,
         )
         self._runs = Runs(self._site, policy, database, self._ledger, self._studies, self._engine, alive, self._heads)
         self._news = News(self._site, settings.news, lambda: news_of(self._site.name, self._studies, self._runs))
@@ -148,8 +150,9 @@ class MpcServer:
         serve(self.app, self._site.credentials, host=base.host, port=base.port, people=self._site.people)
 
     def close(self) -> None:
-        """End the engine's thread."""
+        """End the engine's thread, and the workers."""
         self._engine.stop()
+        self._workers.close()
         self._site.sessions.dispose()
 
     @asynccontextmanager
@@ -158,9 +161,12 @@ class MpcServer:
         mesh = self._engine.submit(self._keeper.run())
         self._runs.resume()
         self._news.open()
+        # Else the first to look at the list would wait for them.
+        reading = supervisor.task("studies", asyncio.to_thread(self._studies.newest, pages.EACH))
         sweeping = supervisor.task("sweep", supervisor.keep("sweep", self._sweep))
         yield
         await asyncio.to_thread(self._news.close)
+        await asyncio.gather(reading, return_exceptions=True)
         sweeping.cancel()
         mesh.cancel()
         await asyncio.to_thread(self.close)

@@ -14,12 +14,14 @@ from caps.service.environment import Variable
 from caps.service.news import SILENT, NewsSettings
 from caps.service.site import Settings
 from services.mpc_server.transport.tls import Endpoint, Limits
+from services.mpc_server.workers import settings as workers
+from services.mpc_server.workers.settings import NO_WORKERS, WorkersSettings
 
 MESH = Variable("CAPS_MESH", "addresses where the servers meet, host:port each, in the order S1, S2, ...")
 MESH_LISTEN = Variable("CAPS_MESH_LISTEN", "host:port where this server waits for the others", "its own in CAPS_MESH")
 POLICY = Variable("CAPS_POLICY", "the file with this server's rules", "`policy.yaml` in CAPS_HOME")
 STALL = Variable("CAPS_STALL", "seconds after which a silent peer is given up, and the run waits", "60")
-VARIABLES = (MESH, MESH_LISTEN, POLICY, STALL)
+VARIABLES = (MESH, MESH_LISTEN, POLICY, STALL, *workers.VARIABLES)
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class ServerSettings:
     limits: Limits
     patience: float
     news: NewsSettings = SILENT
+    workers: WorkersSettings = NO_WORKERS
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> ServerSettings:
@@ -60,6 +63,7 @@ class ServerSettings:
             Limits(stall=stall, connect=min(30.0, stall), hello=min(30.0, stall)),
             min(15.0, stall),
             NewsSettings.from_environment(environment),
+            WorkersSettings.from_environment(environment),
         )
 
 

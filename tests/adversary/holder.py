@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caps.trust import signing
-from caps.wire import Approval, Contribution, Offer, Opening, Signed
+from caps.wire import Approval, Contribution, Decline, Offer, Opening, Signed
 from deploy.federation import COORDINATOR, SERVERS
 from tests.adversary.lies import body
 from tests.adversary.prey import Prey, begin, prey
@@ -280,11 +280,36 @@ def oprf(stage: Stage, variant: Variant) -> None:
     stage.refused("S1", "PUT", f"/v1/studies/{study}/tags", who=pick(HOLDERS, variant), content=tags)
 
 
+def false_decline(stage: Stage, variant: Variant) -> None:
+    """That somebody does not take part, who said nothing of the kind; and one's own, after one's approval."""
+    study, who = stage.open.identity, pick((LIAR, "mallory"), variant)
+    of = pick(("north", LIAR, "mallory", "nobody"), variant // 2)
+    changes: tuple[dict[str, Any], ...] = (
+        {},
+        {"role": "mpc-server"},
+        {"study": "0" * 64},
+        {"at": "9999-12-31T00:00:00Z"},
+    )
+    said: dict[str, Any] = {"study": study, "role": "holder", "reason": "No.", "at": now()}
+    signed = Signed[Decline].by(Decline(**said | pick(changes, variant // 3)), of, signing_key(stage, who)).to_json()
+    worse = ({}, {"reason": "x" * 100_000}, {"reason": "\x1b[2J"}, {"reason": ["No."]}, {"reason": None})
+    signed["document"] |= pick(worse, variant // 5)
+    stage.refused(COORDINATOR, "PUT", f"/v1/studies/{study}/declines/{of}", who=who, json=signed)
+    stage.refused(pick(SERVERS, variant), "POST", f"/v1/studies/{study}/decline", who=who, json={"reason": "No."})
+    stage.refused(pick(SERVERS, variant), "GET", f"/v1/studies/{study}/positions", who=who)
+    stage.refused("north", "GET", f"/v1/studies/{study}/preview", who=who)
+
+
+def signing_key(stage: Stage, name: str) -> signing.SigningKey:
+    """Of a party, or of one that takes part in nothing."""
+    return signing.read_signing_key(stage.identities[name].certificate.parent / "signing-key.pem")
+
+
 MOVES: Catalogue = {
     move.__name__: move
     for move in (
         lie_in_an_offer, wrong_key, openings, chunks, after_the_seal, twice, others_things, approvals,
-        coordinators_routes, readers_routes, oprf, withdraw_what_was_not_sealed,
+        coordinators_routes, readers_routes, oprf, withdraw_what_was_not_sealed, false_decline,
     )
 }  # fmt: skip
 HEAVY: Catalogue = {"contributions_without_end": contributions_without_end}

@@ -32,32 +32,37 @@ CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
 def idle(stage: Stage, variant: Variant) -> None:
     """Connections on which nothing is said."""
-    _crowd(stage, pick(PLACES, variant), 20 + variant % 60)
+    gather(stage, pick(PLACES, variant), 20 + variant % 60)
 
 
 def crowd(stage: Stage, variant: Variant) -> None:
     """More of them than a process has descriptors, at the door for people and machines."""
-    _crowd(stage, pick(PLACES, variant), 1100)
+    gather(stage, pick(PLACES, variant), 1100)
 
 
 def crowd_at_the_mesh(stage: Stage, variant: Variant) -> None:
     """The same at the door for peers."""
-    _crowd(stage, pick(SERVERS[:2], variant), 1100, mesh=True)
+    gather(stage, pick(SERVERS[:2], variant), 1100, mesh=True)
 
 
 def half_open(stage: Stage, variant: Variant) -> None:
     """Handshakes that begin and never end."""
-    _crowd(stage, pick(PLACES, variant), 30 + variant % 70, b"" if variant % 7 == 0 else CLIENT_HELLO)
+    gather(stage, pick(PLACES, variant), 30 + variant % 70, b"" if variant % 7 == 0 else CLIENT_HELLO)
 
 
 def half_open_at_the_mesh(stage: Stage, variant: Variant) -> None:
-    _crowd(stage, pick(SERVERS[:2], variant), 30 + variant % 70, CLIENT_HELLO, mesh=True)
+    gather(stage, pick(SERVERS[:2], variant), 30 + variant % 70, CLIENT_HELLO, mesh=True)
 
 
-def _crowd(stage: Stage, name: str, size: int, says: bytes = b"", *, mesh: bool = False) -> None:
+def gather(stage: Stage, name: str, size: int, says: bytes = b"", *, mesh: bool = False) -> None:
+    """So many strangers at a door; fewer, if the system's queue before it is full, where more would only wait."""
     for _ in range(size):
-        with suppress(OSError):  # being shut out is what should happen
+        try:
             stage.plain(name, mesh=mesh, timeout=2.0).sendall(says)
+        except TimeoutError:
+            break
+        except OSError:  # being shut out is what should happen
+            continue
     stage.alive()
 
 

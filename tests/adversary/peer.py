@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from deploy.federation import SERVERS
 from services.mpc_server.transport.framing import HEADER, MAX_PAYLOAD, NO_TAG, Frame, Kind, encode, encode_header
 from services.mpc_server.transport.hello import WIRE_VERSION, Agreement, Greeting, Hello, scheme_field, session_id
-from tests.adversary.outsider import CLIENT_HELLO
+from tests.adversary.outsider import CLIENT_HELLO, gather
 from tests.adversary.stage import ALIEN, NOBODY, PATIENCE_FOR_ALL, Catalogue, Stage, Variant, pick
 
 AWAY = "S3"
@@ -23,11 +23,13 @@ OTHERS = SERVERS[:PARTY]
 @contextmanager
 def away(stage: Stage) -> Iterator[None]:
     """The last server stops, and comes back."""
+    stage.away.add(AWAY)
     stage.federation.stop(AWAY)
     try:
         yield
     finally:
         stage.federation.start(AWAY)
+        stage.away.discard(AWAY)
         stage.federation.wait_ready(timeout=PATIENCE_FOR_ALL)
 
 
@@ -86,19 +88,13 @@ def strangers(stage: Stage, variant: Variant) -> None:
                 stream = stage.secure(pick(OTHERS, variant + turn), who, mesh=True)
                 stream.sendall(_greeted(stage, "S1", party=variant % 256))
         for name in OTHERS:
-            for _ in range(100):
-                with suppress(OSError):
-                    stage.plain(name, mesh=True, timeout=2.0).sendall(CLIENT_HELLO if variant % 2 else b"")
-        stage.alive()
+            gather(stage, name, 100, CLIENT_HELLO if variant % 2 else b"", mesh=True)
 
 
 def crowd(stage: Stage, variant: Variant) -> None:
     """More connections than a process has descriptors."""
     with away(stage):
-        for _ in range(1100):
-            with suppress(OSError):
-                stage.plain(pick(OTHERS, variant), mesh=True, timeout=2.0)
-        stage.alive()
+        gather(stage, pick(OTHERS, variant), 1100, mesh=True)
 
 
 def beside(stage: Stage, variant: Variant) -> None:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import httpx
 import numpy as np
 
+from caps.service.pages.entrance import is_page
 from caps.trust import home as party
 from caps.trust.tls import Credentials, client_context
 from caps.wire.problems import Kind
@@ -49,6 +50,7 @@ MOST_DESCRIPTORS = 40
 """Descriptors that may be left over after a sequence: connections kept alive."""
 MOST_THREADS = 80
 """Threads that a service may have at all: its own and those of its pools."""
+PAGE = "text/html; charset=utf-8"
 _BAD_WORDS = ("Traceback", 'File "/')
 
 Variant = int
@@ -82,6 +84,10 @@ class Stage:
     """Servers and studies that they keep, for this sequence alone."""
     held: ExitStack = field(default_factory=ExitStack)
     """What a rogue holds open until its sequence ends."""
+    away: set[str] = field(default_factory=set)
+    """Services that a rogue sent away for the time being."""
+    broken: Broken | None = None
+    """What the oracle found first: a shorter sequence would meet a federation that is broken already."""
 
     @property
     def now(self) -> datetime:
@@ -124,14 +130,15 @@ class Stage:
         status = response.status_code
         self.seen.append(f"{who} {method} {name}{path[:160]}: {status}")
         if status >= 400 and path.partition("?")[0] not in ("/healthz", "/readyz"):
-            if response.headers.get("content-type") != "application/problem+json":
+            page = is_page(path.partition("?")[0])
+            if response.headers.get("content-type") != (PAGE if page else "application/problem+json"):
                 raise Broken(f"{self.seen[-1]} without a problem document")
-            if method != "HEAD":
+            if status == 429 and not response.headers.get("retry-after", "").isdigit():
+                raise Broken(f"{self.seen[-1]} without Retry-After")
+            if method != "HEAD" and not page:
                 document = response.json()
                 if document["type"] not in {kind.urn for kind in Kind} or document["status"] != status:
                     raise Broken(f"{self.seen[-1]}: {document['type']} is not a problem of the table")
-                if status == 429 and not response.headers.get("retry-after", "").isdigit():
-                    raise Broken(f"{self.seen[-1]} without Retry-After")
         if status >= 500 and status != 503:
             raise Broken(f"{self.seen[-1]}: {response.text[:400]}")
         if any(value in response.text[: 1 << 20] for value in (*CANARIES, *_BAD_WORDS)):
@@ -243,13 +250,17 @@ class Stage:
                 raise result
         return results
 
+    def last_lines(self, name: str) -> str:
+        """The end of what a service wrote."""
+        return self.federation.log(name)[-2000:]
+
     def alive(self) -> None:
         """Every service says so, to those who call from where honest people do, whatever a rogue holds open.
 
         A machine with too much to do may lose a connection, so a service that still runs is asked again for a while;
         one that has died is not waited for.
         """
-        for name in self.federation.places:
+        for name in self.federation.places.keys() - self.away:
             deadline, status = time.monotonic() + PATIENCE, 0
             while status == 0:
                 try:
@@ -257,7 +268,7 @@ class Stage:
                         status = client.get("/healthz").status_code
                 except httpx.TransportError as error:
                     if not self.federation.running(name):
-                        raise Broken(f"{name} has died") from None
+                        raise Broken(f"{name} has died. Its last lines:\n{self.last_lines(name)}") from None
                     if time.monotonic() > deadline:
                         raise Broken(f"{name} does not answer /healthz: {type(error).__name__}") from None
                     time.sleep(0.2)
@@ -271,7 +282,9 @@ Sequence_ = Sequence[tuple[str, Variant]]
 
 
 def play(stage: Stage, catalogue: Catalogue, moves: Sequence_) -> None:
-    """Make the moves, one after the other, and judge what they did to the federation."""
+    """Make the moves, one after the other, and judge what they did to the federation. What is broken stays so."""
+    if stage.broken is not None:
+        raise stage.broken
     with watched(stage):
         for name, variant in moves:
             stage.seen.append(f"-- {name} {variant}")
@@ -299,7 +312,7 @@ def watched(stage: Stage) -> Iterator[None]:
         stage.alive()
         for name in federation.places:
             if not federation.running(name):
-                raise Broken(f"{name} has died")
+                raise Broken(f"{name} has died. Its last lines:\n{stage.last_lines(name)}")
             grown = federation.vitals(name).peak - before[name].memory
             if federation.pid(name) == pids[name] and grown > MOST_MEMORY:
                 raise Broken(f"{name} took {grown >> 20} MB more than before")
@@ -312,7 +325,8 @@ def watched(stage: Stage) -> Iterator[None]:
         for name in SERVERS:
             _nothing_lost(stage, name, ledgers[name])
     except Broken as error:
-        raise Broken(f"{error}\n" + "\n".join(stage.seen[-40:])) from None
+        stage.broken = Broken(f"{error}\n" + "\n".join(stage.seen[-40:]))
+        raise stage.broken from None
     finally:
         _tidy(stage)
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.adversary import coordinator, holder, outsider, peer, server
+from tests.adversary import coordinator, holder, outsider, peer, server, visitor
 from tests.adversary.lies import LIES
 from tests.adversary.stage import Catalogue, Sequence_, Stage, finish, play
+from tests.kit.attacks import BODIES
 
 pytestmark = [pytest.mark.e2e, pytest.mark.property, pytest.mark.timeout(900)]
 
@@ -23,6 +24,7 @@ ROGUES: Mapping[str, Catalogue] = {
     "coordinator": coordinator.MOVES,
     "server": server.MOVES,
     "peer": peer.MOVES,
+    "visitor": visitor.MOVES,
 }
 ALL: Catalogue = {
     f"{rogue}.{name}": move
@@ -33,6 +35,7 @@ ALL: Catalogue = {
         "coordinator": {**coordinator.MOVES, **coordinator.HEAVY},
         "server": {**server.MOVES, **server.HEAVY},
         "peer": {**peer.MOVES, **peer.HEAVY},
+        "visitor": {**visitor.MOVES, **visitor.HEAVY},
     }.items()
     for name, move in moves.items()
 }
@@ -45,6 +48,8 @@ def lies(move: str, word: str) -> Sequence_:
 
 BREAKS: Mapping[str, Sequence_] = {
     "a body is read before the role is looked at": [("coordinator.dear_bodies", 0), ("coordinator.dear_bodies", 1)],
+    "every unknown member is told of": [("coordinator.proposals", list(BODIES).index("members"))],
+    "a frame that is only announced swells a peer": [("peer.in_its_place", 86)],
     "a step of its own coordinator swells a server": [("coordinator.dear_bodies", 2)],
     "idle connections shut everybody out": [("outsider.crowd", 0), ("outsider.crowd", 3)],
     "steps that wait take all threads": [("coordinator.many_steps", 0)],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import join, oprf_join
+from bench import join, join_tasks, oprf_join
 
 
 @pytest.fixture
@@ -49,3 +49,8 @@ def test_both_protocols_at_the_same_sizes(measured, large, sizes):
     assert set(report) == {*(f"join_n{n}" for n in sizes), "light"}
     assert set(report["light"]) == {f"oprf_join_n{n}" for n in sizes}
     assert "oprf_join_n100000" in join.table(report)
+
+
+def test_every_phase_is_a_protocol_that_the_join_calls_by_that_name():
+    for module, name in join_tasks.PHASES.values():
+        assert callable(getattr(module, name))

@@ -319,15 +319,20 @@ def test_tables_without_goals(page):
     ours = {"seconds": 0.5, "cpu_seconds": 0.4, "bytes": 2e6, "rounds": 3}
     paper = {"seconds": 1.5, "bytes": 4e6, "rounds": 9, "seconds_ratio": 3.0, "bytes_ratio": 2.0}
     scaled = {"seconds_scaled": 5.0, "measured_rows": 10, "seconds_ratio": 10.0}
+    run = {"peak_bytes": 100 << 20, "fits": 10, "iterations": 1500, "error": 0.02}
     text = page(
         protocols={"select_aim_q45": {**ours, "offline": ours, "beside": {"paper, our engine": paper}}},
         engine={"product": {**ours, "beside": {"spu": {"failed": "no wheel"}, "mpyc": scaled}}},
-        generate={"adult": {"rounds": 4, "cpu_seconds": 2.0, "workload_error": 0.05}},
+        generate={
+            "rounds": {"adult": {"rounds": 4, "cpu_seconds": 2.0, "workload_error": 0.05}},
+            "whole": {"20x8": [run | {"cpu_seconds": seconds} for seconds in (3.0, 9.0, 4.0)]},
+        },
     )
     assert "| &nbsp;&nbsp;paper, our engine | 1.5000 | 4,000.0 | 9 | 3.0 | 2.0 |" in text
     assert "| &nbsp;&nbsp;spu | failed: no wheel |" in text
     assert "| &nbsp;&nbsp;mpyc (scaled from 10 rows) | 5.0000 |  |  | 10.00 |" in text
     assert "| adult | 4 | 2.00 | not run |  | 0.0500 |" in text
+    assert "| 20x8 | 3 | 4.0 | 9.0 | 100 | 150 | 0.0200 |" in text
 
 
 def under(ratio, *, rounds=1, speed=20_000.0, more=1.01):
@@ -403,3 +408,28 @@ def test_load_is_judged_by_how_holders_add_up_and_by_liveness(page):
     text = page(load=load(each=0.2, p99=0.11))
     assert verdict(text, linear)[1] == verdict(text, alive)[1] == "**missed**"
     assert verdict(page(load=load(each=0.1, p99=0.05, lost=1)), alive)[1] == "**missed**"
+
+
+@pytest.mark.parametrize(("peak", "mark"), [(999_000_000, "met"), (1_001_000_000, "**missed**")])
+def test_a_holder_has_a_gigabyte_for_the_largest_table(page, peak, mark):
+    spent = {"seconds": 2.0, "north": 1.0, "S1": 0.1, "S2": 0.5, "S3": 0.5}
+    one = {"file": 10**7, "vector": 10**9, "parts": dict.fromkeys(("check", "share", "push"), spent)}
+    small, large = ({**one, "peak": {"north": size, "S1": 10**9, "S2": 10**9}} for size in (10**8, peak))
+    text = page(contribute={"others": 0.0, "rows": {"1000000": small, "10000000": large}})
+    assert verdict(text, "A holder contributes 10,000,000 rows") == (f"{peak / 1e6:.0f} MB", mark)
+    assert "| 1000 | 2.0 (1.0) | 2.0 (1.0) | 2.0 (1.0) | 0.5 | 2000 | 2000 |" in section(text, "Contributing")
+
+
+@pytest.mark.parametrize(("seconds", "measured", "mark"), [(20.0, "5.0 x", "met"), (20.5, "4.9 x", "**missed**")])
+def test_swift_is_five_times_faster_far_apart(page, seconds, measured, mark):
+    one = {"dataset": "tx10", "setting": "vertical", "error": 0.1, "steps": 3, "mpc_rounds": 50, "mpc_bytes": 1e4}
+    found = {
+        "80 ms, aim": {**one, "run": 99.0, "seconds": 100.0},
+        "80 ms, swift": {**one, "run": 9.0, "seconds": seconds},
+    }
+    text = page(apart=found)
+    assert verdict(text, "80 ms: a whole study with SWIFT") == (measured, mark)
+    assert verdict(page(apart={"relay, aim": found["80 ms, aim"]}), "80 ms: a whole study with SWIFT") == (
+        "",
+        "not run",
+    )

@@ -60,6 +60,18 @@ def test_a_digest_follows_the_code_and_nothing_else(tree, name, text, same):
     assert (digest(tree) == before) == same
 
 
+def test_what_is_left_out_may_change(tree):
+    def without():
+        sources.digest.cache_clear()
+        return sources.digest(("package", "!package/inner", "!package/one.py"), tree)
+
+    (tree / "package" / "inner").mkdir(exist_ok=True)
+    for name, text, same in (("inner/two.py", "y = 1", True), ("one.py", "x = 3", True), ("three.py", "z = 1", False)):
+        before = without()
+        (tree / "package" / name).write_text(text)
+        assert (without() == before) == same
+
+
 def test_a_source_that_is_gone_is_named(tree):
     (tree / "alone.py").unlink()
     with pytest.raises(FileNotFoundError, match=r"alone\.py"):

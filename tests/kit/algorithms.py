@@ -13,6 +13,7 @@ import numpy as np
 from caps.data.domain import Attribute, Clique, Domain, Layout
 from caps.data.quality import marginals_error
 from caps.dp.clear import ClearOracle
+from caps.dp.effort import PRIOR_FITS, fit_seconds
 from caps.dp.oracle import Batch, Comparison, Measurement, Selection
 from caps.dp.privacy import AimSchedule, Choice, Entry, Filter, Neighbouring, Role, Schedule
 from caps.shares.prss import expand
@@ -221,6 +222,9 @@ class BruteForce:
     def model_bytes(self, cliques: Sequence[Clique]) -> int:
         return tree_bytes(self.domain, cliques)
 
+    def fit_seconds(self, cliques: Sequence[Clique], *, prior: bool = False) -> float:
+        return fit_seconds(tree_bytes(self.domain, cliques) // 8, 0) * (PRIOR_FITS if prior else 1)
+
 
 @dataclass
 class Stub:
@@ -245,6 +249,9 @@ class Stub:
     def model_bytes(self, cliques: Sequence[Clique]) -> int:
         return tree_bytes(self.domain, cliques)
 
+    def fit_seconds(self, cliques: Sequence[Clique], *, prior: bool = False) -> float:
+        return fit_seconds(tree_bytes(self.domain, cliques) // 8, 0) * (PRIOR_FITS if prior else 1)
+
 
 def choices_of(events: Sequence[Progress]) -> list[Choice]:
     """What AIM chose after each round, from its reports."""
@@ -265,7 +272,7 @@ def replay(schedule: Schedule, requests: Sequence[object], events: Sequence[Prog
             request = next(following)
             assert isinstance(request, Selection) == (step.role is Role.SELECT)
             assert request.mechanism == step.mechanism
-        chooses = isinstance(schedule, AimSchedule) and step.role is Role.MEASURE
+        chooses = step.role is Role.MEASURE and (isinstance(schedule, AimSchedule) or schedule.columns > 0)
         schedule = schedule.after(next(made) if chooses else Choice.GO_ON)
     assert next(following, None) is None
     return schedule

@@ -31,12 +31,16 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class Address:
-    """Where a service listens, and how whoever attacks it introduces itself: a certificate, a token or nothing."""
+    """Where a service listens, and how whoever attacks it introduces itself: a certificate, a token or nothing.
+
+    origin: the address that is called from, if it matters.
+    """
 
     url: str
     authority: Path
     me: Credentials | None = None
     token: str | None = None
+    origin: str | None = None
 
     @property
     def place(self) -> tuple[str, int]:
@@ -46,7 +50,7 @@ class Address:
 
     def plain(self) -> socket.socket:
         """A TCP connection without a handshake."""
-        return socket.create_connection(self.place, PATIENCE)
+        return socket.create_connection(self.place, PATIENCE, None if self.origin is None else (self.origin, 0))
 
     def secure(self) -> ssl.SSLSocket:
         """A connection after the handshake."""

@@ -62,6 +62,8 @@ class Faults:
     bad_signature: set[str] = field(default_factory=set)
     manual: set[str] = field(default_factory=set)
     refuses: set[str] = field(default_factory=set)
+    declines: dict[str, Any] = field(default_factory=dict)
+    """What servers send as their operators' declines."""
     other_transcript: set[str] = field(default_factory=set)
     other_statement: bool = False
     computing: int = 0
@@ -160,6 +162,8 @@ class ClearServers:
             return problem(
                 403, "policy-refused", "too much", objections=["epsilon 1 exceeds this server's limit of 0.1"]
             )
+        if name in self.faults.declines:
+            return problem(403, "policy-refused", "declined", decline=self.faults.declines[name])
         if name in self.faults.manual:
             return 202, {}, None
         approval = Approval(study=study, role="mpc-server", exchange_digest=self.keys[name].pin, at=AT)

@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,7 @@ _FENCE = re.compile(r"(\s*)(```+)(\S*)\s*")
 _REMARK = re.compile(r"<!-- (skip|file|each|last): (.+) -->")
 _SHELL = frozenset({"sh", "bash"})
 _MARK = "@@ block in line "
+_AT = re.compile(rf"^{_MARK}(\d+) at (\d+\.\d+)$", re.MULTILINE)
 _ON_ITS_OWN = """\
 (
 NAME={name}
@@ -105,7 +107,7 @@ def script_of(found: Iterable[Block]) -> str:
     """One script for bash that runs blocks in order, in one shell, and says which one it is at."""
     parts = ["set -euo pipefail"]
     for block in found:
-        parts.append(f"echo {shlex.quote(f'{_MARK}{block.line}')} >&2")
+        parts.append(f'echo "{_MARK}{block.line} at $EPOCHREALTIME" >&2')
         if block.remark == "file":
             parts.append(f"mkdir -p {shlex.quote(str(Path(block.detail).parent))}")
             parts.append(f"cat > {shlex.quote(block.detail)} <<'END OF BLOCK'\n{block.text}\nEND OF BLOCK")
@@ -120,9 +122,20 @@ def script_of(found: Iterable[Block]) -> str:
 
 def run(found: Iterable[Block], folder: Path, environment: Mapping[str, str], *, seconds: float = 280) -> str:
     """Run blocks in a folder, as somebody with this environment; what they wrote. Fails with the block's place."""
+    return _run(found, folder, environment, seconds)[0]
+
+
+def time(found: Iterable[Block], folder: Path, environment: Mapping[str, str], *, seconds: float) -> dict[int, float]:
+    """The same; by the line of each block, the seconds that it took."""
+    told = _run(found, folder, environment, seconds)[1]
+    marks = [(int(line), float(at)) for line, at in _AT.findall(told)]
+    return {line: after - at for (line, at), (_, after) in pairwise(marks)}
+
+
+def _run(found: Iterable[Block], folder: Path, environment: Mapping[str, str], seconds: float) -> tuple[str, str]:
     chosen = [block for block in found if block.runs]
     done = subprocess.run(
-        ["bash", "-c", script_of(chosen)],
+        ["bash", "-c", script_of(chosen) + f'echo "{_MARK}0 at $EPOCHREALTIME" >&2\n'],
         cwd=folder,
         env={**shell_environment(), **environment},
         stdin=subprocess.DEVNULL,
@@ -134,9 +147,10 @@ def run(found: Iterable[Block], folder: Path, environment: Mapping[str, str], *,
     if done.returncode:
         last = done.stderr.rpartition(_MARK)[2]
         line, _, wrote = last.partition("\n")
+        line = line.partition(" ")[0]
         place = f"{chosen[0].page.relative_to(ROOT)}:{line}"
         raise AssertionError(f"{place} ended with {done.returncode}:\n{done.stdout[-1500:]}\n{wrote[-3000:]}")
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 def shell_environment() -> dict[str, str]:

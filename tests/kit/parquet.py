@@ -38,7 +38,9 @@ def thrift(value: Any) -> bytes:
             last = number
         return out + b"\0"
     kind = _kind(value[0]) if value else 12
-    return bytes([0xF0 | kind]) + varint(len(value)) + b"".join(map(thrift, value))
+    written = {one: thrift(one) for one in set(value)} if kind == 6 else None  # millions of equal integers
+    members = map(written.__getitem__ if written else thrift, value)
+    return bytes([0xF0 | kind]) + varint(len(value)) + b"".join(members)
 
 
 def _kind(value: Any) -> int:

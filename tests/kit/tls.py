@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import socket
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -98,10 +96,6 @@ def serving(
         thread.join(30)
         listener.close()
         assert not thread.is_alive(), "the service did not stop"
-        with warnings.catch_warnings():  # a connection that came at the very end is closed by nobody but the collector
-            mine = rf"unclosed <socket\.socket .*laddr=\('127\.0\.0\.1', {port}\)"
-            warnings.filterwarnings("ignore", mine, ResourceWarning)
-            gc.collect()
 
 
 def calling(

@@ -107,7 +107,8 @@ def test_pushed_withdrawn_and_pushed_again(world: HolderBench) -> None:
             until(lambda: holder.contribution(world.study).goal is Goal.COMPLETE)
             until(lambda: world.files() == ["table"])
             if len(ids) == 1:
-                assert holder.withdraw(world.study).goal is Goal.WITHDRAWN
+                holder.withdraw(world.study)
+                until(lambda: holder.contribution(world.study).goal is Goal.WITHDRAWN)
         record = holder.contribution(world.study)
         assert [one.accepted is not None for one in record.deliveries] == [True] * 3
         assert ids[0] != ids[1]
@@ -127,6 +128,7 @@ def kept(world: HolderBench, name: str) -> tuple[int, int, list[str | None]]:
     return len(files), len(keys), [row.state for row in rows]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("answered", [0, 1, 3, 10**9], ids=["nothing", "the offer", "some chunks", "everything"])
 def test_withdrawn_in_whatever_state_the_upload_is(
     world: HolderBench, gates: dict[str, Gate], monkeypatch: pytest.MonkeyPatch, answered: int

@@ -151,6 +151,9 @@ def test_a_full_disk_is_a_507_and_makes_the_service_unready_until_there_is_room(
         answer = client.post("/v1/studies", json=study)
         assert answer.status_code == 507, answer.text
         assert answer.json()["request_id"] == answer.headers["x-request-id"]
+        token = federation.token("coordinator", "operator")
+        page = client.post("/ui/sign-in", data={"token": token}, headers={"Origin": place.url})
+        assert (page.status_code, page.headers["x-request-id"] in page.text) == (507, True)
         told = client.get("/readyz")
         assert (told.status_code, "full" in told.json()["reasons"][0]) == (503, True)
         filler.unlink()

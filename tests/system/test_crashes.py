@@ -99,6 +99,7 @@ SAMPLE = [
 ]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("faults", SAMPLE)
 def test_services_that_die_cost_time_only(frail: Everybody, tmp_path: Path, faults: Sequence[Fault]) -> None:
     survives(frail, tmp_path, faults)

@@ -12,6 +12,7 @@ from typing import ClassVar, TypeVar, get_type_hints
 
 from caps.data.domain import Clique, Domain, Workload
 from caps.dp.bounds import MOST_COUNTED
+from caps.dp.effort import Fits
 from caps.dp.installed import PROGRAMS, bring, installed
 from caps.dp.privacy.neighbouring import Neighbouring, Relation
 from caps.dp.privacy.rational import positive, read_count
@@ -129,6 +130,10 @@ class Program(ABC):
 
     def draws(self, task: Task) -> int | None:
         """Noise values for each marginal measured after a selection; None means as many as it has cells."""
+        return None
+
+    def fits(self, task: Task) -> Fits | None:
+        """The most that fitting models takes the coordinator; None if only their junction trees could tell."""
         return None
 
 

@@ -7,6 +7,8 @@ from math import prod
 from typing import ClassVar
 
 from caps.data.domain import Clique
+from caps.data.junction import FLOAT_BYTES
+from caps.dp.effort import Fits
 from caps.dp.privacy.schedule import MstSchedule
 from caps.dp.programs.base import Program, Task, pooled_draws, register
 
@@ -43,3 +45,9 @@ class MstProgram(Program):
         edges = len(task.one_ways) - 1
         largest = prod(sorted(task.domain.sizes)[-2:])
         return pooled_draws(largest, edges) if self.pooled else None
+
+    def fits(self, task: Task) -> Fits:
+        """One model for each edge. A tree has most cells if every column is in a pair with the largest one."""
+        columns, largest = len(task.one_ways), max(task.domain.sizes)
+        cells = largest * max(1, task.domain.width - largest)
+        return Fits.growing(task.domain, columns + 1, columns / 2, FLOAT_BYTES * cells, cells + task.domain.width)

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from caps.data.domain import Clique
+from caps.dp.effort import Fits
 from caps.dp.privacy.mechanisms import GaussianBatch, GaussianErrors
 from caps.dp.privacy.rational import grid_down
 from caps.dp.privacy.schedule import SMALLEST_PART, Cycle, FixedSchedule, Role, Step
@@ -56,6 +57,11 @@ class SwiftProgram(Program):
     def candidates(self, task: Task) -> dict[Clique, int]:
         """Every part of a query with more than one column, with equal weights: all errors have the same noise."""
         return {part: 1 for part in task.workload.parts if len(part) > 1}
+
+    def fits(self, task: Task) -> Fits:
+        """One model of the columns and one of what is measured then."""
+        measured = sum(task.domain.cells_of(self.cliques(task)))
+        return Fits.growing(task.domain, 2, 1, self.max_model_bytes, measured)
 
 
 def _schedule(rho: Fraction, task: Task, *steps: Step) -> FixedSchedule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from caps.service.problems import Problem
 from caps.service.tokens import Person, Scope
 from caps.wire.problems import Kind
 
-__all__ = ["ROOT", "SIGN_IN", "Link", "Pages", "allowed", "back_of", "onwards", "see_other"]
+__all__ = ["ROOT", "SIGN_IN", "Door", "Link", "Pages", "allowed", "back_of", "onwards", "see_other"]
 
 SIGN_IN = f"{ROOT}/sign-in"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -54,6 +54,15 @@ class Link:
     def to(cls, title: str, path: str, *scopes: Scope) -> Link:
         """For these scopes; for everybody who is signed in if there is none."""
         return cls(title, path, frozenset(scopes or Scope))
+
+
+@dataclass(frozen=True)
+class Door:
+    """What is behind an entry of the navigation, on the first page. now: how things stand; waits: for the reader."""
+
+    about: str
+    now: str = ""
+    waits: bool = False
 
 
 class Pages:
@@ -104,6 +113,10 @@ class Pages:
         """A whole file that is nobody's page: it knows no person and no session."""
         return self._jinja.get_template(template).render(context)
 
+    def home(self, request: Request, about: str, reasons: list[str], doors: Mapping[str, Door]) -> HTMLResponse:
+        """The first page: what the service is, why it is not ready, and where its pages lead, by path."""
+        return self.page(request, "home.html", about=about, reasons=reasons, doors=doors)
+
     def problem(self, problem: Problem, request_id: str, scope: dict[str, Any]) -> Response:
         """A problem as a page, in the same words as its document; whoever is not signed in is asked to."""
         headers = dict(scope.get("headers", ()))
@@ -114,6 +127,10 @@ class Pages:
                 return answer
             document |= {"title": "You are not signed in", "hint": "sign in, then repeat what you did"}
             document["detail"] = "there is no session, or it has ended; nothing was changed"
+        person = caller_of(scope).person
+        if problem.kind is Kind.FORBIDDEN and person is not None:
+            roles = ", ".join(sorted(person.scopes))
+            document["hint"] = f"you are signed in with a token for {roles}; sign in with another one to see this page"
         template = self._jinja.get_template("problem_part.html" if htmx else "problem.html")
         context = {"problem": document, "retry_after": problem.headers.get("Retry-After"), "back": back_of(scope)}
         kept = {name: value for name, value in problem.headers.items() if name != "WWW-Authenticate"}

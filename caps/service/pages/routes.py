@@ -63,11 +63,13 @@ def router(pages: Pages) -> APIRouter:
         require_same_origin(request.headers)
         back = onwards(form.one("next", ROOT))
         address = request.client.host if request.client else ""
-        secret = pages.sessions.open(form.one("token"))
+        token = form.one("token")
+        secret = pages.sessions.open(token)
         if secret is None:
             failures.failed(address)
             logs.say(log, "not signed in", address=address)
-            return pages.page(request, "sign_in.html", status=403, next=back, refused=True)
+            expired = pages.sessions.expired(token)
+            return pages.page(request, "sign_in.html", status=403, next=back, refused=True, expired=expired)
         response = see_other(back)
         old = session_of(request.scope)
         if old is not None:

@@ -80,6 +80,10 @@ class Sessions:
             db.execute(_table.insert().values(row))
         return secret
 
+    def expired(self, token: str) -> datetime | None:
+        """When the token of somebody who cannot sign in expired; None if it is another token."""
+        return self._tokens.expired(token, self._clock())
+
     def find(self, secret: str) -> Session | None:
         """The session of a cookie; None if there is none, or it has ended."""
         now, digest = self._clock(), _digest(secret)

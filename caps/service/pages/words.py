@@ -30,6 +30,11 @@ def when(at: str | datetime) -> str:
     return f"{found.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
+def chance(probability: float) -> str:
+    """A small probability as one in so many."""
+    return f"1 in {float(f'{1 / probability:.3g}'):,.0f}" if 0 < probability < 1 else f"{probability:g}"
+
+
 def share(part: float, whole: float) -> str:
     """A part as a percentage."""
     return "0 %" if not whole else f"{100 * part / whole:.3g} %"
@@ -50,6 +55,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "size": size,
     "when": when,
+    "chance": chance,
     "share": share,
     "count_of": count_of,
     "sentence": sentence,

@@ -30,6 +30,7 @@ class Aim(AimProgram, Algorithm):
             walk.next_round()
             spent = walk.schedule.after().after().spent
             limit = int(self.max_model_bytes * spent / walk.schedule.rho)
+            limit = min(limit, self.room(walk.task, walk.rounds_left, walk.worked, walk.cells))
             kept = sizes.within(limit, weights, [measured.clique for measured in walk.measured])
             estimates, noise = dict(zip(kept, model.marginals(kept), strict=True)), walk.noise
             clique = walk.select(

@@ -20,7 +20,9 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from caps.data.domain import Clique
+from caps.data.junction import FLOAT_BYTES
 from caps.dp.bounds import UNIT_BITS
+from caps.dp.effort import fit_seconds
 from caps.dp.installed import LOOPS, installed
 from caps.dp.oracle import Batch, Comparison, Measurement, Oracle, Selection, rounded_estimate
 from caps.dp.privacy.mechanisms import (
@@ -58,7 +60,8 @@ class Progress:
     """What may be shown while a run is going. All of it is public or follows from opened, noisy values.
 
     error: after a measurement, by how much (L1) the model before it was wrong there; estimated from the noisy answer by
-    subtracting what the noise contributes. annealed: after a fit, whether the next rounds spend more.
+    subtracting what the noise contributes. annealed: after a fit, whether the next rounds spend more. fit_seconds: how
+    long the fit that begins now will take, about.
     """
 
     round: int
@@ -69,6 +72,7 @@ class Progress:
     model_bytes: int | None = None
     error: float | None = None
     annealed: bool = False
+    fit_seconds: float | None = None
 
     def view(self) -> RunProgress:
         """The progress as shown to people, with budgets as floats."""
@@ -81,6 +85,7 @@ class Progress:
             model_bytes=self.model_bytes,
             error=self.error,
             annealed=self.annealed,
+            fit_seconds=self.fit_seconds,
         )
 
 
@@ -124,6 +129,8 @@ class Walk:
     """The most candidates that a selection may have; as many noise values are drawn for each selection."""
     round: int = 0
     measured: list[Measured] = field(default_factory=list)
+    worked: float = 0.0
+    """Seconds of all fits so far, by the law (`caps.dp.effort`); so it is the same on every machine."""
     _fitted: tuple[Measured, ...] = ()
     _before: Schedule | None = None
     _asked: Counter[Role] = field(default_factory=Counter)
@@ -142,6 +149,17 @@ class Walk:
         if following is None or following.role is not Role.MEASURE:
             raise LocalError("the schedule has no further measurement")
         return magnitude(following.mechanism)
+
+    @property
+    def rounds_left(self) -> Fraction:
+        """How many rounds there would be from this one on, its selection being due, if all cost the same."""
+        cost = self.schedule.after().after().spent - self.schedule.spent
+        return (self.schedule.rho - self.schedule.spent) / cost
+
+    @property
+    def cells(self) -> int:
+        """Of all tables that have been measured."""
+        return sum(self.task.domain.cells_of(dict.fromkeys(one.clique for one in self.measured)))
 
     def next_round(self) -> int:
         """Begin a round and return its number."""
@@ -181,7 +199,7 @@ class Walk:
         beyond = measured.values - np.ravel(estimate)
         self._surprises.append((float(np.square(beyond / measured.sigma).sum()), beyond.size))
         error = np.abs(beyond).sum() - magnitude(step.mechanism) * beyond.size
-        self._tell(Stage.MEASURE, clique, error=max(0.0, float(error)))
+        self._tell(Stage.MEASURE, clique, error=max(0.0, float(error)), fit_seconds=self._coming())
         return measured
 
     def measure_all(self, cliques: Sequence[Clique], *, role: Role = Role.INITIAL, draws: int | None = None) -> None:
@@ -194,7 +212,8 @@ class Walk:
             if role is Role.MEASURE:
                 self.round = number
             self._ask(clique, step, draws)
-            self._tell(Stage(role.value), clique, spent=spent + number * each)
+            coming = self._coming() if number == len(cliques) else None
+            self._tell(Stage(role.value), clique, spent=spent + number * each, fit_seconds=coming)
         self._advance()
 
     def compare(self, candidates: Sequence[Clique], estimates: Sequence[Floats]) -> tuple[Floats, float]:
@@ -220,12 +239,13 @@ class Walk:
         assert isinstance(mechanism, GaussianBatch)
         batch = Batch(self._name(role), tuple(parts), np.array(list(parts.values()), np.int64), mechanism)
         opened, spent = self.oracle.measure_batch(batch), self.schedule.spent
-        ends = np.cumsum(batch.sizes(self.oracle.layout))[:-1]
+        ends, due = np.cumsum(batch.sizes(self.oracle.layout))[:-1], len(self.measured) + len(parts)
         self._advance()
         for asked, values in zip(batch.measurements(self.task.neighbouring), np.split(opened, ends), strict=True):
             self.measured.append(Measured(asked.clique, values.astype(np.float64), asked.mechanism.deviation))
             spent += mechanism.total * parts[asked.clique] / mechanism.PARTS
-            self._tell(Stage(role.value), asked.clique, spent=min(spent, self.schedule.spent))
+            coming = self._coming() if len(self.measured) == due else None
+            self._tell(Stage(role.value), asked.clique, spent=min(spent, self.schedule.spent), fit_seconds=coming)
 
     def choose(self, *choices: Choice) -> Choice:
         """Take the first of these choices that the schedule allows after the measurement just made, or go on."""
@@ -255,6 +275,7 @@ class Walk:
     def fit(self, warm_start: Model | None = None, *, measurements: Sequence[Measured] | None = None) -> Model:
         """GENERATE: fit a model to these measurements, or to all of them. Report it with `fitted`."""
         self._fitted = tuple(self.measured if measurements is None else measurements)
+        self.worked += fit_seconds(self._model_bytes() // FLOAT_BYTES, self.cells)
         return self.estimator.fit(self._fitted, total=self.task.total, warm_start=warm_start)
 
     def smoothed(self, model: Model) -> Model:
@@ -262,9 +283,16 @@ class Walk:
         return self.estimator.smoothed(model, self._fitted)
 
     def fitted(self, clique: Clique | None = None, *, annealed: bool = False) -> None:
-        """Report that a fit is done."""
-        model_bytes = self.estimator.model_bytes([measured.clique for measured in self.measured])
-        self._tell(Stage.GENERATE, clique, model_bytes=model_bytes, annealed=annealed)
+        """Report that a fit is done. After the last one, `smoothed` is due."""
+        coming = None if self.going else self._coming(prior=True)
+        model_bytes = self._model_bytes()
+        self._tell(Stage.GENERATE, clique, model_bytes=model_bytes, annealed=annealed, fit_seconds=coming)
+
+    def _model_bytes(self) -> int:
+        return self.estimator.model_bytes([measured.clique for measured in self.measured])
+
+    def _coming(self, *, prior: bool = False) -> float:
+        return self.estimator.fit_seconds([measured.clique for measured in self.measured], prior=prior)
 
     def _ask(self, clique: Clique, step: Step, draws: int | None) -> Measured:
         assert isinstance(step.mechanism, Gaussian | Laplace)
@@ -295,11 +323,10 @@ class Walk:
         model_bytes: int | None = None,
         error: float | None = None,
         annealed: bool = False,
+        fit_seconds: float | None = None,
     ) -> None:
-        rho_spent = self.schedule.spent if spent is None else spent
-        self.report(
-            Progress(self.round, stage, clique, rho_spent, self.schedule.rho, model_bytes, error, annealed=annealed)
-        )
+        rho_spent, rho = self.schedule.spent if spent is None else spent, self.schedule.rho
+        self.report(Progress(self.round, stage, clique, rho_spent, rho, model_bytes, error, annealed, fit_seconds))
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ MOST_COLUMNS, MOST_CARDS, MOST_KEYS, MOST_QUERIES = 400, 100, 16, 400
 """What one draft may have: whoever needs more writes the file by hand."""
 Step = Literal["about", "columns", "parties", "matching", "question", "privacy", "review"]
 STEPS: Mapping[Step, str] = {
-    "about": "What it is about",
+    "about": "About",
     "columns": "Columns",
     "parties": "Parties",
-    "matching": "Matching persons",
-    "question": "What should be accurate",
+    "matching": "Matching",
+    "question": "Accuracy",
     "privacy": "Privacy",
-    "review": "Review and propose",
+    "review": "Review",
 }
 ALGORITHMS: Mapping[str, str] = {
     "aim": "The usual choice: round by round, it measures what the model so far gets most wrong. Best where some "
@@ -87,11 +87,16 @@ class TypedQuery(BaseModel):
 
 
 class Draft(BaseModel):
-    """Everything that was typed. seen: the steps that were sent at least once, whose errors are shown."""
+    """Everything that was typed. seen: the steps that were sent at least once, whose errors are shown.
+
+    saved: how often a form was sent. What is kept as it is typed has the number that its page was made with, so what
+    arrives late does not undo what was sent after it.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
     seen: list[str] = []
+    saved: int = 0
     last_key: int = 0
     title: str = ""
     purpose: str = ""

@@ -23,8 +23,12 @@ import numpy as np
 from caps.data.domain import MISSING, Attribute, Clique, Codes, Domain
 from services.coordinator.estimation import Floats, Measured
 
-NEVER = -60.0
-"""The potential of what cannot be: among all people on earth there is none of it."""
+NEVER = -1e6
+"""The potential of what cannot be: other potentials, which are free to differ by hundreds where only their sum counts,
+never make up for it. It is finite, so that differences are numbers."""
+_UNSEEN = -60.0
+"""The potential of what there is no evidence for: among all people on earth there is none of it, unless measurements
+say otherwise."""
 _SURE = 1e6
 """What a number of persons that is known weighs, where sums weigh the inverse of their standard deviation."""
 
@@ -94,7 +98,7 @@ class Absence:
     @cached_property
     def everybody(self) -> dict[Clique, Floats]:
         """The fixed potentials if everybody has every group."""
-        return self.structure | {(presence,): np.array([NEVER, 0.0]) for presence in self.presences}
+        return self.structure | {(presence,): np.array([_UNSEEN, 0.0]) for presence in self.presences}
 
     def widened(self, clique: Clique, values: Floats) -> Floats:
         """A flat table of the domain as one of the wide domain, with 0 wherever a value is missing."""

@@ -25,7 +25,7 @@ def create_estimator(
     *,
     groups: tuple[Clique, ...] = (),
     limit: int = MODEL_LIMIT,
-    tolerance: float = 2e-5,
+    tolerance: float = 5e-5,
     iterations: int = 1000,
 ) -> Estimator:
     """`kernel`, the compiled one, or `mbi`, the reference: private-pgm's own package, which needs JAX.

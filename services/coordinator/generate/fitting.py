@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from caps.data.domain import Clique
+from caps.data.junction import model_bytes
 from caps.errors import DomainError
 from services.coordinator.estimation import Floats, Measured, Model
 from services.coordinator.generate.absence import Absence
-from services.coordinator.generate.junction import model_bytes
 
 MODEL_LIMIT = 2 << 30
 MAX_MODEL_LIMIT = 8 << 30

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caps.data.domain import Clique, Domain
-from services.coordinator.generate.junction import JunctionTree
+from caps.data.junction import JunctionTree
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 
 import numpy as np
 
-from caps.data.domain import Clique
+from caps.data import junction
+from caps.data.domain import Clique, Domain
+from caps.dp.effort import PRIOR_FITS, fit_seconds
 from caps.errors import LocalError
 from services.coordinator.estimation import Floats, Measured, Model
-from services.coordinator.generate import junction, kernels
+from services.coordinator.generate import kernels
 from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.columns import expected_shares
 from services.coordinator.generate.fitting import MergedMeasurements, merge_measurements
 from services.coordinator.generate.indexing import index_tree, link, smallest
 from services.coordinator.generate.model import TreeModel, by_size, reorder
+from services.coordinator.generate.pace import Pace
 from services.coordinator.generate.signal import measured_columns, prior_weight, trust_in_columns
 
 INDEPENDENCE = 30.0
 """The most that the prior weighs: a model that diverges from independent columns by 1 nat is worth so much in
 log-likelihood. A pair of m cells with a mean squared contingency of phi^2 asks for about m / phi^2."""
 _SMALLEST = 1e-12
+_EXACT = 2.0**53
+"""Floats below count without rounding."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +38,35 @@ class KernelEstimator:
     limit: int
     tolerance: float
     iterations: int
+    pace: Pace = field(default_factory=Pace, compare=False, repr=False)
 
     def model_bytes(self, cliques: Iterable[Clique]) -> int:
         """As Estimator.model_bytes."""
-        return junction.model_bytes(self.absence.wide, [*cliques, *self.absence.structure])
+        wide, related = self.absence.wide, [*cliques, *self.absence.structure]
+        if len(wide.names) <= kernels.MASK_BITS:
+            masks = np.array(junction.neighbours_of(wide, related), np.uint64)
+            cells = kernels.tree_cells(np.array(wide.sizes, np.int64), masks)
+            if cells < _EXACT:
+                return junction.FLOAT_BYTES * int(cells)
+        return junction.model_bytes(wide, related)
+
+    def fit_seconds(self, cliques: Iterable[Clique], *, prior: bool = False) -> float:
+        """As Estimator.fit_seconds."""
+        distinct = tuple(dict.fromkeys(cliques))
+        cells = self.model_bytes(distinct) // junction.FLOAT_BYTES
+        expected = fit_seconds(cells, sum(self.absence.domain.cells_of(distinct)))
+        return self.pace.seconds(PRIOR_FITS * expected if prior else expected)
 
     def fit(
         self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: Model | None = None
     ) -> TreeModel:
         """As Estimator.fit. Potentials of the warm start that lie within no measured clique are dropped: with them,
         the result would not have the greatest entropy."""
+        began = perf_counter()
         merged = merge_measurements(self.absence, measurements, total, self.limit)
-        return self._descend(merged, {}, warm_start=warm_start)
+        model = self._descend(merged, {}, warm_start=warm_start)
+        self.pace.took(perf_counter() - began, fit_seconds(model.cells, sum(table.size for table in merged.values)))
+        return model
 
     def smoothed(self, model: Model, measurements: Sequence[Measured]) -> TreeModel:
         """As Estimator.smoothed."""
@@ -64,7 +87,10 @@ class KernelEstimator:
         pull: float = 0.0,
         warm_start: Model | None = None,
     ) -> TreeModel:
-        """The fit; drawn to the distribution with the potentials of the prior, if there is one, and begun there."""
+        """The fit; drawn to the distribution with the potentials of the prior, if there is one, and begun there.
+
+        What a plain fit holds to be zero, and a prior does not, would take too long to come back from it.
+        """
         wide = self.absence.wide
         inner = by_size(wide)
         fixed = prior or merged.fixed
@@ -80,15 +106,16 @@ class KernelEstimator:
                 theta[index.part(k)] = origin[index.part(k)] = reorder(fixed[clique], wide, clique, inner)
         if isinstance(warm_start, TreeModel) and warm_start.absence == self.absence:
             tied = {inner.clique(clique) for clique in self.absence.everybody}
-            for factor, potentials in warm_start.factors():
+            free = {factor: potentials for factor, potentials in warm_start.factors() if factor not in tied}
+            for factor, potentials in _centred(inner, free).items():
                 home = smallest(inner, factor, index.factors)
-                if home >= 0 and factor not in tied:
+                if home >= 0:
                     row, maps = link(inner, index.factors[home], factor)
                     theta[index.part(home)] += kernels.expand(potentials, row, maps)
         cells = np.empty(int(index.cell_offsets[-1]))
         # By Pinsker's inequality the loss is smooth relative to the entropy with this constant: the first step is safe.
         step = 1 / (merged.total * max(sum(merged.weights), 1e-300))
-        kernels.descend(
+        _, iterations = kernels.descend(
             theta,
             merged.total,
             target,
@@ -107,7 +134,23 @@ class KernelEstimator:
             index.offsets,
             len(index.factors),
         )
-        return TreeModel(self.absence, merged.total, index, theta, cells)
+        return TreeModel(self.absence, merged.total, index, theta, cells, iterations)
+
+
+def _centred(domain: Domain, potentials: Mapping[Clique, Floats]) -> dict[Clique, Floats]:
+    """Potentials of the same distribution, in which each table says only what tables within it do not.
+
+    Where measurements disagree, descent moves potentials of a column to and fro between the tables that contain it,
+    further in every fit. The smaller the range of a table, the fewer logarithms a pass takes.
+    """
+    tables = {clique: table.reshape(domain.shape(clique)).copy() for clique, table in potentials.items()}
+    for large in sorted(tables, key=len, reverse=True):
+        for small in sorted(tables, key=len, reverse=True):
+            if set(small) < set(large):
+                means = tables[large].mean(axis=tuple(i for i, name in enumerate(large) if name not in small))
+                tables[small] += means
+                tables[large] -= np.expand_dims(means, [i for i, name in enumerate(large) if name not in small])
+    return {clique: table.ravel() for clique, table in tables.items()}
 
 
 def _prior(model: TreeModel, shares: Mapping[str, Floats]) -> dict[Clique, Floats]:

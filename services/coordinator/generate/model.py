@@ -12,14 +12,14 @@ import numpy as np
 
 from caps.basics.uniform import Uniform
 from caps.data.domain import MISSING, Clique, Codes, Domain
+from caps.data.junction import FLOAT_BYTES, junction_tree
+from caps.data.junction import model_bytes as predicted_bytes
 from caps.errors import DomainError
 from services.coordinator.estimation import Floats, ImpossibleConditions, Where
 from services.coordinator.generate import kernels
 from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.fitting import MODEL_LIMIT, check_size
 from services.coordinator.generate.indexing import TreeIndex, index_tree
-from services.coordinator.generate.junction import FLOAT_BYTES, junction_tree
-from services.coordinator.generate.junction import model_bytes as predicted_bytes
 from services.coordinator.generate.queries import Queries
 from services.coordinator.generate.sampling import sample_tree
 from services.coordinator.generate.storage import save_model
@@ -40,9 +40,15 @@ def reorder(flat: Floats, domain: Domain, clique: Iterable[str], other: Domain) 
 
 
 class TreeModel:
-    """See `estimation.Model`. `theta`: the factors' potentials; `cells`: the cliques' marginals; as `index` says."""
+    """See `estimation.Model`. `theta`: the factors' potentials; `cells`: the cliques' marginals; as `index` says.
 
-    def __init__(self, absence: Absence, total: float, index: TreeIndex, theta: Floats, cells: Floats) -> None:
+    iterations: what the fit took.
+    """
+
+    def __init__(
+        self, absence: Absence, total: float, index: TreeIndex, theta: Floats, cells: Floats, iterations: int = 0
+    ) -> None:
+        self.iterations = iterations
         self.absence = absence
         self.domain = absence.domain
         self.total = total
@@ -68,6 +74,11 @@ class TreeModel:
         """As Model.cliques."""
         own = [self.absence.inside(clique) for clique in self._index.tree.cliques]
         return tuple(self.domain.clique(clique) for clique in own if clique)
+
+    @property
+    def cells(self) -> int:
+        """Of all cliques of the tree."""
+        return self._cells.size
 
     def factors(self) -> Iterator[tuple[Clique, Floats]]:
         """Cliques and their potentials, in the inner order."""
@@ -142,7 +153,15 @@ def _calibrated(index: TreeIndex, theta: Floats, total: float) -> Floats:
     folded, cells = np.empty_like(theta), np.empty(int(index.cell_offsets[-1]))
     kernels.fold(theta, folded, index.starts, index.links, index.maps)
     log_sum = kernels.calibrate(
-        folded, total, cells, np.empty(index.sep_cells), index.parents, index.starts, index.links, index.maps
+        folded,
+        total,
+        np.empty(0),
+        cells,
+        np.empty(index.sep_cells),
+        index.parents,
+        index.starts,
+        index.links,
+        index.maps,
     )
     if log_sum == -np.inf:
         raise ImpossibleConditions("the model gives probability 0 to every row that meets these conditions")

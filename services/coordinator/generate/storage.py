@@ -21,11 +21,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from caps.data.domain import MAX_ATTRIBUTES, Attribute, Clique, Domain
+from caps.data.junction import FLOAT_BYTES, model_bytes
 from caps.errors import DomainError
 from services.coordinator.estimation import Floats
 from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.fitting import check_size
-from services.coordinator.generate.junction import FLOAT_BYTES, model_bytes
 
 MAGIC = b"caps-model/v2\n"
 MAX_HEADER = 1 << 24

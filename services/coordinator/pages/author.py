@@ -59,7 +59,7 @@ LINKS = (Link.to("Write a study", PATH, *AUTHORS),)
 SAVING = rf"{PATH}/[0-9a-f]{{32}}/[a-z]+(?:/\d+)?/(?:save|keep)"
 """Where forms of a draft are sent: with a code book, they may be long."""
 _EARLIER, _WORST, _KEPT = 10, 8, 32
-_BESIDE = {"seen", "last_key", "new_name", "new_asked", "left_out", "persons", "wished", "proposed"}
+_BESIDE = {"seen", "saved", "last_key", "new_name", "new_asked", "left_out", "persons", "wished", "proposed"}
 """What a draft has and its manifest does not."""
 Author = Annotated[Caller, Depends(Allow(scopes=AUTHORS))]
 DraftId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
@@ -142,15 +142,25 @@ def add_to(routes: APIRouter, pages: Pages, site: Site, store: Store, studies: S
 
     @routes.post("/drafts/{draft}/{step}/keep")
     def keep(draft: DraftId, step: Step, form: Fields, caller: Author) -> Response:
-        """Keep what is typed, as it is typed."""
-        wizard.changed(caller, draft, lambda found: _TAKERS[step](found, form))
+        """Keep what is typed, as it is typed, unless a form was sent since."""
+
+        def take(found: Draft) -> None:
+            if form.one("saved", "0") == str(found.saved):
+                _TAKERS[step](found, form)
+
+        wizard.changed(caller, draft, take)
         return Response(status_code=204)
 
     @routes.post("/drafts/{draft}/{step}/save")
     def save(draft: DraftId, step: Step, form: Fields, request: Request, caller: Author) -> Response:
         """Keep what was typed, and do what the button says."""
         asked, _, detail = form.one("do", "go").partition(":")
-        kept = wizard.changed(caller, draft, lambda found: _TAKERS[step](found, form))
+
+        def take(found: Draft) -> None:
+            _TAKERS[step](found, form)
+            found.saved += 1
+
+        kept = wizard.changed(caller, draft, take)
         try:
             if asked == "try":
                 return wizard.step(request, draft, kept, step, **_trial(kept, form))

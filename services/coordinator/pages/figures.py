@@ -62,7 +62,8 @@ def bars_of(one: OneWay, *, shares: bool) -> Bars:
 def pair_words(findings: Findings, pair: Pair) -> str:
     """What is known of a pair, in a line."""
     if pair.bound is None or pair.ratio is None:
-        return WORDS[pair.state] + ("; no bound on its error" if findings.published else "")
+        why = ", but too few persons for this noise" if pair.state == "measured" else ""
+        return WORDS[pair.state] + (f"{why}; no bound on its error" if findings.published else "")
     misplaced = 100 * min(1.0, pair.bound / (2 * max(findings.persons, 1.0)))
     return (
         f"{WORDS[pair.state]}; error at most {pair.ratio:.1f} times its noise, "

@@ -9,12 +9,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
 from caps.basics.document import Hex32
 from caps.service.health import PATH as FEDERATION
 from caps.service.health import Health, add_routes
-from caps.service.identity import Allow
+from caps.service.identity import Allow, Caller
 from caps.service.pages.rendering import ROOT, Link, Pages, allowed, see_other
 from caps.service.pages.routes import Signed
 from caps.service.site import Site
@@ -26,6 +26,7 @@ from caps.wire import Signed as SignedDocument
 from services.coordinator.runs import Runs
 from services.coordinator.states import ENDED, StudyState, study_state
 from services.coordinator.store import Release, Store
+from services.coordinator.streams import Streams
 from services.coordinator.studies import Studies
 from services.coordinator.timeline import timeline
 from services.coordinator.views import participation_view, run_view, study_view
@@ -59,10 +60,22 @@ class Attested:
     sound: bool
 
 
-def add_to(routes: APIRouter, pages: Pages, site: Site, store: Store, studies: Studies, runs: Runs) -> None:
+def add_to(
+    routes: APIRouter, pages: Pages, site: Site, store: Store, studies: Studies, runs: Runs, streams: Streams
+) -> None:
     """Add these pages."""
     _studies(routes, pages, store, studies, runs)
     _runs(routes, pages, site, store, studies, runs)
+
+    @routes.get("/runs/{run}/events")
+    def events(
+        run: RunId,
+        caller: Annotated[Caller, Depends(ANALYSTS)],
+        after: str = "0",
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        """What happens to a run, for its page: Server-Sent Events."""
+        return streams.of(run, caller, last_event_id or after, page=True)
 
     def known() -> list[Manifest]:
         return [studies.manifest(study) for study, *_ in store.standing()[:_MOST_KNOWN]]
@@ -157,11 +170,12 @@ def _runs(routes: APIRouter, pages: Pages, site: Site, store: Store, studies: St
 
     def shown(run: str) -> dict[str, Any]:
         record = runs.run(run)
-        manifest = studies.manifest(record.study)
+        manifest, told = studies.manifest(record.study), store.events(run)
         return {
             "run": run_view(store, runs, record),
             "manifest": manifest,
-            "chart": timeline(store.events(run), manifest, site.now()),
+            "chart": timeline(told, manifest, site.now()),
+            "told": told[-1].number if told else 0,
             "ended": record.state in ENDED,
         }
 
@@ -177,8 +191,9 @@ def _runs(routes: APIRouter, pages: Pages, site: Site, store: Store, studies: St
 
     @routes.get("/runs/{run}/servers", dependencies=[Depends(OVERSEERS)])
     def servers(run: RunId, request: Request) -> Response:
-        """The run as each server sees it, asked now."""
-        return pages.page(request, "operate/run_servers_part.html", run=run, found=runs.at_servers(run))
+        """The run as each server sees it, asked now; and again, unless it had ended before they were asked."""
+        ended = runs.run(run).state in ENDED
+        return pages.page(request, "operate/run_servers_part.html", run=run, found=runs.at_servers(run), ended=ended)
 
 
 def _attested(release: Release) -> dict[str, Attested]:

@@ -254,6 +254,17 @@ def router(pages: Pages, service: HolderService) -> APIRouter:
             request, "release.html", **about(record, "/release"), kept=kept, most=service.options.max_upload
         )
 
+    @routes.get("/release/fetched")
+    def fetched(study: Hex32, request: Request, caller: ByOwner) -> Response:
+        """The table beside the release that the coordinator has, which is asked for it now; it is not kept."""
+        path = service.scratch_path(study)
+        try:
+            out = service.fetch_release(study, path)
+            found = comparing.compare(service, study, path) if out else None
+        finally:
+            erase(path)
+        return pages.page(request, "release_part.html", found=found)
+
     @routes.put("/release")
     async def compare(study: Hex32, request: Request, caller: ByOwner) -> Response:
         """The table beside the release in the body, which is not kept."""

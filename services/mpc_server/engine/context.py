@@ -22,6 +22,7 @@ from caps.errors import CheatingDetected, DomainError, ShareError
 from caps.shares.prss import Prss
 from caps.shares.ring import PLANE, Ring, Words, plane_words, ring_of
 from services.mpc_server.engine.shares import AShare, BShare, Owner, RowShare, Shape
+from services.mpc_server.engine.workers import IN_PROCESS, Workers
 
 T = TypeVar("T")
 
@@ -66,6 +67,8 @@ class Context:
     """What makes noise: the same in every session of a run, so that a step that is repeated has the same noise."""
     path: bytes = b""
     checks: Checks | None = None
+    workers: Workers = IN_PROCESS
+    """Who does this party's large local work."""
 
     @property
     def guard(self) -> Checks:
@@ -88,7 +91,8 @@ class Context:
         part = str(name)
         if not part or "/" in part or "#" in part:
             raise DomainError(f"{part!r} cannot name a step")
-        return Context(self.owner, self.prss, self.drawn, self.path + b"/" + part.encode(), self.checks)
+        path = self.path + b"/" + part.encode()
+        return Context(self.owner, self.prss, self.drawn, path, self.checks, self.workers)
 
     def own(self, *shares: AShare | BShare | RowShare) -> None:
         """Refuse shares of another study or another party."""

@@ -54,7 +54,7 @@ async def coalesce(ctx: Context, stacks: Sequence[Sequence[AShare]]) -> tuple[AS
     Pre-conditions: blocks are one-hot or zero, of the same aligned rows, in one ring.
     Leaks: nothing.
     """
-    waiting = [list(stack) for stack in stacks]
+    waiting = [list(stack) if len(stack) < 2 else [block.map(np.asarray) for block in stack] for stack in stacks]
     for stack in waiting:
         if not stack:
             raise ShareError("an attribute has no block to merge")
@@ -199,7 +199,8 @@ async def _crossed(ctx: Context, parts: Sequence[AShare], recipe: Recipe, counte
     total: AShare | None = None
     for number, rows in enumerate(row_slices(parts[0].shape[0], recipe.width + recipe.products)):
         step = ctx.step(number)
-        pool = parts[0][rows] if len(parts) == 1 else concatenate([part[rows] for part in parts], axis=1)
+        blocks = [part[rows].map(np.asarray) for part in parts]
+        pool = blocks[0] if len(blocks) == 1 else concatenate(blocks, axis=1)
         for level, (left, right) in enumerate(recipe.levels):
             pool = concatenate([pool, await multiply(step.step(level), pool[:, left], pool[:, right])], axis=1)
         found = await together(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ BLOCK_ROWS = 1024
 """Rows per block: a block of a few hundred columns stays in cache between cast and product."""
 _MOST_SUMMANDS = 1 << 21
 """The most signed 32-bit words in a sum, which is then at most 2^52."""
+_EXACT = 53
+"""Bits of an integer that a double holds."""
 _SMALL = 1 << 14
 """Below this many multiplications, numpy's own integer product is quicker than the casts."""
 
@@ -51,7 +54,7 @@ def gram_of_parts(
     for start in range(0, rows, BLOCK_ROWS):
         limbs = [buffer[: rows - start] for buffer in buffers]
         for part, (first, last) in zip(parts, pairwise(ends), strict=True):
-            block, *others = (summand[start : start + BLOCK_ROWS] for summand in part)
+            block, *others = (np.asarray(summand[start : start + BLOCK_ROWS]) for summand in part)
             for other in others:
                 block = mixed(block, other)
             _cut(block, ring, [limb[:, first:last] for limb in limbs])
@@ -86,12 +89,41 @@ def matmul_mod(x: Words, y: Words, *, modulo: Ring | None = None) -> Words:
 
 
 def subset_sums(x: Words, chosen: npt.NDArray[np.uint8]) -> Words:
-    """x @ chosen modulo 2^k, for a matrix of zeros and ones: a word of up to 32 bits is one exact factor then."""
+    """x @ chosen modulo 2^k, for a matrix of zeros and ones."""
+    return subset_totals(x, chosen).astype(x.dtype)
+
+
+def subset_totals(x: Words, chosen: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """The same modulo 2^64, for x as centred integers: a word of up to 32 bits is one exact factor then."""
     ring = ring_of(x)
     if ring.bits > 32 or x.shape[1] > _MOST_SUMMANDS:
         raise ShareError(f"sums of {x.shape[1]} words of {ring!r} are not exact in doubles")
     product = ring.signed(x).astype(np.float64) @ chosen.astype(np.float64)
-    return product.astype(np.int64).astype(ring.dtype)
+    return product.astype(np.int64).view(np.uint64)
+
+
+def times_words(matrix: Doubles, words: Words, *, bits: int = Z22.bits) -> npt.NDArray[np.uint64]:
+    """matrix @ words modulo 2^64, for centred integers of so many bits and a vector of words of 64 bits.
+
+    Words are cut into limbs that are as long as sums of their products are exact.
+    """
+    room = _EXACT - (bits - 1) - (matrix.shape[1] - 1).bit_length()
+    if room < 1:
+        raise ShareError(f"sums of {matrix.shape[1]} products of {bits} bits are not exact in doubles")
+    shifts = np.arange(0, 64, room, dtype=np.uint64)
+    limbs = (words[:, None] >> shifts) & np.uint64((1 << room) - 1)
+    products = (matrix @ limbs.astype(np.float64)).astype(np.int64).view(np.uint64)
+    return np.asarray((products << shifts).sum(axis=1, dtype=np.uint64))
+
+
+def centred(words: Words, ring: Ring) -> npt.NDArray[np.signedinteger[Any]]:
+    """Elements of a ring as the integers around 0."""
+    return ring.signed(np.ascontiguousarray(words))
+
+
+def is_one_factor(ring: Ring) -> bool:
+    """Whether a centred element is one exact factor of a product in doubles."""
+    return _limb_count(ring) == 1
 
 
 def _ring(words: Words, modulo: Ring | None) -> Ring:
@@ -107,7 +139,7 @@ def _limb_count(ring: Ring) -> int:
 
 def _cut(block: Words, ring: Ring, limbs: Sequence[Doubles]) -> None:
     """Fill the limbs so that block = sum of limb_i * 2^(16 i) modulo 2^k, each of them centred."""
-    rest = ring.signed(np.ascontiguousarray(block))
+    rest = centred(block, ring)
     for limb in limbs[:-1]:
         low = rest.astype(np.int16)
         limb[...] = low

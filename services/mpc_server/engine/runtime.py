@@ -17,6 +17,7 @@ from services.mpc_server.engine.context import Branch, Context, Replies, Round
 from services.mpc_server.engine.guard import guard
 from services.mpc_server.engine.keys import randomness
 from services.mpc_server.engine.shares import Owner
+from services.mpc_server.engine.workers import IN_PROCESS, Workers
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ class Runtime:
         scope: bytes,
         secrets: Mapping[int, bytes],
         session: Mapping[int, bytes],
+        workers: Workers = IN_PROCESS,
     ) -> None:
         """`secrets[c]`: what the holders of component c share in the study; `session[c]`: what in this session alone.
 
@@ -46,7 +48,7 @@ class Runtime:
         """
         owner = Owner(channel.party, study, scheme)
         self.channel = channel
-        bare = Context(owner, randomness(owner, session, scope), randomness(owner, secrets, scope))
+        bare = Context(owner, randomness(owner, session, scope), randomness(owner, secrets, scope), workers=workers)
         self.context = replace(bare, checks=guard(bare.step("guard")))
 
     async def execute(self, protocol: Branch[T]) -> T:

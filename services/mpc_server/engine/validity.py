@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,13 +18,14 @@ from caps.data.domain import Layout
 from caps.dp.bounds import ONE_HOT_COMBINATIONS
 from caps.errors import DomainError, ShareError
 from caps.shares.prss import expand
-from caps.shares.ring import Z8, Z16, Z22, Z24, Z32, Z64, Ring, Words
+from caps.shares.ring import Z16, Z22, Z24, Z32, Z64, Ring, Words
 from services.mpc_server.engine import size
 from services.mpc_server.engine.context import Branch, Context, together
 from services.mpc_server.engine.cost import Cost, Expr, log2
+from services.mpc_server.engine.jobs import COINS, BlockSums, RowCoins, coins
 from services.mpc_server.engine.registry import Prices, protocol
 from services.mpc_server.engine.shares import AShare, Indices, concatenate
-from services.mpc_server.engine.verbs import Coins, bit_deviations, multiply, reveal
+from services.mpc_server.engine.verbs import bit_deviations, multiply, reveal
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 SOUNDNESS_BITS = 40
@@ -34,7 +34,6 @@ COMBINATIONS = ONE_HOT_COMBINATIONS
 """Combinations of rows, and of columns, in `check_one_hot`: 2 * 2^-48 < 2^-40, and 48 coins are whole bytes."""
 MOST_COLUMNS = 65_535
 """The most columns of a block: a sum of this many zeros and ones does not wrap in Z_2^16."""
-_COINS = b"caps/v1/compute/coins"
 
 
 class Width(NamedTuple):
@@ -63,12 +62,6 @@ async def toss(ctx: Context) -> Words:
     Leaks: the seed, which depends on nothing.
     """
     return await reveal(ctx, ctx.fresh(b"coins", (4,), Z64))
-
-
-def coins(seed: bytes, label: bytes, count: int) -> npt.NDArray[np.uint8]:
-    """`count` rows of COMBINATIONS public random bits."""
-    octets = expand(seed, _COINS + label, (count, COMBINATIONS // 8), Z8)
-    return np.unpackbits(octets.view(np.uint8), axis=1)
 
 
 async def _all_zero(ctx: Context, deviations: AShare) -> Flags:
@@ -118,7 +111,7 @@ async def check_totals(ctx: Context, contributions: Sequence[AShare], *, layouts
         full = _full_cliques(layout)
         starts = np.array(layout.offsets)
         totals = share.map(partial(np.add.reduceat, indices=starts))[full]
-        weights = expand(seed, b"%b/totals/%d" % (_COINS, number), (max(len(full) - 1, 0), j), Z64)
+        weights = expand(seed, b"%b/totals/%d" % (COINS, number), (max(len(full) - 1, 0), j), Z64)
         sums.append((totals[1:] - totals[:1]).weigh(weights).reshape(1, j))
     return await _all_zero(ctx, concatenate(sums))
 
@@ -189,27 +182,13 @@ async def check_one_hot(ctx: Context, contributions: Sequence[AShare], *, blocks
 
 def _deviations(ctx: Context, x: AShare, sizes: Sequence[int], seed: bytes, label: bytes) -> Branch[AShare]:
     """[[R V C]]. Neither V nor the coins of rows are ever held whole."""
-    width = x.shape[1]
-    ends = np.cumsum([0, *sizes])
-
-    def with_sums(part: Words, buffer: Words) -> Words:
-        """Sums of blocks below the entries, transposed: numpy adds long columns faster than short rows."""
-        filled = buffer[:, : len(part)]
-        filled[:width] = part.T
-        for total, (start, stop) in zip(filled[width:], pairwise(ends), strict=True):
-            np.add.reduce(filled[start:stop], axis=0, dtype=part.dtype, out=total)
-        return filled
-
-    def row_coins(start: int, count: int) -> Coins:
-        return coins(seed, b"%b/rows/%d" % (label, start), count)
-
-    columns = width + len(sizes)
+    spread = BlockSums(tuple(sizes))
     return bit_deviations(
         ctx,
         x,
-        spread=with_sums,
-        columns=columns,
-        row_coins=row_coins,
-        column_coins=coins(seed, label + b"/columns", columns),
+        spread=spread,
+        columns=spread.columns,
+        row_coins=RowCoins(seed, label, COMBINATIONS),
+        column_coins=coins(seed, label + b"/columns", spread.columns, COMBINATIONS),
         modulo=WIDTHS[x.ring].shared,
     )

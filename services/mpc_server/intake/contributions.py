@@ -22,13 +22,13 @@ from caps.service.problems import Problem
 from caps.service.site import Site, confirm
 from caps.service.tokens import Scope
 from caps.shares.ring import SHARED_RINGS, Words
-from caps.shares.sharing import Explicit, Seeded
+from caps.shares.sharing import Seeded
 from caps.wire import Commitment, Contribution, ContributionState, Offer, Opening, Receipt, Signed, commitment
 from caps.wire.problems import Kind
 from services.mpc_server.intake.studies import Studies, forget, receipt_of, text_of
 from services.mpc_server.storage import states
 from services.mpc_server.storage.rows import contributions as rows
-from services.mpc_server.storage.shares import ShareStore, decrypt, encrypt, forgotten, new_key
+from services.mpc_server.storage.shares import ShareStore, StoredVector, decrypt, encrypt, forgotten, new_key
 
 MOST_CHUNKS = 1 << 16
 """The most chunks of one contribution; each is a file."""
@@ -118,8 +118,8 @@ class Contributions:
         with reading(self._database) as connection:
             found = rows.of_study(connection, study)
         whole = [row for row in found if row.state == states.Contribution.COMPLETE]
-        order = [holder.name for holder in manifest.holders]
-        return [_summary(row, ()) for row in sorted(whole, key=lambda row: order.index(row.holder))]
+        order = {holder.name: place for place, holder in enumerate(manifest.holders)}
+        return [_summary(row, ()) for row in sorted(whole, key=lambda row: order[row.holder])]
 
     def chunk_length(self, study: str, contribution: str, number: int, caller: Caller) -> int:
         """How many bytes a chunk must have. Raises a problem if the caller may not send it."""
@@ -200,6 +200,14 @@ class Contributions:
 
         Raises LocalError if they are gone or damaged.
         """
+        document, parts = self.parts(contribution)
+        ring = SHARED_RINGS[document.bits]
+        return tuple(
+            part.words(document.shape, ring) if isinstance(part, Seeded) else _held(part, document) for part in parts
+        )
+
+    def parts(self, contribution: str) -> tuple[Contribution, tuple[Seeded | StoredVector, ...]]:
+        """What its components are made of: seeds, and a vector that is left where it is stored."""
         with reading(self._database) as connection:
             row = rows.find(connection, contribution)
         if row is None or row.state != states.Contribution.COMPLETE:
@@ -207,20 +215,16 @@ class Contributions:
         document = _document(row)
         seeds = {opening.component: opening.seed for opening in self._openings(row)}
 
-        def part(component: int) -> Seeded | Explicit:
+        def part(component: int) -> Seeded | StoredVector:
             seed = seeds[component]
-            return Explicit(self._vector(row)) if seed is None else Seeded(bytes.fromhex(seed), component)
+            return self._vector(row) if seed is None else Seeded(bytes.fromhex(seed), component)
 
-        ring = SHARED_RINGS[document.bits]
-        return tuple(part(component).words(document.shape, ring) for component in self._components(row.study))
+        return document, tuple(map(part, self._components(row.study)))
 
-    def _vector(self, row: Row[Any]) -> Words:
-        """The vector, filled chunk by chunk, so that it is in memory only once."""
-        document = _document(row)
-        try:
-            return SHARED_RINGS[document.bits].read(document.shape, self._content(row))
-        except ShareError as error:
-            raise LocalError(f"contribution {row.contribution}: {error}") from error
+    def _vector(self, row: Row[Any]) -> StoredVector:
+        with reading(self._database) as connection:
+            held = rows.chunks_of(connection, row.contribution)
+        return StoredVector(self._store, row.contribution, self._key(row), held, _document(row).chunk_bytes)
 
     def _verify(self, row: Row[Any]) -> None:
         component = self._vector_component(row.study)
@@ -234,11 +238,7 @@ class Contributions:
             raise Problem(Kind.INVALID, f"component {component} does not match its commitment", study=row.study)
 
     def _content(self, row: Row[Any]) -> Iterator[bytes]:
-        key = self._key(row)
-        with reading(self._database) as connection:
-            held = rows.chunks_of(connection, row.contribution)
-        for number, checksum in held.items():
-            yield self._store.get_chunk(row.contribution, number, key, checksum)
+        yield from self._vector(row).chunks()
 
     def _state(self, study: str, contribution: str) -> ContributionState:
         row = self._row(study, contribution)
@@ -286,6 +286,14 @@ class Contributions:
 
     def _openings(self, row: Row[Any]) -> tuple[Opening, ...]:
         return _OPENINGS.validate_json(decrypt(self._key(row), _openings_name(row.contribution), row.openings))
+
+
+def _held(vector: StoredVector, document: Contribution) -> Words:
+    """A vector as words, filled chunk by chunk, so that it is in memory only once."""
+    try:
+        return SHARED_RINGS[document.bits].read(document.shape, vector.chunks())
+    except ShareError as error:
+        raise LocalError(f"contribution {vector.contribution}: {error}") from error
 
 
 def _document(row: Row[Any]) -> Contribution:

@@ -25,7 +25,7 @@ from caps.service.database import reading
 from caps.service.identity import Caller
 from caps.service.problems import Problem
 from caps.service.quotas import too_many
-from caps.service.site import Site, confirm, speaks_for
+from caps.service.site import Site, confirm, speaks_for, takes_part
 from caps.service.tokens import Scope
 from caps.study import Coordinator, Holder, Manifest, Policy, Server
 from caps.study.manifest import MOST_KEPT
@@ -184,8 +184,13 @@ class Studies:
         """The manifest of a study known here. It never changes, and checking it is slow: it is kept."""
         if (found := self._manifests.find(study)) is not None:
             return found
-        row = self._row(study)
-        return self._manifests.obtain(study, lambda: Manifest.model_validate_json(row.manifest))
+        self._row(study)  # it exists
+
+        def read() -> Manifest:
+            with reading(self._database) as connection:
+                return Manifest.model_validate_json(rows.manifest(connection, study))
+
+        return self._manifests.obtain(study, read)
 
     def party(self, study: str) -> int:
         """This server's place among the study's servers, counted from 0."""
@@ -244,7 +249,7 @@ class Studies:
 
     def require_room(self, connection: Connection, study: str, holder: str) -> None:
         """Within the transaction that adds a contribution: require that the holder may still make one."""
-        made = sum(row.holder == holder for row in contribution_rows.of_study(connection, study))
+        made = contribution_rows.made(connection, study, holder)
         if made >= self._policy.most_contributions:
             objection = f"{holder} has made {made} contributions to this study, as many as it may (most_contributions)"
             raise Problem(Kind.POLICY_REFUSED, objection, study=study, objections=[objection])
@@ -551,10 +556,8 @@ def _approvals(manifest: Manifest, given: Sequence[Signed[Approval]]) -> dict[tu
 
 
 def _sees(caller: Caller, manifest: Manifest) -> bool:
-    if caller.person is not None and caller.person.scopes & _OBSERVERS:
-        return True
-    parties: list[Coordinator | Holder] = [manifest.coordinator, *manifest.holders]
-    return any(speaks_for(caller, party) for party in parties)
+    observes = caller.person is not None and bool(caller.person.scopes & _OBSERVERS)
+    return observes or takes_part(caller, manifest)
 
 
 def _seen(state: StudyState, caller: Caller | None) -> StudyState:

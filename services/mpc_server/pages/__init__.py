@@ -21,8 +21,9 @@ from caps.service.health import Health, add_routes
 from caps.service.identity import Allow, Caller
 from caps.service.pages.forms import Fields
 from caps.service.pages.lanes import Chart, Span, chart
-from caps.service.pages.rendering import ROOT, Link, Pages, see_other
+from caps.service.pages.rendering import ROOT, Door, Link, Pages, see_other
 from caps.service.pages.routes import Signed
+from caps.service.pages.words import count_of
 from caps.service.site import Site
 from caps.service.tokens import Scope
 from caps.study import Manifest
@@ -78,7 +79,7 @@ def router(pages: Pages, parts: Parts) -> APIRouter:
     @routes.get("")
     def home(request: Request, caller: Signed) -> Response:
         """What this service is, and whether it is ready."""
-        return pages.page(request, "home.html", about=ABOUT, reasons=parts.missing())
+        return pages.home(request, ABOUT, parts.missing(), _doors(parts))
 
     _studies(routes, pages, parts)
     _runs(routes, pages, parts)
@@ -94,6 +95,31 @@ def router(pages: Pages, parts: Parts) -> APIRouter:
 
     add_routes(routes, pages, parts.site, Health(parts.site, lambda: parts.studies.newest(_MOST_KNOWN)), peers)
     return routes
+
+
+def _doors(parts: Parts) -> dict[str, Door]:
+    """What is behind each entry of the navigation, with how things stand."""
+    studies, runs = parts.studies.brief(), parts.runs.listed()
+    undecided = sum(one.state == "judged" for one in studies)
+    waiting, going = (sum(one.state == state for one in runs) for state in ("waiting", "going"))
+    return {
+        f"{ROOT}/studies": Door(
+            "What coordinators propose; approve a study here, or decline it and say why.",
+            f"{undecided} to decide" if undecided else count_of(len(studies), "study", "studies"),
+            undecided > 0,
+        ),
+        f"{ROOT}/runs": Door(
+            "What this server computes with its peers, step by step, and what each step cost.",
+            count_of(waiting, "run waits", "runs wait") if waiting else f"{going} going",
+            waiting > 0,
+        ),
+        f"{ROOT}/budgets": Door("What all studies together may cost the same people, and what is left."),
+        f"{ROOT}/ledger": Door(
+            "Every charge, in a chain that is recomputed before your eyes, beside the other servers' ledgers.",
+            count_of(parts.ledger.length(), "record"),
+        ),
+        f"{ROOT}{FEDERATION}": Door("Versions, clocks, certificates and round trips, as seen from here."),
+    }
 
 
 def _studies(routes: APIRouter, pages: Pages, parts: Parts) -> None:

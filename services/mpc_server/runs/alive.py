@@ -27,6 +27,7 @@ from caps.study import Manifest
 from caps.study.manifest import MOST_KEPT
 from caps.wire.problems import Kind
 from services.mpc_server.build import brief, with_mechanism
+from services.mpc_server.engine.workers import IN_PROCESS, Workers
 from services.mpc_server.intake.contributions import Contributions
 from services.mpc_server.intake.studies import Sealed, Studies
 from services.mpc_server.runs.live import LiveRun
@@ -77,6 +78,7 @@ class AliveRuns:
         build: str,
         patience: float,
         least_holders: int = 1,
+        workers: Workers = IN_PROCESS,
     ) -> None:
         """`least_holders`: how many contributions must pass the checks of a run."""
         self._site = site
@@ -91,6 +93,7 @@ class AliveRuns:
         self.build = build
         self._patience = patience
         self._least_holders = least_holders
+        self._workers = workers
         self._alive: dict[str, Alive] = {}
         self._past: Recent[str, tuple[int, int]] = Recent(MOST_KEPT)
         """The traffic of runs that are over."""
@@ -218,6 +221,7 @@ class AliveRuns:
             self._site.instant,
             bytes.fromhex(self.build_for(manifest)),
             self._site.supervisor,
+            self._workers,
         )
         live = LiveRun(
             record, seat, material, self._keeper, self._heads, patience=self._patience, metrics=self._site.metrics

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
+from math import prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from caps.errors import LocalError
-from caps.shares.ring import Z64, Words
+from caps.shares.ring import SHARED_RINGS, Z64, Ring, Words
+from caps.shares.sharing import Seeded
 from caps.study import Manifest
+from caps.study.memory import MOST_HELD
+from services.mpc_server.engine.long import Origin, SeededOrigin, long_words
 from services.mpc_server.intake.contributions import Contributions
 from services.mpc_server.intake.studies import Sealed, Studies
-from services.mpc_server.storage.shares import ShareStore
+from services.mpc_server.storage.shares import ShareStore, StoredVector
 
 Share: TypeAlias = tuple[Words, ...]
 """The components that a server holds, in the scheme's order."""
@@ -62,7 +66,7 @@ class Material:
         found = []
         for contribution in self._sealed.contributions:
             attributes = self._manifest.columns_of(self._manifest.holder(contribution.holder)).domain().names
-            share = self._contributions.load(contribution.digest())
+            share = share_of(self._contributions, contribution.digest())
             found.append((contribution.holder, contribution.form, attributes, share))
         return found
 
@@ -83,6 +87,31 @@ class Material:
         """Keep them for a later session."""
         data = kept.attempt + b"".join(part.tobytes() for part in kept.share) + bytes(kept.verdicts)
         self._store.put(self._name, self._studies.data_key(self._manifest.study_id), data)
+
+
+def share_of(contributions: Contributions, contribution: str) -> Share:
+    """This server's share of a contribution. Columns that are long are not held in memory; all else is."""
+    document, parts = contributions.parts(contribution)
+    ring = SHARED_RINGS[document.bits]
+    if document.form != "columns" or prod(document.shape) * ring.dtype.itemsize <= MOST_HELD:
+        return contributions.load(contribution)
+    rows, columns = document.shape
+    return tuple(long_words(_origin(part, (rows, columns), ring)) for part in parts)
+
+
+class StoredOrigin(Origin):
+    """A component that is on disk."""
+
+    def __init__(self, vector: StoredVector, shape: tuple[int, int], ring: Ring) -> None:
+        super().__init__(shape, ring)
+        self._vector = vector
+
+    def octets(self, start: int, stop: int) -> bytes:
+        return self._vector.octets(start, stop)
+
+
+def _origin(part: Seeded | StoredVector, shape: tuple[int, int], ring: Ring) -> Origin:
+    return SeededOrigin(part, shape, ring) if isinstance(part, Seeded) else StoredOrigin(part, shape, ring)
 
 
 def counts_name(study: str, run: str) -> str:

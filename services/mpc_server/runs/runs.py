@@ -208,16 +208,18 @@ class Runs:
 
     def _status(self, run: str) -> RunStatus:
         row = self._alive.row(run)
-        state, reason, party = row.state, row.reason, None
-        if self._alive.is_foreign(row):
-            if state == states.Run.GOING:
+        state, reason, party, traffic = row.state, row.reason, None, self._alive.traffic(run)
+        going, foreign = state == states.Run.GOING, self._alive.is_foreign(row)
+        if foreign or not going:  # what it was asked is not read again: nothing is due
+            if going:
                 state, reason, party = "waiting", self._alive.why_foreign(row), self._site.name
+            due = "nothing by this build" if foreign else "nothing"
             with reading(self._database) as connection:
-                position, due, traffic = rows.answered(connection, run), "nothing by this build", (0, 0)
+                position = rows.answered(connection, run)
         else:
             found = self._alive.get(run)
-            record, trouble, traffic = found.record, found.live.trouble, self._alive.traffic(run)
-            if state == states.Run.GOING and trouble is not None:
+            record, trouble = found.record, found.live.trouble
+            if trouble is not None:
                 state, reason, party = "waiting", str(trouble), party_name(trouble.party)
             position, due = record.answered, record.account.due
         return RunStatus(

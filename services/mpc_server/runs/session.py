@@ -27,6 +27,7 @@ from caps.trust import signing
 from caps.wire import Answer, Evidence, Signed
 from services.mpc_server.channel import swap
 from services.mpc_server.engine.runtime import Runtime
+from services.mpc_server.engine.workers import IN_PROCESS, Workers
 from services.mpc_server.runs.material import ATTEMPT_BYTES, NO_ATTEMPT, Material, attempt_of
 from services.mpc_server.runs.pairs import Pairs, agree, scope_of
 from services.mpc_server.runs.record import Record, Recorded
@@ -69,6 +70,8 @@ class Seat:
     build: bytes
     """Digest of the software: servers of different builds do not compute together."""
     supervisor: Supervisor = field(default_factory=Supervisor)
+    workers: Workers = IN_PROCESS
+    """Who does the large local work."""
 
 
 async def open_channel(mesh: Mesh, record: Record, seat: Seat) -> Session:
@@ -112,6 +115,7 @@ class RunSession:
             scope=scope,
             secrets=secrets,
             session=session,
+            workers=seat.workers,
         )
         self._computation = Computation(runtime, manifest, record.account, material)
         self._turn = asyncio.Lock()

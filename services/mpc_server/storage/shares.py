@@ -21,7 +21,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -226,6 +226,42 @@ class ShareStore:
         else:
             self._before(f"unlink {path.name}")
             path.unlink()
+
+
+class StoredVector:
+    """A vector in chunks of a store, read where it is needed."""
+
+    def __init__(
+        self, store: ShareStore, contribution: str, key: bytes, checksums: Mapping[int, str], chunk_bytes: int
+    ) -> None:
+        self.contribution = contribution
+        self._store = store
+        self._key = key
+        self._checksums = checksums
+        self._chunk_bytes = chunk_bytes
+        self._last: tuple[int, bytes] | None = None
+
+    def chunks(self) -> Iterator[bytes]:
+        """All of it, chunk by chunk. Raises LocalError if one is not as it was written."""
+        return map(self._chunk, self._checksums)
+
+    def octets(self, start: int, stop: int) -> bytes:
+        """Some of its bytes. Raises LocalError if they are not as they were written."""
+        pieces = []
+        for number in range(start // self._chunk_bytes, -(-stop // self._chunk_bytes)):
+            if self._last is None or self._last[0] != number:
+                self._last = number, self._chunk(number)
+            first = number * self._chunk_bytes
+            pieces.append(self._last[1][max(start - first, 0) : stop - first])
+        found = b"".join(pieces)
+        if len(found) != stop - start:
+            raise LocalError(f"contribution {self.contribution}: shorter on disk than it should be")
+        return found
+
+    def _chunk(self, number: int) -> bytes:
+        if number not in self._checksums:
+            raise LocalError(f"contribution {self.contribution}, chunk {number}: missing")
+        return self._store.get_chunk(self.contribution, number, self._key, self._checksums[number])
 
 
 def forgotten(database: Engine) -> None:

@@ -42,6 +42,7 @@ from services.mpc_server.channel import Channel
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.runtime import Runtime
 from services.mpc_server.engine.shares import AShare, BShare, component_bits
+from services.mpc_server.engine.workers import IN_PROCESS, Workers
 from services.mpc_server.transport.memory import Interceptor, Message, memory_channels
 
 STUDY = hashlib.sha256(b"caps test study").digest()
@@ -107,6 +108,7 @@ class World:
         keys: int | None = None,
         interceptor: Interceptor | None = None,
         stall: float = 5.0,
+        workers: Workers = IN_PROCESS,
     ) -> None:
         """`keys` gives the parties another session than the seed's: the same shares and noise, masked afresh."""
         self.seed = seed
@@ -114,6 +116,7 @@ class World:
         self._keys = seed if keys is None else keys
         self._interceptor = interceptor
         self._stall = stall
+        self._workers = workers
         self._dealt = 0
 
     def secrets(self, party: int) -> dict[int, bytes]:
@@ -134,6 +137,7 @@ class World:
             scope=b"world",
             secrets=self.secrets(party),
             session=self.session(party),
+            workers=self._workers,
         )
 
     def _entropy(self, size: int) -> bytes:

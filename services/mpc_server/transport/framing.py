@@ -79,24 +79,24 @@ def encode(frame: Frame) -> bytes:
 class FrameDecoder:
     """Cuts a stream of bytes, arriving in pieces of any size, into frames.
 
-    A payload is allocated once, when its header is known, and each byte is copied once. After an error the decoder is
-    of no further use: it raises the same error again.
+    A payload takes room as it arrives, whatever length its header tells: who tells one must send it. After an error
+    the decoder is of no further use: it raises the same error again.
     """
 
-    __slots__ = ("_error", "_filled", "_head", "_header", "_limits", "_payload")
+    __slots__ = ("_error", "_head", "_header", "_length", "_limits", "_payload")
 
     def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
         self._limits = {**_CONTROL_LIMIT, Kind.ROUND: max_payload}
         self._header = bytearray()
         self._head: _Head | None = None
         self._payload = bytearray()
-        self._filled = 0
+        self._length = 0
         self._error: FrameError | None = None
 
     @property
     def partial(self) -> int:
         """How many bytes of an unfinished frame are held; 0 between frames."""
-        return len(self._header) if self._head is None else HEADER.size + self._filled
+        return len(self._header) if self._head is None else HEADER.size + len(self._payload)
 
     def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
         """Yield each frame that `data` completes; no frame refers to `data`.
@@ -129,12 +129,11 @@ class FrameDecoder:
                     yield Frame(*head, bytearray(view[at : at + length]))
                     at += length
                     continue
-                self._head, self._payload, self._filled = head, bytearray(length), 0
-            take = min(len(self._payload) - self._filled, end - at)
-            memoryview(self._payload)[self._filled : self._filled + take] = view[at : at + take]
-            self._filled += take
+                self._head, self._payload, self._length = head, bytearray(), length
+            take = min(self._length - len(self._payload), end - at)
+            self._payload += view[at : at + take]
             at += take
-            if self._filled < len(self._payload):
+            if len(self._payload) < self._length:
                 return
             head, payload = self._head, self._payload
             self._head, self._payload = None, bytearray()

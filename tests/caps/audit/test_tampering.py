@@ -23,6 +23,7 @@ from caps.study.manifest import Manifest
 from caps.wire.documents import Attestation, Certificate, ReleaseBody, Signed
 from caps.wire.releases import MEASUREMENTS, TRANSCRIPT
 from caps.wire.steps import TranscriptStep
+from tests.kit.draws import drawn
 from tests.kit.study import (
     NOW,
     ExampleRelease,
@@ -131,10 +132,12 @@ def holds(text: bytes) -> bool:
     return accepted(verify(certificate, now=NOW))
 
 
+@pytest.mark.drawn(1)
 def test_every_leaf_of_a_certificate_counts(release: ExampleRelease) -> None:
     document = release.certificate.to_json()
     assert holds(canonical.dump(document))
-    unnoticed = {place for place, other in edits(document) if holds(canonical.dump(other))}
+    tried = drawn("leaves of a certificate", edits(document), 300)
+    unnoticed = {place for place, other in tried if holds(canonical.dump(other))}
     assert unnoticed == set()
 
 
@@ -146,9 +149,11 @@ def flipped(text: bytes, stride: int) -> Iterator[tuple[int, bytes]]:
         yield place, text[:place] + b" " + text[place:]
 
 
+@pytest.mark.drawn(1)
 def test_every_byte_of_a_certificate_counts(release: ExampleRelease) -> None:
     text = canonical.dump(release.certificate.to_json())
-    assert [place for place, other in flipped(text, 61) if holds(other)] == []
+    tried = drawn("bytes of a certificate", flipped(text, 61), 300)
+    assert [place for place, other in tried if holds(other)] == []
     assert not holds(text + b"\n")
 
 
@@ -156,6 +161,7 @@ def named(found: dict[str, str], number: int) -> bool:
     return any(f"step {number}" in one or f"step {number}:" in one for one in found.values())
 
 
+@pytest.mark.drawn(1)
 def test_every_leaf_of_a_transcript_counts(
     study: tuple[Manifest, Keys], release: ExampleRelease, tmp_path: Path
 ) -> None:
@@ -164,17 +170,18 @@ def test_every_leaf_of_a_transcript_counts(
     kinds = {json.loads(line)["request"]["kind"]: number for number, line in reversed(list(enumerate(lines)))}
     assert sorted(kinds) == ["compute", "measure", "select"]
     for number in kinds.values():
-        for place, other in edits(json.loads(lines[number])):
+        for place, other in drawn(f"leaves of step {number}", edits(json.loads(lines[number])), 15):
             changed = b"".join((*lines[:number], canonical.dump(other) + b"\n", *lines[number + 1 :]))
             found = failures(published(release, study[1], TRANSCRIPT, changed), tmp_path)
             assert named(found, number), (place, found)
 
 
+@pytest.mark.drawn(1)
 def test_every_byte_of_a_transcript_counts(
     study: tuple[Manifest, Keys], release: ExampleRelease, tmp_path: Path
 ) -> None:
     text = release.files[TRANSCRIPT]
-    for place, other in flipped(text, 197):
+    for place, other in drawn("bytes of a transcript", flipped(text, 197), 40):
         found = failures(published(release, study[1], TRANSCRIPT, other), tmp_path)
         assert named(found, text[:place].count(b"\n")), (place, found)
         stranger = failures(ExampleRelease(release.certificate, {**release.files, TRANSCRIPT: other}), tmp_path)

@@ -13,7 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caps.basics.canonical import MAX_DEPTH, MAX_ELEMENTS, MAX_INTEGER, MAX_NUMBER, bound, digest, dump, load, parse
+from caps.basics.canonical import (
+    MAX_DEPTH,
+    MAX_ELEMENTS,
+    MAX_INTEGER,
+    MAX_MEMBERS,
+    MAX_NUMBER,
+    bound,
+    digest,
+    dump,
+    load,
+    parse,
+)
 from caps.data.domain import Attribute, Domain, Layout, Workload
 from caps.errors import DomainError
 
@@ -136,6 +147,7 @@ def test_values_without_a_canonical_form_are_refused(value: object) -> None:
     ("text", "reason"),
     [
         (b'{"a":1,"a":1}', "repeated member"),
+        (b"{" + b",".join(b'"%d":0' % n for n in range(MAX_MEMBERS + 1)) + b"}", "more than 16384 members"),
         (b'[{"b":{"a":1,"\\u0061":2}}]', "repeated member"),
         (b"[NaN]", "not a JSON number"),
         (b"[-Infinity]", "not a JSON number"),

@@ -82,7 +82,7 @@ def test_it_says_what_there_is_to_know() -> None:
         "epsilon 1, delta 1e-06: nothing anybody concludes is more than 2.72 times as likely",
         "cost at your site: epsilon 0.5 in 1 study; with this study epsilon 0.5",
         "S1: epsilon 4.2 of 5; S2 refuses this population; S3 does not say",
-        "whose data fail the servers' checks, which is left out",
+        "everybody sees whose data fail the servers' checks; the owner is left out",
     ):
         assert said in words, said
     assert "NO proven guarantee" not in words
@@ -237,6 +237,47 @@ def test_another_signature_than_of_what_was_shown_is_found(world: HolderBench, m
         monkeypatch.setattr(HolderService, "approve", signs_another)
         for _ in range(3):
             approve(world.study, "--yes", expect=Exit.NOT_VERIFIED)
+
+
+def contribute(world: HolderBench, table: Path, *more: object, expect: Exit = Exit.OK) -> Any:
+    at = ("--coordinator", world.urls["coordinator"])
+    return caps("contribute", world.study, table, "--approve", *at, *more, expect=expect)
+
+
+def test_a_table_is_contributed_and_approved_in_one_command(world: HolderBench) -> None:
+    table = world.folder / "table.csv"
+    with world.client() as client:
+        state = f"/v1/studies/{world.study}"
+        table.write_text("age,smoker,region\n30,yes,north\n")
+        misfit = contribute(world, table, "--yes", expect=Exit.REFUSED)  # it does not fit
+        assert "diagnosis" in misfit.stdout
+        table.write_text("age,smoker,region,diagnosis\n30,yes,north,A\n")
+        assert "nobody to ask" in contribute(world, table, expect=Exit.REFUSED).stderr  # nobody said yes
+        assert (client.get(state).json()["state"], world.approvals) == ("known", [])
+        assert client.get(f"{state}/table").status_code == 404
+
+        done = json.loads(contribute(world, table, "--yes", "--json").stdout)
+        assert done["state"] == "complete"
+        assert [one["receipt"]["signer"] for one in done["servers"]] == ["S1", "S2", "S3"]
+        assert [one.document.study for one in world.approvals] == [world.study]
+    assert len(world.reconstructed()) > 0
+
+
+def test_nothing_is_sent_if_another_study_was_signed(world: HolderBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine, table = HolderService.approve, world.folder / "table.csv"
+
+    def signs_another(service: HolderService, study: str) -> Any:
+        record = genuine(service, study)
+        assert record.approval is not None
+        document = record.approval.document.model_copy(update={"study": "0" * 64})
+        return replace(record, approval=Signed[Approval].by(document, service.site.name, service.site.signing_key))
+
+    monkeypatch.setattr(HolderService, "approve", signs_another)
+    table.write_text("age,smoker,region,diagnosis\n30,yes,north,A\n")
+    with world.client() as client:
+        contribute(world, table, "--yes", expect=Exit.NOT_VERIFIED)
+        assert client.get(f"/v1/studies/{world.study}/table").status_code == 404
+    assert [server.requests for server in world.servers] == [[], [], []]
 
 
 def test_sites_at_one_address_are_not_confused(world: HolderBench) -> None:

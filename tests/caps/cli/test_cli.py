@@ -94,6 +94,7 @@ def test_every_problem_has_its_exit_code(kind):
     retryable = Exit.NOT_YET if kind.value.retryable else Exit.REFUSED
     assert failure.exit == expected.get(kind, retryable)
     assert failure.title == kind.value.title
+    assert failure.request == ("request" if kind.value.status >= 500 else None)
 
 
 def test_an_unforeseen_error_says_where_and_not_what(capsys):
@@ -531,7 +532,7 @@ def test_an_unsound_manifest_is_told_with_lines(manifest_file):
 def test_a_plan_is_shown(manifest_file):
     assert as_json("study", "plan", manifest_file)["algorithm"] == "aim"
     words = caps("study", "plan", manifest_file).stdout
-    for said in ("epsilon 1", "run time", "memory", "age x diagnosis", "--persons", "--full"):
+    for said in ("epsilon 1", "run time", "fits", "memory", "age x diagnosis", "--persons", "--full"):
         assert said in words
     assert "Who sees what" not in words
     assert "Who sees what" in caps("study", "plan", manifest_file, "--full").stdout

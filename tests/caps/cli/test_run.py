@@ -55,6 +55,21 @@ def test_a_round_is_a_line_with_part_elapsed_and_left() -> None:
     ]
 
 
+def test_a_long_fit_is_announced_before_it_begins() -> None:
+    lines = told(
+        progress(1, 1, "measure", 0.5, "age", "smoker", fit_seconds=3.0),
+        progress(4, 1, "generate", 0.5),
+        progress(5, 2, "measure", 1.0, "age", "diagnosis", fit_seconds=75.0),
+        progress(80, 2, "generate", 1.0, fit_seconds=200.0),
+    )
+    assert [line.partition("round ")[2] for line in lines] == [
+        "1: age x smoker",
+        "2: fitting a model, in about 1:15",
+        "2: age x diagnosis",
+        "2: fitting the last model, in about 3:20",
+    ]
+
+
 def test_algorithms_without_fits_between_rounds_have_lines_too() -> None:
     lines = told(*(progress(number, number, "measure", number / 4, f"c{number}") for number in range(1, 4)))
     assert [line.partition("round ")[2] for line in lines] == ["1: c1", "2: c2"]

@@ -47,6 +47,10 @@ def test_expired_altered_and_unknown_tokens_stand_for_nobody(tokens):
     assert tokens.find(token.replace(token[5:17], "0" * 12), NOW) is None
     for nonsense in ("", "caps_", "Bearer", token + "x", " " + token):
         assert tokens.find(nonsense, NOW) is None
+        assert tokens.expired(nonsense, LATER) is None
+    assert tokens.expired(token, LATER) == LATER
+    assert tokens.expired(token, NOW) is None
+    assert tokens.expired(token[:-1] + last, LATER) is None  # a guess learns nothing
 
 
 @pytest.mark.parametrize(
@@ -79,6 +83,15 @@ def test_create_shows_the_token_once(tmp_path):
     assert "ann" in listed.stdout
     assert token not in listed.output
     assert token[18:] not in caps("token", "list", tmp_path, "--json").output
+
+
+def test_an_expired_token_is_listed_as_such(tmp_path):
+    past, later = datetime.now(UTC) - timedelta(days=1), datetime.now(UTC) + timedelta(days=1)
+    for name, end in (("late", past), ("ann", later)):
+        Tokens(tmp_path / "tokens.json").create(name, [Scope.OWNER], expires=end)
+    lines = {line.split()[1]: line for line in caps("token", "list", tmp_path).stdout.splitlines()[1:]}
+    assert lines["late"].endswith(f"expired on {past:%Y-%m-%d}")
+    assert "expired" not in lines["ann"]
 
 
 def test_what_is_not_a_scope_is_a_matter_of_usage(tmp_path):

@@ -7,6 +7,7 @@ import json
 import logging
 import resource
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from caps.service.connections import MOST_DESCRIPTORS, Bounds, Refusals, raise_d
 from caps.service.metrics import Metrics
 from caps.service.tokens import Scope
 from caps.trust.tls import Credentials
-from tests.kit.attacks import Address, asked, descriptors, heard, idle, is_open
+from tests.kit.attacks import Address, asked, at_once, descriptors, heard, idle, is_open
 from tests.kit.service import Sample
 from tests.kit.tls import Authority, serving
 from tests.kit.waiting import until
@@ -76,6 +77,27 @@ def test_eleven_hundred_idle_connections_shut_nobody_out(
         "refused": 1,
         "origin": "127.0.0.1",
     }
+
+
+def test_those_who_come_at_once_from_everywhere_are_all_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's handshake is cut off for the next one's: they queue, and none has to come again."""
+    monkeypatch.setattr(connections, "GRACE", 60.0)
+    with world_of(tmp_path, monkeypatch, replace(Bounds(), strangers=8)) as world:
+        places = [replace(world.stranger, origin=f"127.1.0.{number}") for number in range(1, 41)]
+        assert at_once(40, lambda number: asked(places[number], "GET", "/healthz").status) == [200] * 40
+        assert world.figure("caps_connections_refused_total", "strangers") == 0
+
+
+def test_silent_strangers_from_everywhere_give_way_after_their_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "GRACE", 0.2)
+    monkeypatch.setattr(connections, "HANDSHAKE_TIMEOUT", 600.0)
+    with world_of(tmp_path, monkeypatch, FEW) as world, contextlib.ExitStack() as stack:
+        for number in range(1, 31):
+            stack.enter_context(idle(replace(world.stranger, origin=f"127.1.0.{number}"), 1))
+        assert asked(world.machine, "GET", "/v1/who").status == 200
+        until(lambda: world.figure("caps_connections_refused_total", "strangers") >= 30 - FEW.strangers)
 
 
 def test_a_handshake_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from caps.federation.ports import free_ports
 from caps.service import doctor as doctor_module
 from caps.service.database import open_database, sqlite_url
 from caps.service.doctor import Blame, Doctor, Finding, Status, Subject, _dials
+from caps.service.tokens import Scope, Tokens
 from caps.study.policy import policy_yaml
 from caps.trust import home as party
 from caps.trust import pki
@@ -150,6 +151,25 @@ def test_what_has_expired_is_not_said_to_expire_soon(world):
     home = world.home("holder", "late", days=2, begun=NOW - timedelta(days=3))
     finding = found(examine(home, clock=lambda: NOW), "expiry")
     assert (finding.status, finding.detail[:10]) == (Status.FAILED, "expired on")
+
+
+def test_others_hang_up_on_who_has_expired_and_that_is_said(world, service):
+    home = world.home("holder", "late", days=2, begun=NOW - timedelta(days=3))
+    findings = examine(home, service, bandwidth=False)
+    assert failed(findings) == {"expiry", "rest"}
+    finding = found(findings, "rest")
+    assert (finding.detail[:11], finding.fix[:30]) == ("it hung up:", "renew this party's certificate")
+
+
+def test_expired_tokens_are_named(mine):
+    tokens, now = Tokens(mine / party.TOKENS), datetime.now(UTC)
+    tokens.create("ann", [Scope.OWNER], expires=now + timedelta(days=2))
+    assert found(examine(mine), "tokens").status is Status.OK
+    tokens.create("bob", [Scope.OPERATOR], expires=now - timedelta(days=1))
+    finding = found(examine(mine), "tokens")
+    assert (finding.status, finding.detail) == (Status.WARNING, "1 of 2 expired: bob")
+    late = found(examine(mine, clock=lambda: now + timedelta(days=3)), "tokens")
+    assert (late.status, late.detail) == (Status.FAILED, "2 of 2 expired: ann, bob")
 
 
 def test_denied_keys_are_shown(mine):

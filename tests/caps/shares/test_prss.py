@@ -1,4 +1,4 @@
-"""Orders that holders of one component draw in common."""
+"""Orders that holders of one component draw in common, and parts of what is expanded."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
-from caps.errors import LabelReused
-from caps.shares.prss import Prss
-from caps.shares.ring import Z64
+from caps.errors import DomainError, LabelReused
+from caps.shares.prss import Prss, expand, expand_part
+from caps.shares.ring import Z8, Z64
 
 
 def drawn() -> Prss:
@@ -45,3 +47,22 @@ def test_an_order_is_drawn_once() -> None:
     prss.order(0, b"order", 5)
     with pytest.raises(LabelReused):
         prss.order(0, b"order", 5)
+
+
+@pytest.mark.property
+@given(st.integers(0, 300), st.data())
+def test_a_part_of_a_stream_is_what_lies_there(size: int, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, size))
+    stop = data.draw(st.integers(start, size))
+    whole = expand(bytes(range(32)), b"label", (size,), Z8).tobytes()
+    assert bytes(expand_part(bytes(range(32)), b"label", size, start, stop)) == whole[start:stop]
+
+
+def test_a_part_beyond_the_first_pieces_is_what_lies_there() -> None:
+    size = 300_001
+    whole = expand(bytes(range(32)), b"label", (size,), Z8).tobytes()
+    for start, stop in ((65_531, 200_005), (299_990, size), (size, size)):
+        assert bytes(expand_part(bytes(range(32)), b"label", size, start, stop)) == whole[start:stop]
+    for start, stop in ((5, 4), (-1, 4), (0, size + 1)):
+        with pytest.raises(DomainError, match="cannot be expanded"):
+            expand_part(bytes(range(32)), b"label", size, start, stop)

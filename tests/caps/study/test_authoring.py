@@ -22,6 +22,7 @@ from caps.dp.privacy import ETA_MAX, Gaussian, Laplace, Role
 from caps.dp.privacy.schedule import step_name
 from caps.errors import DomainError
 from caps.shares.ring import Z16, Z32
+from caps.study import memory
 from caps.study.authoring import MAX_TEXT, ManifestRefused, Remark, check, load, template
 from caps.study.manifest import Manifest
 from caps.study.planning import Costs, SpendCost, StepCost, plan_study
@@ -361,6 +362,21 @@ def test_memory_grows_with_the_slots() -> None:
     assert some.inputs == 65 * few.inputs == 2 * 2 * 65_000 * 13
     assert many.inputs == 2 * 4 * 1_000_000 * 13  # words of 24 bits are held in 32
     assert many.total > some.total > few.total
+
+
+def test_of_columns_too_long_for_memory_only_those_that_holders_share_are_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """13 columns of two holders, of which the wider has 7; smoker, of 2, is brought twice and so merged."""
+    monkeypatch.setattr(memory, "MOST_HELD", 4 * 7 * 100_000)
+    shared = (("registry", ("age", "smoker")), ("lab", ("smoker", "region", "diagnosis")))
+    held, long, merged = (
+        plan_study(example_manifest(holders=holders, slots=slots)[0]).memory
+        for holders, slots in ((COLUMNS, 100_000), (COLUMNS, 200_000), (shared, 200_000))
+    )
+    assert held.inputs == 2 * 4 * 100_000 * 13
+    assert long.inputs == 0
+    assert merged.inputs == 2 * 4 * 200_000 * (2 + 2)
 
 
 def test_uploads_of_many_slots_have_three_bytes_an_entry() -> None:

@@ -16,13 +16,14 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from caps.audit.verification import verify
-from caps.service.identity import CERTIFICATE
-from caps.service.tokens import Scope
+from caps.service.identity import CERTIFICATE, Caller
+from caps.service.tokens import Person, Scope
 from caps.trust.denials import revoke
 from caps.wire import Certificate, TranscriptStep
 from services.coordinator.events import stream
 from services.coordinator.settings import Quotas
 from services.coordinator.states import RunEvent
+from services.coordinator.streams import FAREWELL, Streams
 from tests.kit.coordinator_servers import Bench
 from tests.kit.study import NOW, certificate_of, make_keys
 from tests.kit.tls import make_authority
@@ -200,6 +201,55 @@ def test_a_decline_is_shown_with_its_reason_to_those_it_is_for_until_an_approval
     assert view == {"holder": "clinic-a", "approved": True, "declined": None}
     assert holder.put(path, json=later).status_code == 409
     assert operator.get(f"/v1/studies/{study}").json()["holders"][0] == view
+    http.coordinator.close()
+
+
+def test_a_servers_decline_is_read_only_if_that_server_signed_it_of_this_study(tmp_path):
+    bench = Bench(tmp_path)
+    http = Http(bench, bench.coordinator())
+    study, federation = bench.manifest.study_id, bench.federation
+    operator, faults = http.person(Scope.OPERATOR), federation.faults
+
+    def declined(name: str, reason: str = "Not ours.", **given) -> dict:
+        return federation.decline(name, reason, **{"role": "mpc-server", **given}).to_json()
+
+    def at_s2(who) -> dict:
+        return who.get(f"/v1/studies/{study}").json()["servers"][1]
+
+    own = declined("S2")
+    forged = {
+        "another server's": declined("S3"),
+        "another server's, in its name": declined("S3") | {"signer": "S2"},
+        "of another reason": own | {"document": own["document"] | {"reason": "Bribe me."}},
+        "of another study": declined("S2", study="0" * 64),
+        "of a holder": declined("S2", role="holder"),
+        "without a signature": own | {"signature": "0" * 128},
+        "of words that no reason has": declined("S2") | {"document": own["document"] | {"reason": "\x1b[2J"}},
+        "no document": "No.",
+    }
+    faults.declines["S2"] = next(iter(forged.values()))
+    operator.post("/v1/studies", json=bench.manifest.to_json())
+    for what, sent in forged.items():
+        faults.declines["S2"] = sent
+        operator.post(f"/v1/studies/{study}/refresh")
+        seen = at_s2(operator)
+        assert (seen["state"], seen["reason"], seen["declined"]) == ("refused", "declined", None), what
+
+    faults.declines["S2"] = own
+    view = operator.post(f"/v1/studies/{study}/refresh").json()
+    assert (view["state"], view["servers"][1]["reason"]) == ("proposed", "its operator declined the study")
+    assert [one["state"] for one in view["servers"]] == ["approved", "refused", "approved"]
+    assert "S2" in view["missing"]
+    for who in (operator, http.person(Scope.AUDITOR), http.machine(bench.keys["S2"], "mpc-server")):
+        assert at_s2(who)["declined"] == {"at": own["document"]["at"], "reason": "Not ours."}
+    for who in (http.person(Scope.ANALYST), http.person(Scope.OWNER), http.machine(bench.keys["S1"], "mpc-server")):
+        assert at_s2(who)["declined"] == {"at": own["document"]["at"], "reason": None}
+
+    faults.declines.clear()  # the operator thinks better of it
+    approved = operator.post(f"/v1/studies/{study}/refresh").json()["servers"][1]
+    assert (approved["state"], approved["reason"], approved["declined"]) == ("approved", None, None)
+    faults.declines["S2"] = own  # and its approval stands
+    assert operator.post(f"/v1/studies/{study}/refresh").json()["servers"][1] == approved
     http.coordinator.close()
 
 
@@ -524,6 +574,22 @@ def test_events_resume(analyst, released):
     assert parsed(analyst.get(path, headers={"Last-Event-ID": "5"}).text) == events[5:]
     assert analyst.get(path, headers={"Last-Event-ID": str(len(events))}).status_code == 204
     assert analyst.get(path, headers={"Last-Event-ID": "x"}).status_code == 400
+
+
+def test_a_page_is_told_when_to_ask_no_more(tmp_path):
+    coordinator, run = Bench(tmp_path).started()
+    coordinator.runs.perform(run)
+    streams, caller = Streams(coordinator.store, coordinator.runs, Quotas()), Caller(None, Person("Ann", frozenset()))
+
+    async def heard(answer) -> bytes:
+        return b"".join([piece async for piece in answer.body_iterator])
+
+    whole = asyncio.run(heard(streams.of(run, caller, "0", page=True)))
+    assert whole.endswith(FAREWELL)
+    last = parsed(whole.decode().removesuffix(FAREWELL.decode()))[-1]
+    assert (last[1], last[2]["state"]) == ("state", "released")
+    assert streams.of(run, caller, str(last[0]), page=True).body == FAREWELL
+    assert streams.of(run, caller, str(last[0])).status_code == 204
 
 
 def test_a_quiet_run_is_heard_of_and_a_stop_ends_the_stream(tmp_path):

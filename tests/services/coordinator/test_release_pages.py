@@ -19,8 +19,10 @@ import pytest
 
 from caps.client import AnswerRefused, Client
 from caps.service.tokens import Scope
-from services.coordinator.findings import AllFindings, Findings
+from services.coordinator.findings import FILE, AllFindings, Findings
+from services.coordinator.publish import SOFTWARE
 from services.coordinator.service import Coordinator
+from services.coordinator.states import State
 from tests.kit.algorithms import rows_of
 from tests.kit.coordinator_servers import SMALL, Bench
 from tests.kit.study import NOW, SCHEMA
@@ -116,11 +118,12 @@ def test_counts_of_a_column_are_the_best_mean_of_its_tables(found: Findings) -> 
 def test_residuals_and_scores_are_what_they_say(found: Findings) -> None:
     assert found.measurements is not None
     tables = found.measurements.measurements
-    labels, counted, expected = found.histogram()
+    residuals = found.residuals
+    labels, counted, expected = residuals.bins, residuals.counted, residuals.expected
     cells = sum(len(one.values) for one in tables)
     assert len(labels) == len(counted) == len(expected) == 15
     assert (sum(counted), sum(expected)) == (cells, pytest.approx(cells))
-    worst = found.worst_residuals()
+    worst = list(residuals.worst)
     assert len(worst) == 10
     assert worst == sorted(worst, key=lambda one: -abs(one.sigmas))
     assert all(0 < one.attainable < 1 and abs(one.agreement - one.attainable) < 0.15 for one in found.scores)
@@ -133,6 +136,44 @@ def test_columns_that_follow_from_each_other_go_together(found: Findings) -> Non
     together = [found.pairs[pair].association for pair in combinations(range(4), 2)]
     assert all(0 <= one <= 1 for one in together)
     assert max(found.pairs[0, 1].association, found.pairs[1, 2].association) > found.pairs[0, 3].association
+
+
+FIGURES = ("", "/columns", "/pairs", "/correlations", "/residuals", "/rounds")
+
+
+def test_figures_are_computed_before_anybody_can_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, made, run = published(tmp_path)
+    kept = bench.folder(run) / FILE
+    with closing(made):
+        assert kept.stat().st_mode & 0o077 == 0
+        assert FILE not in made.publisher.release(run).files
+    written, computed = kept.read_bytes(), Findings._computed
+
+    def shown() -> list[str]:
+        """The pages after a restart, which holds nothing in memory."""
+        with closing(bench.coordinator()) as fresh:
+            reader = Reader(fresh, run)
+            return [reader.page(path).text for path in FIGURES]
+
+    monkeypatch.setattr(Findings, "_computed", lambda _: pytest.fail("computed again"))
+    first = shown()
+    monkeypatch.setattr(Findings, "_computed", computed)
+    for spoilt in (None, b"{}", written[:-1], written.replace(SOFTWARE.encode(), b"caps 0.0")):
+        kept.unlink() if spoilt is None else kept.write_bytes(spoilt)
+        assert shown() == first
+        assert kept.read_bytes() == written
+
+
+def test_a_figure_that_cannot_be_computed_holds_no_release_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Findings, "_computed", lambda _: {}["of Ottilie, born 1927"])
+    bench, made, run = published(tmp_path)
+    with closing(made):
+        assert made.runs.run(run).state is State.RELEASED
+        assert not (bench.folder(run) / FILE).exists()
+    assert "findings not computed" in caplog.text
+    assert "Ottilie" not in caplog.text
 
 
 @pytest.fixture(scope="module")

@@ -197,6 +197,7 @@ STEPS: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("owner", "name"), STEPS, ids=[name for _, name in STEPS])
 def test_the_process_may_end_at_any_step(world: HolderBench, owner: Any, name: str, late: bool) -> None:
@@ -234,6 +235,7 @@ def test_the_process_may_end_at_any_step(world: HolderBench, owner: Any, name: s
     assert np.array_equal(world.reconstructed(), counts(world))
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("party", "part"),
     [

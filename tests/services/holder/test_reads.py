@@ -71,6 +71,7 @@ def uploaded(holder: HolderService, world: HolderBench, text: str) -> tuple[str,
     return world.study, path, Sent.of(CSV), sha256(text.encode()).hexdigest()
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("at_once", [True, False], ids=["POST contribution", "PUT table, PUT contribution"])
 def test_the_table_is_read_once_for_each_purpose(study: Any, reads: list[str], at_once: bool) -> None:
     kind, world, text = study

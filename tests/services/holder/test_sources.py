@@ -14,7 +14,9 @@ import numpy as np
 import polars as pl
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
+from caps.cli import Exit, app
 from caps.errors import DomainError
 from caps.service.problems import Problem
 from caps.service.tokens import Scope
@@ -194,6 +196,28 @@ def test_only_declared_sources_can_be_named(world: HolderBench, tmp_path: Path) 
             assert client.put(path, json=body).status_code in (400, 422)
         assert operator.put(path, json={"source": "here"}).status_code == 403
         assert client.put(path, json={"source": "here"}).json()["rows"] == 40
+
+
+def test_an_owner_contributes_a_source_with_one_command(
+    world: HolderBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(world, duckdb_of(rows(1), tmp_path / "d"))
+    (tmp_path / "token").write_text(world.tokens[Scope.OWNER])
+    authority = world.folder / "holder" / "authority.pem"
+    site = f'url = "{world.urls["holder"]}"\ntoken_file = "token"\nauthority = "{authority}"\n'
+    (tmp_path / "config.toml").write_text(f"[sites.holder]\n{site}")
+    monkeypatch.setenv("CAPS_CONFIG", str(tmp_path / "config.toml"))
+    asked = ["contribute", world.study, "--approve", "--yes", "--coordinator", world.urls["coordinator"]]
+    with world.client():
+        assert "here" in CliRunner().invoke(app, ["table", "sources"]).output
+        both = CliRunner().invoke(app, [*asked, str(authority), "--source", "here"])
+        assert (both.exit_code, "not both" in both.output) == (Exit.USAGE, True)
+        unknown = CliRunner().invoke(app, [*asked, "--source", "there", "--no-wait"])
+        assert unknown.exit_code != Exit.OK
+        assert "no such source" in unknown.output
+        done = CliRunner().invoke(app, [*asked, "--source", "here"])
+        assert done.exit_code == Exit.OK, done.output
+    assert world.reconstructed().any()
 
 
 def test_a_source_that_became_another_is_not_contributed(world: HolderBench, tmp_path: Path) -> None:

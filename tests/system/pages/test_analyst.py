@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Route
+from playwright.sync_api import Route, expect
 
 from caps.federation.local import LocalFederation
 from tests.kit.browser import Visit, Visitor
@@ -25,7 +25,7 @@ def analyst(federation: LocalFederation, visit: Visit) -> Visitor:
 
 def test_from_the_catalogue_to_a_verified_release(analyst: Visitor, released: Released) -> None:
     page = analyst.page
-    page.get_by_role("link", name="Releases").click()
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Releases").click()
     page.get_by_label("Search").fill("smoking, DIAGNOSES")
     page.keyboard.press("Enter")
     page.wait_for_url("**search=*")
@@ -111,8 +111,9 @@ def test_the_figures(analyst: Visitor, released: Released) -> None:
         assert page.locator("main img, main script").count() == 0
     analyst.go(f"{released.path}/columns")
     page.get_by_role("link", name="Shares").click()
+    page.wait_for_url("**show=shares*")
     page.locator("summary").first.click()
-    assert "synthetic (%)" in page.locator("figure").first.inner_text()
+    expect(page.locator("figure").first).to_contain_text("synthetic (%)")
     analyst.go(f"{released.path}/pairs")
     page.locator("svg a").first.click()
     page.wait_for_url("**/pairs/0/1")
@@ -139,6 +140,7 @@ def test_a_count_and_a_sample(analyst: Visitor, released: Released) -> None:
     page.get_by_label("yes").first.check()
     page.get_by_label("Group by").select_option(label="diagnosis")
     page.get_by_role("button", name="Count").click()
+    page.wait_for_url("**by=*")
     assert page.get_by_role("heading", name="Persons with smoker yes, by diagnosis").is_visible()
     assert page.locator("section.card tbody tr").count() >= 3
     assert "smoker" not in page.url

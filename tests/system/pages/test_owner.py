@@ -17,7 +17,6 @@ from caps.federation.local import LocalFederation
 from caps.federation.sample import SCHEMA, table
 from caps.study import Manifest
 from tests.kit.browser import Visit, Visitor
-from tests.kit.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -59,17 +58,6 @@ def owner(case: Case, visit: Visit, name: str = "north", **choices: bool) -> Vis
     return found
 
 
-def drop(page: Page, path: Path) -> None:
-    """Drop a file on the page, as from the desktop, once its script is there."""
-    box = page.locator(".drop[data-ready]")
-    box.wait_for()
-    data = page.evaluate_handle(
-        "([name, text]) => { const all = new DataTransfer(); all.items.add(new File([text], name)); return all; }",
-        [path.name, path.read_text()],
-    )
-    box.dispatch_event("drop", {"dataTransfer": data})
-
-
 def fetched(case: Case, page: Page) -> None:
     """Invited by somebody who told the coordinator's address and the study's id."""
     page.get_by_label("Address of the coordinator").fill(case.federation.places["coordinator"].url)
@@ -91,19 +79,21 @@ def test_text_of_others_is_shown_as_text(federation: LocalFederation, visit: Vis
     page.get_by_role("link", name="Load the table").click()
     named = tmp_path / "<img src=x onerror=alert(3)>.csv"
     named.write_text(f"age,smoker,region,diagnosis\n40,{SCRIPT},north,none\n")
-    drop(page, named)
+    ada.drop(named)
     expect(page.locator("#found")).to_contain_text("no, former, yes, <b>?</b>")
+    expect(page.locator("#found tbody td").first).to_have_css("display", "block")  # one below the other, titled
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     expect(page.locator(".drop")).to_contain_text(named.name)
     assert SCRIPT not in page.content()
     named.write_text("age,smoker,region,diagnosis\n40,<b>?</b>,north,none\n")
-    drop(page, named)
+    ada.drop(named)
     expect(page.locator("#found svg").nth(1)).to_contain_text("<b>?</b>")
     ada.check()
     ada.go("/ui")
     expect(page.locator("main")).to_contain_text(SCRIPT)
 
 
-def test_from_the_invitation_to_the_release(federation: LocalFederation, visit: Visit, tmp_path: Path) -> None:
+def test_from_the_invitation_to_the_comparison(federation: LocalFederation, visit: Visit, tmp_path: Path) -> None:
     case = proposed(
         federation,
         title="Smoking and diagnoses in the county",
@@ -132,13 +122,13 @@ def test_from_the_invitation_to_the_release(federation: LocalFederation, visit: 
     good = table("north")
     wrong = tmp_path / "patients.csv"
     wrong.write_text(good.replace("smoker", "Smoker ", 1))
-    drop(page, wrong)
+    ada.drop(wrong)
     expect(page.locator("#found")).to_contain_text("is it Smoker")
     lines = good.splitlines()
     lines[3] = f"{CANARY},no,north,none"
     lines[7], lines[9] = f"40,{CANARY},north,none", f"40,{CANARY},{SCRIPT},none"
     wrong.write_text("\n".join(lines))
-    drop(page, wrong)
+    ada.drop(wrong)
     rows = page.locator("#found tbody tr")
     expect(rows).to_have_count(3)
     expect(rows.nth(0)).to_contain_text(re.compile("smoker.*2 not among the categories.*8, 10", re.DOTALL))
@@ -148,7 +138,7 @@ def test_from_the_invitation_to_the_release(federation: LocalFederation, visit: 
     ada.picture("owner-table-refused")
     path = tmp_path / "empty.csv"
     path.write_text("")
-    drop(page, path)
+    ada.drop(path)
     expect(page.locator("#found")).to_contain_text("empty")
 
     # The right one, chosen instead of dropped.
@@ -165,16 +155,16 @@ def test_from_the_invitation_to_the_release(federation: LocalFederation, visit: 
     ada.check()
     ada.picture("owner-leaves")
     page.get_by_role("button", name="Contribute").dblclick()
-    expect(page.get_by_text("All 3 servers have signed for your data")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("All 3 servers have signed for your data")).to_be_visible()
     ada.check()
 
     # Taken back, and given again; the back button gives nothing twice.
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Withdraw").click()
-    expect(page.get_by_text("Your contribution is withdrawn")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("Your contribution is withdrawn")).to_be_visible()
     page.get_by_role("link", name="Contribute again").click()
     page.get_by_role("button", name="Contribute").click()
-    expect(page.get_by_text("All 3 servers have signed for your data")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("All 3 servers have signed for your data")).to_be_visible()
     ada.picture("owner-receipts")
     page.go_back()
     expect(page.get_by_role("button", name="Contribute")).to_have_count(0)
@@ -185,22 +175,15 @@ def test_from_the_invitation_to_the_release(federation: LocalFederation, visit: 
     expect(page.get_by_role("row", name="invented-patients").first).to_contain_text("epsilon")
     ada.check()
 
-    with case.client("south") as south:
-        south.fetch(case.federation.places["coordinator"].url, case.study)
-        south.approve(case.study)
-        source = tmp_path / "south.csv"
-        source.write_text(table("south"))
-        south.contribute(case.study, source)
-    with case.client("coordinator") as coordinator:
-        run = _started(coordinator, case.study)
-        for _ in coordinator.watch(run):
-            pass
-        (released,) = [one for one in coordinator.releases() if one.study == case.study]
-        coordinator.download(released.release, tmp_path / "synthetic.csv")
     page = ada.go(case.at("/release"))
-    drop(page, path)  # one's own table is the same as itself
+    page.get_by_role("button", name="Compare with the release").click()
+    expect(page.get_by_text("There is no release yet")).to_be_visible()
+    page.get_by_text("I have its file").click()
+    ada.drop(path)  # one's own table is the same as itself
     expect(page.locator("#compared figure").first).to_contain_text("0.0 % differ")
-    drop(page, tmp_path / "synthetic.csv")
+    other = tmp_path / "synthetic.csv"
+    other.write_text(table("south"))
+    ada.drop(other)
     expect(page.locator("#compared figure")).to_have_count(4)
     expect(page.locator("#compared figure").first).not_to_contain_text("0.0 % differ")
     said = [
@@ -208,14 +191,8 @@ def test_from_the_invitation_to_the_release(federation: LocalFederation, visit: 
     ]
     assert said == sorted(said, reverse=True)
     ada.check()
-    ada.picture("owner-release")
-    drop(page, wrong)
+    ada.drop(wrong)
     expect(page.locator("#compared")).to_contain_text("not a release of this study")
     assert CANARY not in page.content()
     studies = case.federation.places["north"].home / "state" / "studies" / case.study
     assert {one.name.partition("-")[0] for one in studies.iterdir()} == {"table"}  # nothing else is left
-
-
-def _started(coordinator: Client, study: str) -> str:
-    until(lambda: coordinator.refresh(study).state == "approved", seconds=60)
-    return coordinator.start(study).run

@@ -1,4 +1,5 @@
-// What forms need beyond HTML: a question before what cannot be undone, and no second sending of the same form.
+// What pages need beyond HTML: a question before what cannot be undone, no second sending of the same form, and tables
+// that can be read on a telephone.
 "use strict";
 
 document.addEventListener("submit", (event) => {
@@ -25,3 +26,18 @@ window.addEventListener("pageshow", (event) => {
     window.location.reload();
   }
 });
+
+// On a narrow screen a table's rows are shown one below the other (style.css), each cell with the title of its column.
+const named = () => {
+  for (const table of document.querySelectorAll("main table:has(thead):not(.cells, .numbers table)")) {
+    const titles = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
+    for (const row of table.tBodies[0] ? table.tBodies[0].rows : []) {
+      [...row.cells].forEach((cell, place) => { cell.dataset.title = titles[place] || ""; });
+    }
+    table.classList.add("stacks");
+  }
+};
+named();
+for (const swapped of ["htmx:afterSettle", "shown"]) {
+  document.addEventListener(swapped, named);
+}

@@ -58,6 +58,7 @@
       ended(`${file.name}, ${shown(file.size)}`);
       result.innerHTML = request.responseText;
       window.htmx.process(result);
+      result.dispatchEvent(new Event("shown", { bubbles: true }));
       result.focus();
     });
     request.addEventListener("error", () => ended(`${file.name} was not sent: the holder does not answer, or refused it midway.`));

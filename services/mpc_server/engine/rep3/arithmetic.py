@@ -12,11 +12,12 @@ from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import FIRST, Cost
 from services.mpc_server.engine.kernels import matmul_mod
+from services.mpc_server.engine.products import combinations
 from services.mpc_server.engine.rep3.local import (
+    DEVIATIONS,
     NAME,
-    deviations,
     following,
-    gram_products,
+    grams,
     masks,
     previous,
     products,
@@ -47,7 +48,8 @@ async def gram_cells(
 ) -> AShare:
     """Each party's summand is Gram(x_i + x_{i+1}) - Gram(x_{i+1}); only the entries that are wanted are sent."""
     ctx.own(first, *others)
-    return await masked(ctx, gram_products((first, *others), modulo)[cells])
+    both, theirs = grams(ctx.workers, (first, *others), modulo)
+    return await masked(ctx, both[cells] - theirs[cells])
 
 
 @verbs.cross_cells.of(NAME, "CaPS Protocol 11, as a product of columns (docs/adr/0003)", _OF_ELEMENTS)
@@ -74,7 +76,15 @@ async def bit_deviations(
 ) -> AShare:
     """Squares are sums of products, so the combinations alone are reshared."""
     ctx.own(x)
-    local = deviations(*x.components, spread=spread, columns=columns, row_coins=row_coins, column_coins=column_coins)
+    (local,) = combinations(
+        ctx.workers,
+        x,
+        DEVIATIONS,
+        spread=spread,
+        columns=columns,
+        row_coins=row_coins,
+        column_coins=column_coins,
+    )
     local <<= modulo.spare
     return await masked(ctx, local)
 
@@ -144,9 +154,9 @@ async def gram(ctx: Context, x: AShare) -> AShare:
     if len(x.shape) != 2:
         raise ShareError(f"gram needs a matrix, not {x!r}")
     width = x.shape[1]
-    local = gram_products([x], x.ring)
+    both, theirs = grams(ctx.workers, [x], x.ring)
     upper = np.triu_indices(width)
-    triangle = await masked(ctx, local[upper])
+    triangle = await masked(ctx, both[upper] - theirs[upper])
     both = np.empty((width, width), np.intp)
     both[upper] = both.T[upper] = np.arange(len(upper[0]))
     return triangle[both]

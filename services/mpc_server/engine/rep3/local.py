@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,10 +13,12 @@ from services.mpc_server.engine import verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Price
 from services.mpc_server.engine.guard import Guard, Unguarded
-from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_of_parts, matmul_mod, subset_sums
+from services.mpc_server.engine.jobs import Mix, Quadratic
+from services.mpc_server.engine.products import gram_mixes
 from services.mpc_server.engine.registry import price
 from services.mpc_server.engine.shares import AShare, BShare, Summands
-from services.mpc_server.engine.verbs import Bilinear, BitForm, Coins
+from services.mpc_server.engine.verbs import Bilinear, BitForm
+from services.mpc_server.engine.workers import Workers
 
 NAME = REP3.name
 DIGEST_BYTES = 16
@@ -76,59 +78,10 @@ def bit_products(x: BShare, y: BShare, form: BitForm) -> Words:
     return form.summed(local)
 
 
-def gram_products(parts: Sequence[AShare], modulo: Ring) -> Words:
-    """Gram(x_i + x_{i+1}) - Gram(x_{i+1})."""
-    components = [share.components for share in parts]
-    local = gram_of_parts(components, modulo=modulo)
-    local -= gram_of_parts([(next_,) for _, next_ in components], modulo=modulo)
-    return local
+def grams(workers: Workers, parts: Sequence[AShare], modulo: Ring) -> tuple[Words, Words]:
+    """Gram(x_i + x_{i+1}) and Gram(x_{i+1}): their difference is a summand of Gram(x)."""
+    return gram_mixes(workers, parts, (Mix(0, 1), Mix(1)), modulo)  # type: ignore[return-value]
 
 
-def deviations(
-    mine: Words,
-    next_: Words,
-    *,
-    spread: Callable[[Words, Words], Words],
-    columns: int,
-    row_coins: Callable[[int, int], Coins],
-    column_coins: Coins,
-) -> Words:
-    """R (x_i (x_i + 2 x_{i+1} - 1)) C: a summand of R (x^2 - x) C.
-
-    Rows are combined first, in blocks: their number is what costs time.
-    """
-
-    def excess(first: Words, second: Words) -> list[Words]:
-        second <<= 1
-        second += first
-        second -= 1
-        second *= first
-        return [second]
-
-    (combined,) = combinations_of(
-        mine, next_, excess, spread=spread, columns=columns, row_coins=row_coins, column_coins=column_coins
-    )
-    return combined
-
-
-def combinations_of(
-    mine: Words,
-    next_: Words,
-    entries: Callable[[Words, Words], list[Words]],
-    *,
-    spread: Callable[[Words, Words], Words],
-    columns: int,
-    row_coins: Callable[[int, int], Coins],
-    column_coins: Coins,
-) -> list[Words]:
-    """R V C for each V that `entries` makes of what both components are spread to; it may write to its arguments."""
-    buffers = np.empty((2, columns, min(len(mine), BLOCK_ROWS)), mine.dtype)
-    totals: list[Words] = []
-    for start in range(0, len(mine), BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        found = entries(spread(mine[block], buffers[0]), spread(next_[block], buffers[1]))
-        coins = row_coins(start, found[0].shape[1])
-        parts = [subset_sums(one, coins) for one in found]
-        totals = [total + part for total, part in zip(totals, parts, strict=True)] if totals else parts
-    chosen = column_coins.astype(mine.dtype)
-    return [matmul_mod(total.T, chosen) for total in totals]
+DEVIATIONS = (Quadratic((1, 0), (1, 2), -1),)
+"""x_i (x_i + 2 x_{i+1} - 1): a summand of x^2 - x."""

@@ -17,15 +17,19 @@ from caps.shares.ring import Ring, Words, ring_of
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Cost
-from services.mpc_server.engine.kernels import gram_of_parts, matmul_mod
+from services.mpc_server.engine.jobs import Quadratic
+from services.mpc_server.engine.kernels import matmul_mod
+from services.mpc_server.engine.products import combinations
 from services.mpc_server.engine.rep3.arithmetic import same
-from services.mpc_server.engine.rep3.local import combinations_of, masks, sent_back
+from services.mpc_server.engine.rep3.local import grams, masks, sent_back
 from services.mpc_server.engine.rep3_active.local import NAME, by_prover, claims
 from services.mpc_server.engine.rep3_active.proof.sizes import COMBINATIONS
 from services.mpc_server.engine.shares import AShare, Indices
 from services.mpc_server.engine.verbs import Coins
 
 _OF_ELEMENTS = Cost(rounds=1, sent=size.elements * size.ring_bits // 8)
+_DEVIATIONS = (Quadratic((1, 0), (1, 0), -1), Quadratic((0, 1), (0, 1), -1), Quadratic((2, 0), (0, 1)))
+"""What each component adds to x^2 - x by itself, and twice their product."""
 
 
 class Products(NamedTuple):
@@ -102,12 +106,8 @@ async def gram_cells(
     mine, next_ = ([pair[place] for pair in components] for place in (0, 1))
     width = sum(part.shape[1] for part in parts)
     upper = np.triu_indices(width)
-
-    def gram(*summands: list[Words]) -> Words:
-        return gram_of_parts([*zip(*summands, strict=True)], modulo=modulo)[upper]
-
-    theirs = gram(next_)
-    found = await reshared(ctx, gram(mine, next_) - theirs, None, theirs)
+    both, theirs = (gram[upper] for gram in grams(ctx.workers, parts, modulo))
+    found = await reshared(ctx, both - theirs, None, theirs)
     for prover, left, right in by_prover(ctx, (mine, found.e[0], found.f[0]), (next_, found.e[1], found.f[1])):
         claims(ctx).gram(
             prover,
@@ -167,15 +167,8 @@ async def bit_deviations(
     x_mine, x_next = x.components
     if column_coins.shape[1] != COMBINATIONS:
         raise DomainError(f"{column_coins.shape[1]} combinations cannot be proved, but {COMBINATIONS}")
-
-    def entries(first: Words, second: Words) -> list[Words]:
-        """What each component adds by itself, and twice their product."""
-        product = first * second
-        product <<= 1
-        return [first * (first - 1), second * (second - 1), product]
-
-    own, theirs, cross = combinations_of(
-        x_mine, x_next, entries, spread=spread, columns=columns, row_coins=row_coins, column_coins=column_coins
+    own, theirs, cross = combinations(
+        ctx.workers, x, _DEVIATIONS, spread=spread, columns=columns, row_coins=row_coins, column_coins=column_coins
     )
     found = await reshared(ctx, own + cross, own, theirs)
     for prover, left, right in by_prover(ctx, (x_mine, found.e[0], found.f[0]), (x_next, found.e[1], found.f[1])):

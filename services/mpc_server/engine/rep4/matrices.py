@@ -15,13 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from caps.basics.schemes import REP4
 from caps.errors import CheatingDetected
 from caps.shares.ring import Z8, Z32, Ring, Words, ring_of
 from caps.shares.sharing import Algebra
 from services.mpc_server.engine import size, verbs
 from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.cost import Cost, formula
-from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_mod, gram_of_parts, matmul_mod, subset_sums
+from services.mpc_server.engine.jobs import Mix, Quadratic
+from services.mpc_server.engine.kernels import BLOCK_ROWS, gram_mod, matmul_mod, subset_sums
+from services.mpc_server.engine.products import combinations, gram_mixes
 from services.mpc_server.engine.rep4.joint import enter_terms
 from services.mpc_server.engine.rep4.local import (
     JOINTS,
@@ -81,7 +84,8 @@ async def gram_cells(
     ctx.own(*parts)
     if sum(share.shape[1] for share in parts) > NARROW:
         return await _wide_gram_cells(ctx, parts, cells, modulo)
-    terms = {number: term.signed(_gram(parts, term, modulo)[cells]) for number, term in known_terms(ctx.party)}
+    known = dict(known_terms(ctx.party))
+    terms = {number: known[number].signed(gram[cells]) for number, gram in _grams(ctx, parts, known, modulo).items()}
     return ctx.share(*await enter_terms(ctx, terms, cells[0].shape, first.ring, Algebra.ADD))
 
 
@@ -93,11 +97,8 @@ async def _wide_gram_cells(
     columns, (left, right) = sum(share.shape[1] for share in parts), cells
     picked = left * (2 * columns - left - 1) // 2 + right
     upper = np.triu_indices(columns)
-    triangles = {
-        number: term.signed(_gram(parts, term, modulo))[upper]
-        for number, term in known_terms(ctx.party)
-        if term.joint.sender == ctx.party
-    }
+    sent = {number: term for number, term in known_terms(ctx.party) if term.joint.sender == ctx.party}
+    triangles = {number: sent[number].signed(gram[upper]) for number, gram in _grams(ctx, parts, sent, modulo).items()}
     terms = {number: triangle[picked] for number, triangle in triangles.items()}
 
     async def check() -> None:
@@ -129,14 +130,19 @@ async def _checked(
 
 def _rows_of(share: AShare, rows: slice) -> Callable[[int], Words]:
     held = components_of(share)
-    return lambda number: held(number)[rows]
+    return lambda number: np.asarray(held(number)[rows])
 
 
-def _gram(parts: Sequence[AShare], term: Term, modulo: Ring) -> Words:
-    mixed = np.subtract if term.opposite else np.add
-    held = [components_of(share) for share in parts]
-    summands = [(of(term.joint.other), of(term.joint.receiver)) for of in held]
-    return gram_of_parts(summands, modulo=modulo, mixed=mixed)
+def _grams(ctx: Context, parts: Sequence[AShare], terms: Mapping[int, Term], modulo: Ring) -> dict[int, Words]:
+    """The Gram matrices of the factors of some terms, not signed."""
+    mixes = tuple(Mix(*_places(ctx.party, term), term.opposite) for term in terms.values())
+    return dict(zip(terms, gram_mixes(ctx.workers, parts, mixes, modulo), strict=True))
+
+
+def _places(party: int, term: Term) -> tuple[int, int]:
+    """Where a party keeps the two components that a term is of."""
+    held = REP4.held[party]
+    return held.index(term.joint.other), held.index(term.joint.receiver)
 
 
 def _right(ctx: Context, parts: Sequence[AShare], term: Term, triangle: Words, modulo: Ring) -> bool:
@@ -191,23 +197,30 @@ async def bit_deviations(
     column_coins: Coins,
     modulo: Ring,
 ) -> AShare:
-    """Squares are products, so the combinations of each term are entered; sender and backup both compute them.
-
-    Rows are combined first, in blocks: their number is what costs time.
-    """
+    """Squares are products, so the combinations of each term are entered; sender and backup both compute them."""
     ctx.own(x)
-    totals: dict[int, Words] = {}
-    buffer = np.empty((columns, min(len(x), BLOCK_ROWS)), x.ring.dtype)
-    for start in range(0, len(x), BLOCK_ROWS):
-        rows = slice(start, start + BLOCK_ROWS)
-        coins = row_coins(start, min(BLOCK_ROWS, len(x) - start))
-        for number, term in known_terms(ctx.party):
-            factor = spread(term.factor(_rows_of(x, rows)), buffer)
-            squares = factor * (factor - 1) if number in _LINEAR else factor * factor
-            part = subset_sums(squares, coins)
-            totals[number] = totals[number] + part if number in totals else part
-    weights = column_coins.astype(x.ring.dtype)
+    known = dict(known_terms(ctx.party))
+    found = combinations(
+        ctx.workers,
+        x,
+        tuple(_square(ctx.party, number, term) for number, term in known.items()),
+        spread=spread,
+        columns=columns,
+        row_coins=row_coins,
+        column_coins=column_coins,
+    )
     shift = x.ring.dtype.type(modulo.spare)
-    terms = {n: TERMS[n].signed(matmul_mod(total.T, weights)) << shift for n, total in totals.items()}
+    terms = {
+        number: term.signed(combined) << shift for (number, term), combined in zip(known.items(), found, strict=True)
+    }
     shape = (column_coins.shape[1],) * 2
     return ctx.share(*await enter_terms(ctx, terms, shape, x.ring, Algebra.ADD))
+
+
+def _square(party: int, number: int, term: Term) -> Quadratic:
+    """The square of a term's factor; less the factor itself, where that is added."""
+    first, second = _places(party, term)
+    weights = [0] * len(REP4.held[party])
+    weights[first], weights[second] = 1, -1 if term.opposite else 1
+    factor = tuple(weights)
+    return Quadratic(factor, factor, -1 if number in _LINEAR else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select
+from sqlalchemy import Connection, Row, delete, func, insert, select
 
 from services.mpc_server.storage import states
 from services.mpc_server.storage.rows.changing import change as change_state
@@ -33,6 +33,12 @@ def present(within: Connection, study: str, holder: str) -> str | None:
     own = (contributions.c.study == study) & (contributions.c.holder == holder)
     found = select(contributions.c.contribution).where(own, contributions.c.state.in_(states.PRESENT))
     return within.execute(found).scalars().first()
+
+
+def made(within: Connection, study: str, holder: str) -> int:
+    """How many contributions a holder has made to a study, whatever became of them."""
+    own = (contributions.c.study == study) & (contributions.c.holder == holder)
+    return within.execute(select(func.count()).select_from(contributions).where(own)).scalar_one()
 
 
 def gone(within: Connection) -> list[str]:

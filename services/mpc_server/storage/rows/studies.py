@@ -11,20 +11,29 @@ from services.mpc_server.storage import states
 from services.mpc_server.storage.rows.changing import change as change_state
 from services.mpc_server.storage.tables import studies
 
+_STATE = [column for column in studies.c if column is not studies.c.manifest]
+"""All but the manifest, which is large with many holders, and is asked for once."""
+
 
 def find(within: Connection, study: str) -> Row[Any] | None:
-    """A study."""
-    return within.execute(select(studies).where(studies.c.study == study)).first()
+    """A study, without its manifest."""
+    return within.execute(select(*_STATE).where(studies.c.study == study)).first()
+
+
+def manifest(within: Connection, study: str) -> str:
+    """The manifest of a study that is known."""
+    found: str = within.execute(select(studies.c.manifest).where(studies.c.study == study)).scalar_one()
+    return found
 
 
 def lock(within: Connection, study: str) -> Row[Any] | None:
-    """A study, locked so that nobody else changes it until the transaction ends."""
-    return within.execute(select(studies).where(studies.c.study == study).with_for_update()).first()
+    """The same, locked so that nobody else changes it until the transaction ends."""
+    return within.execute(select(*_STATE).where(studies.c.study == study).with_for_update()).first()
 
 
 def listed(within: Connection) -> Sequence[Row[Any]]:
-    """All studies, the oldest first."""
-    return within.execute(select(studies).order_by(studies.c.created_at)).all()
+    """All studies, the oldest first, without their manifests."""
+    return within.execute(select(*_STATE).order_by(studies.c.created_at)).all()
 
 
 def brief(within: Connection) -> Sequence[Row[Any, Any, Any]]:

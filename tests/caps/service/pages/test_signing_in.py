@@ -266,6 +266,23 @@ def test_signing_in_leads_to_a_page_of_this_service_only(desk: Desk, asked: str)
     assert answer.headers["location"] == "/ui"
 
 
+def test_somebody_whose_token_expired_is_told_so_and_nobody_else(desk: Desk) -> None:
+    token = desk.token()
+    end = datetime.now(UTC) + timedelta(days=2)
+    altered = token[:-1] + ("A" if token[-1] != "A" else "B")
+    desk.late = timedelta(days=3)
+    with desk.client(origin=desk.url) as ada:
+        answers = [ada.post("/ui/sign-in", data={"token": one}) for one in (token, altered)]
+        assert [one.status_code for one in answers] == [403, 403]
+        assert f"This token expired on {end:%Y-%m-%d}." in answers[0].text
+        assert "expired" not in answers[1].text
+        asked = [ada.get("/metrics", headers={"authorization": f"Bearer {one}"}) for one in (token, altered)]
+    assert [one.status_code for one in asked] == [401, 401]
+    said = asked[0].json()
+    assert (said["detail"], "caps token create" in said["hint"]) == (f"your token expired on {end:%Y-%m-%d}", True)
+    assert "expired" not in asked[1].text
+
+
 def test_failures_are_limited_and_lock_nobody_out(desk: Desk) -> None:
     with desk.client(origin=desk.url) as eve:
         statuses = [eve.post("/ui/sign-in", data={"token": "x"}).status_code for _ in range(MOST_FAILURES + 2)]

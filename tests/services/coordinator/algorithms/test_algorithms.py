@@ -14,6 +14,7 @@ import pytest
 import caps.dp.programs as programs
 import services.coordinator.algorithms as package
 from caps.data.domain import Layout, Workload
+from caps.dp.effort import PRIOR_FITS, fit_seconds
 from caps.dp.oracle import Batch, Comparison, Measurement, Selection
 from caps.dp.privacy import (
     BOUNDED,
@@ -439,6 +440,41 @@ def test_aim_keeps_the_model_within_its_share_of_the_limit() -> None:
     assert not any(("a0", "a1", "a2") in candidates for candidates in offered[:5])
 
 
+def test_aim_keeps_its_fits_within_their_time() -> None:
+    domain = domain_of(12, 12, 12, 12)
+    task, made = task_of(domain, UNBOUNDED), []
+    for seconds in (1, 100):
+        chosen = Aim(fit_seconds=seconds, rounds=200)
+        done = run(chosen, task, whimsical(chosen, task), Stub(domain, move=1))
+        cliques, offered = list(task.one_ways), 0
+        worked = fit_seconds(domain.width, domain.width)
+        for number, selection in enumerate(selections(done.requests), 1):
+            cells = sum(domain.cells_of(dict.fromkeys(cliques)))
+            room = chosen.room(task, F(201 - number), worked, cells)
+            for clique in chosen.candidates(task):
+                part = any(set(clique) <= set(other) for other in cliques)
+                allowed = part or tree_bytes(domain, [*cliques, clique]) <= room
+                assert (clique in selection.candidates) == allowed
+            offered += len(selection.candidates)
+            cliques.append(next(e.clique for e in done.events if e.round == number and e.stage is Stage.SELECT))
+            measured = sum(domain.cells_of(dict.fromkeys(cliques)))
+            worked += fit_seconds(tree_bytes(domain, cliques) // 8, measured)
+        last = fit_seconds(tree_bytes(domain, cliques) // 8, sum(domain.cells_of(dict.fromkeys(cliques))))
+        assert worked + PRIOR_FITS * last <= 1.05 * seconds  # cells of the table that comes are not counted before
+        made.append((offered, tree_bytes(domain, cliques)))
+    assert made[0][0] < made[1][0] == 200 * 10  # with enough time, all is offered
+    assert made[0][1] < made[1][1] == 8 * 6 * 144
+
+
+def test_a_candidate_alone_has_room_however_little_time_there_is() -> None:
+    domain = domain_of(100, 90, 2)
+    task = task_of(domain, UNBOUNDED)
+    chosen = Aim(fit_seconds=1)
+    done = run(chosen, task, whimsical(chosen, task), Stub(domain, move=1))
+    assert {("a0", "a1"), ("a0", "a2"), ("a1", "a2")} <= set(selections(done.requests)[0].candidates)
+    assert chosen.fits(task).seconds > 1
+
+
 # MWEM+PGM
 
 
@@ -606,7 +642,10 @@ def test_progress_tells_each_step_and_what_it_cost(case: str) -> None:
             assert event.clique == request.clique
     assert done.events[-1].stage is Stage.GENERATE
     assert all((event.model_bytes is not None) == (event.stage is Stage.GENERATE) for event in done.events)
-    allowed = {"round", "stage", "clique", "rho_spent", "rho", "model_bytes", "error", "annealed"}
+    for event, following in zip(done.events, [*done.events[1:], None], strict=True):
+        fits = following is None or following.stage is Stage.GENERATE  # after the last of all, with the prior
+        assert (event.fit_seconds is not None) == fits
+    allowed = {"round", "stage", "clique", "rho_spent", "rho", "model_bytes", "error", "annealed", "fit_seconds"}
     assert {name for event in done.events for name in event.view().model_dump(exclude={"at"})} == allowed
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction as F
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from caps.data.domain import Workload
@@ -43,6 +43,7 @@ sizes = st.lists(st.integers(1, 4), min_size=2, max_size=5)
     st.floats(-4, 1),
     st.sampled_from([0, 0.1, 0.5, 1]),
 )
+@example("mwem", False, UNBOUNDED, [1, 1], 0, -4.0, 0)  # settles
 @settings(deadline=None, max_examples=120)
 def test_budgets_hold_whatever_is_answered(
     name: str, pure: bool, relation: Neighbouring, shape: list[int], seed: int, size: float, move: float

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from caps.data.domain import Attribute, Domain, Layout
+from caps.data.junction import junction_tree, model_bytes
+from caps.dp.effort import PRIOR_FITS, fit_seconds
 from caps.errors import DomainError
 from services.coordinator.estimation import Measured
 from services.coordinator.generate import create_estimator, load_model, loss
 from services.coordinator.generate.absence import Absence
-from services.coordinator.generate.junction import junction_tree, model_bytes
 from services.coordinator.generate.model import TreeModel
+from services.coordinator.generate.pace import Pace
 from services.coordinator.generate.storage import MAGIC
 
 FIVE = Domain(tuple(Attribute(name, size) for name, size in zip("abcde", (3, 2, 4, 2, 3), strict=True)))
@@ -29,6 +31,28 @@ def noisy(domain, cliques, sigma, seed=0, rows=1000):
 
 def kernel(domain=FIVE, **limits):
     return create_estimator("kernel", domain, **limits)
+
+
+def test_fits_tell_how_long_the_next_one_takes_on_this_machine(monkeypatch: pytest.MonkeyPatch):
+    estimator, measured = kernel(), noisy(FIVE, CYCLE, 5.0)
+    by_law = fit_seconds(sum(FIVE.cells_of(junction_tree(FIVE, CYCLE).cliques)), sum(FIVE.cells_of(CYCLE)))
+    assert estimator.fit_seconds([*CYCLE, CYCLE[0]]) == pytest.approx(by_law)  # nothing is known yet
+    clock = iter([0.0, 3 * by_law, 100.0, 100.0 + 3 * by_law])
+    monkeypatch.setattr("services.coordinator.generate.kernel.perf_counter", lambda: next(clock))
+    for _ in range(2):
+        estimator.smoothed(estimator.fit(measured), measured)
+        assert estimator.fit_seconds(CYCLE) == pytest.approx(3 * by_law)
+        assert estimator.fit_seconds(CYCLE, prior=True) == pytest.approx(PRIOR_FITS * 3 * by_law)
+    assert estimator.fit_seconds(CYCLE[:1]) < estimator.fit_seconds(CYCLE)
+
+
+def test_later_fits_count_more_than_earlier_ones():
+    pace = Pace()
+    for _ in range(30):
+        pace.took(1.0, 1.0)
+    for _ in range(5):
+        pace.took(4.0, 1.0)
+    assert 2.5 < pace.seconds(1.0) < 4
 
 
 @pytest.fixture(scope="module")
@@ -98,17 +122,58 @@ def test_marginals_and_potentials_agree_wherever_a_fit_ends(iterations):
     assert np.allclose(fitted.marginal(FIVE.names), again.marginal(FIVE.names))
 
 
-def test_a_warm_start_saves_iterations(monkeypatch):
-    from services.coordinator.generate import kernels
-
-    descend, counts = kernels.descend, []
-    monkeypatch.setattr(kernels, "descend", lambda *args: counts.append(descend(*args)[1]))
+def test_a_warm_start_saves_iterations():
     measured = noisy(FIVE, CYCLE, 5.0)
     fitted = kernel().fit(measured)
-    kernel().fit(measured, warm_start=fitted)
-    assert counts[1] < counts[0]
+    assert 0 < kernel().fit(measured, warm_start=fitted).iterations < fitted.iterations
 
 
+def rounds_of(seed):
+    """A domain, and measurements as a run makes them: columns, then pairs with less and less noise."""
+    rng = np.random.default_rng(seed)
+    domain = Domain(tuple(Attribute(f"x{i}", int(size)) for i, size in enumerate(rng.integers(2, 9, 8))))
+    pairs = list(combinations(domain.names, 2))
+    chosen = [pairs[i] for i in rng.choice(len(pairs), 12, replace=False)]
+    columns = noisy(domain, [(name,) for name in domain.names], 40.0, seed)
+    return domain, columns, [noisy(domain, [pair], 40.0 * 0.8**k, seed)[0] for k, pair in enumerate(chosen)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_fit_of_a_run_has_the_least_loss_within_a_thousandth(seed):
+    domain, measured, pairs = rounds_of(seed)
+    fitted, taken = kernel(domain).fit(measured), []
+    for pair in pairs:
+        measured = [*measured, pair]
+        fitted = kernel(domain).fit(measured, warm_start=fitted)
+        least = kernel(domain, tolerance=0, iterations=4000).fit(measured, warm_start=fitted)
+        assert loss(fitted, measured) <= 1.001 * loss(least, measured)
+        taken.append(fitted.iterations)
+    assert max(taken) < 500  # half of what a fit may take
+
+
+@pytest.mark.parametrize("columns", [3, 12, 64, 65])
+def test_a_models_size_is_that_of_its_tree(columns):
+    rng = np.random.default_rng(columns)
+    domain = Domain(tuple(Attribute(f"x{i}", int(size)) for i, size in enumerate(rng.integers(2, 7, columns))))
+    for related in (0, columns // 2, columns, 2 * columns):
+        cliques = [domain.clique({domain.names[i] for i in rng.choice(columns, 2 + k % 2)}) for k in range(related)]
+        size = kernel(domain).model_bytes(cliques)
+        assert size == model_bytes(domain, cliques) == 8 * junction_tree(domain, cliques).cells
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_fit_with_a_prior_ends_where_it_should(seed):
+    domain, measured, pairs = rounds_of(seed)
+    measured = [*measured, *pairs]
+    fitted = kernel(domain).fit(measured)
+    smoothed = kernel(domain).smoothed(fitted, measured)
+    exact = kernel(domain, tolerance=0, iterations=4000).smoothed(fitted, measured)
+    for pair in combinations(domain.names, 2):
+        assert np.abs(smoothed.marginal(pair) - exact.marginal(pair)).sum() < 0.02 * fitted.total
+    assert np.abs(smoothed.marginal(pairs[0].clique) - fitted.marginal(pairs[0].clique)).sum() > 0.01 * fitted.total
+
+
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_loss_is_not_above_mbis(seed):
     rng = np.random.default_rng(seed)

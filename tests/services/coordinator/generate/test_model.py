@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caps.data.domain import Attribute, Domain
+from caps.data.junction import junction_tree, model_bytes
 from services.coordinator.estimation import Measured
 from services.coordinator.generate import create_estimator, indexing
 from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.columns import expected_shares
 from services.coordinator.generate.fitting import merge_measurements
-from services.coordinator.generate.junction import junction_tree, model_bytes
 from services.coordinator.generate.kernel import INDEPENDENCE
 from services.coordinator.generate.model import TreeModel
 from services.coordinator.generate.signal import measured_columns, prior_weight, trust_in_columns

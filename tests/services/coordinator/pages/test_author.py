@@ -141,8 +141,13 @@ def test_what_is_typed_stays_and_what_should_not_have_been_sent_does_not(author:
         assert found.status_code == 422
         assert "Meyer,33" in found.text  # in the field, as it was typed
         assert "Meyer" not in author.page(f"{draft}/{step}")
-    assert author.call("POST", f"{draft}/privacy/keep", {"epsilon": "one half"}).status_code == 204
+    saved = author.page(f"{draft}/privacy").partition('name="saved" value="')[2].partition('"')[0]
+    typed = {"epsilon": "one half", "saved": saved}
+    assert author.call("POST", f"{draft}/privacy/keep", typed).status_code == 204
     assert 'value="one half"' in author.page(f"{draft}/privacy")
+    author.sends(f"{draft}/privacy/save", epsilon="0.7", do="stay")
+    author.call("POST", f"{draft}/privacy/keep", typed)  # was on its way when the form was sent
+    assert 'value="0.7"' in author.page(f"{draft}/privacy")
     author.sends(f"{draft}/columns/save", new_name="age", new_asked="years", do="add")
     shown = author.page(f"{draft}/columns")
     assert 'value="years"' in shown

@@ -48,6 +48,7 @@ def altered(scheme: Scheme, runs: int, seed: int) -> Table:
     return table
 
 
+@pytest.mark.drawn(36)
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("scheme", **named(ACTIVE))
 def test_a_server_that_cheats_is_caught_before_anything_false_is_opened(scheme: Scheme, name: str) -> None:
@@ -84,6 +85,7 @@ def test_without_proofs_many_altered_runs_are_wrong(scheme: Scheme, capsys: pyte
 # The kit itself
 
 
+@pytest.mark.drawn(55)
 @pytest.mark.parametrize("scheme", **named(list(SCHEMES.values())))
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_an_honest_run_of_the_kit_gives_what_the_case_expects(name: str, scheme: Scheme) -> None:

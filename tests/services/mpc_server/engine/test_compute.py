@@ -23,7 +23,7 @@ from caps.errors import DomainError, ShareError
 from caps.shares.prss import Prss
 from caps.shares.ring import Z16, Z22, Z24, Z32, Z64, Ring
 from caps.shares.sharing import deal, reconstruct
-from services.mpc_server.engine import counting, size, validity
+from services.mpc_server.engine import counting, jobs, size, validity
 from services.mpc_server.engine.compute import add_marginals, compute_answers
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.cost import Size
@@ -32,7 +32,6 @@ from services.mpc_server.engine.kernels import gram_of_parts
 from services.mpc_server.engine.paper.counting import count_paper, paper_sizes
 from services.mpc_server.engine.recipe import recipe_of
 from services.mpc_server.engine.registry import REGISTRY
-from services.mpc_server.engine.rep3 import local
 from services.mpc_server.engine.shares import AShare, Owner
 from services.mpc_server.engine.validity import COMBINATIONS, check_one_hot, check_totals, combinations_of_totals
 from services.mpc_server.engine.verbs import lift
@@ -293,7 +292,7 @@ def test_a_count_of_the_largest_group_is_exact() -> None:
 def test_rows_are_worked_through_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks and groups of a few rows, so that every loop runs several times and ends with a short one."""
     monkeypatch.setattr(counting, "BLOCK_ROWS", 8)
-    monkeypatch.setattr(local, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(jobs, "BLOCK_ROWS", 8)
     monkeypatch.setattr(counting, "BLOCK_WORDS", 64)
     monkeypatch.setattr(counting, "GROUP_ROWS", 30)
     domain = Domain(tuple(Attribute(f"a{i}", size, nullable=True) for i, size in enumerate((2, 3, 4, 2))))
@@ -470,12 +469,12 @@ def test_one_combination_finds_the_least_error_in_a_quarter_of_cases() -> None:
 def test_one_coin_of_a_row_or_column_is_as_good_as_another() -> None:
     """Every position is covered: the coins of each row and of each column are fair and differ."""
     seed = uniform_words(3, (4,), Z64).tobytes()
-    coins = validity.coins(seed, b"/0/rows/0", 4000)
+    coins = validity.coins(seed, b"/0/rows/0", 4000, COMBINATIONS)
     assert coins.shape == (4000, COMBINATIONS)
     assert set(np.unique(coins)) == {0, 1}
     assert np.abs(coins.mean(axis=0) - 0.5).max() < 0.05
     assert np.abs(np.corrcoef(coins[:, :16].T) - np.eye(16)).max() < 0.08
-    assert not np.array_equal(coins, validity.coins(seed, b"/1/rows/0", 4000))
+    assert not np.array_equal(coins, validity.coins(seed, b"/1/rows/0", 4000, COMBINATIONS))
 
 
 def test_coins_are_not_known_before_they_are_tossed() -> None:
@@ -509,7 +508,7 @@ def test_totals_that_foresee_the_coins_pass_and_others_do_not(monkeypatch: pytes
     kwargs = {"layouts": [layout], "bits": 16}
     with monkeypatch.context() as patched:
         seed = fixed_toss(patched)
-        r = validity.expand(seed, validity._COINS + b"/totals/0", (2, 1), Z64).reshape(-1)
+        r = validity.expand(seed, validity.COINS + b"/totals/0", (2, 1), Z64).reshape(-1)
         foreseen = np.concatenate([np.zeros(1, Z64.dtype), r[1:], -r[:1]])
         assert World(1).run(listed(check_totals), foreseen, **kwargs).value.tolist() == [True]
     assert World(1).run(listed(check_totals), foreseen, **kwargs).value.tolist() == [False]

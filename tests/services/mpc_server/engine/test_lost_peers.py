@@ -13,6 +13,7 @@ from services.mpc_server.local import local_servers
 pytestmark = [pytest.mark.chaos, pytest.mark.integration]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("victim", [0, 1, 2])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_survivors_name_the_party_that_fell(victim: int, how: signal.Signals, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def test_result_and_cost_are_as_declared(name: str, drawn: Source) -> None:
     assert outcome.sent == tuple(declared.sent_by(party, call.sizes) for party in range(3))
 
 
+@pytest.mark.drawn(40)
 @pytest.mark.parametrize("name", NAMES)
 def test_shape_of_the_transcript_does_not_depend_on_secrets(name: str) -> None:
     shapes = []
@@ -60,6 +61,7 @@ def test_shape_of_the_transcript_does_not_depend_on_secrets(name: str) -> None:
     assert shapes[0] == shapes[1] == shapes[2]
 
 
+@pytest.mark.drawn(75)
 @pytest.mark.parametrize("fill", ["zeros", "ones", "random"])
 @pytest.mark.parametrize("name", sorted(set(NAMES) - OPENINGS))
 def test_received_words_look_uniform_whatever_the_input(name: str, fill: str) -> None:
@@ -84,6 +86,7 @@ def test_received_words_look_uniform_whatever_the_input(name: str, fill: str) ->
         assert stats.chisquare(np.bincount(data[1:] ^ data[:-1], minlength=256)).pvalue > 1e-6
 
 
+@pytest.mark.drawn(25)
 @pytest.mark.parametrize("name", sorted(set(NAMES) - OPENINGS))
 def test_what_is_sent_is_masked_afresh(name: str) -> None:
     """The same shares under other keys make other messages, word for word: a missing mask looks uniform, not fresh.

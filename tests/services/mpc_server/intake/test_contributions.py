@@ -593,6 +593,7 @@ def consistent(desk, story):
         assert content == parts[contribution].chunk(number)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", range(4))
 def test_killed_before_any_durable_operation_the_study_goes_on(tmp_path, part):
     federation = Parties(tmp_path / "template", holders=COLUMNS, slots=SLOTS)

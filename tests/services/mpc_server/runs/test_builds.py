@@ -66,6 +66,7 @@ def status(federation: Federation, name: str, run: str) -> dict[str, Any]:
         return auditor.get(f"/v1/runs/{run}").json()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("number", "point"),
     [

@@ -150,6 +150,7 @@ SAMPLE = [
 ]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("faults", SAMPLE)
 def test_servers_that_die_one_after_the_other_cost_time_only(
     federation: Federation, faults: Sequence[tuple[str, str, int]]
@@ -157,6 +158,7 @@ def test_servers_that_die_one_after_the_other_cost_time_only(
     survives(federation, faults)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "faults",
     [

@@ -96,6 +96,7 @@ def released_is_central(
             assert word.statement["views"] == list(manifest.views)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("mode", ["union", "inner"])
 @pytest.mark.parametrize("division", [PAIR, SPLIT, OVERLAPPING], ids=["pair", "split", "overlapping"])
 def test_the_release_is_that_of_the_joint_table(

@@ -157,6 +157,7 @@ def gathered(views: list[View], server: int) -> np.ndarray:
     return np.concatenate([shares(view.messages[server]) for view in views])
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("server", range(3))
 def test_number_order_and_length_of_messages_do_not_depend_on_who_and_which(views: Views, server: int) -> None:
     outlines = [

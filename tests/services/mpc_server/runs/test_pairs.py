@@ -146,6 +146,7 @@ def publics(trio: Trio, party: int) -> dict[int, bytes]:
 
 
 # A server commits what it drew, then what it got.
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(("victim", "number", "after"), list(product(range(3), (1, 2), (False, True))))
 def test_a_crash_before_or_after_each_write_changes_nothing(trio: Trio, victim: int, number: int, after: bool) -> None:
     commits = count(1)

@@ -141,6 +141,7 @@ PURE = {"privacy": {"accounting": "pure"}}
 SHORT = {"rounds": 5}
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("arrangement", "choices"),
     [

@@ -68,6 +68,7 @@ def study(federation: Federation, scheme: Scheme, brings: str) -> tuple[Manifest
     return manifest, shared, codes
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("brings", ["rows", "columns"])
 @ALL
 def test_a_run_is_the_central_one(four: Federation, scheme: Scheme, brings: str) -> None:

@@ -10,6 +10,7 @@ from services.mpc_server.transport.framing import (
     HEADER,
     MAX_ABORT,
     MAX_HELLO,
+    MAX_PAYLOAD,
     NO_TAG,
     Frame,
     FrameDecoder,
@@ -124,10 +125,21 @@ def test_a_large_payload_is_held_once():
         assert list(decoder.feed(encode_header(Kind.ROUND, 1, 0, bytes(8), size))) == []
         for _ in range(size // len(chunk)):
             got = list(decoder.feed(chunk))
-        assert tracemalloc.get_traced_memory()[1] < size + (1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < size + size // 8 + (1 << 20)
     finally:
         tracemalloc.stop()
     assert len(got[0].payload) == size
+
+
+def test_nothing_is_allocated_for_what_was_only_announced():
+    decoder = FrameDecoder()
+    tracemalloc.start()
+    try:
+        assert list(decoder.feed(encode_header(Kind.ROUND, 1, 0, bytes(8), MAX_PAYLOAD) + bytes(100))) == []
+        assert tracemalloc.get_traced_memory()[1] < 1 << 16
+    finally:
+        tracemalloc.stop()
+    assert decoder.partial == HEADER.size + 100
 
 
 def test_nothing_is_allocated_for_a_payload_over_the_limit():

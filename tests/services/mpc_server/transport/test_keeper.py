@@ -62,8 +62,10 @@ class Cable:
         self._cut = True
 
     async def _serve(self, reader, writer):
+        self._writers.append(writer)
+        self._tasks.add(asyncio.current_task())
         there, back = await asyncio.open_connection(self._target.host, self._target.port)
-        self._writers += [writer, back]
+        self._writers.append(back)
         for source, sink in ((reader, back), (there, writer)):
             task = asyncio.create_task(self._forward(source, sink))
             self._tasks.add(task)

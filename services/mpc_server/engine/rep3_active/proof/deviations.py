@@ -71,7 +71,7 @@ class DeviationSource(Source):
         kept: list[Limbs] | None = [] if 2 * len(order) * claim.rows * claim.columns <= _KEPT else None
         buffer = np.empty((claim.columns, min(BLOCK_ROWS, claim.rows)), matrix.dtype)
         for start in range(0, claim.rows, BLOCK_ROWS):
-            limbs = _centred(claim.spread(matrix[start : start + BLOCK_ROWS], buffer), claim.bits)
+            limbs = _centred(claim.spread(np.asarray(matrix[start : start + BLOCK_ROWS]), buffer), claim.bits)
             rows = limbs[0].shape[1]
             block = np.zeros((-(-rows // GROUP) * GROUP, len(order) * claim.columns), np.int16)
             transpose(np.concatenate([limbs[i] for i in order]) if len(order) > 1 else limbs[0], block)

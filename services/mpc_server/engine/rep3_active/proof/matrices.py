@@ -50,7 +50,7 @@ def project(parts: Sequence[Words], coins: Coins, bits: int) -> Words:
         floats: npt.NDArray[Any] = chosen.astype(np.float32 if narrow else np.float64)
         buffer = np.empty((min(_ROWS, rows), len(chosen)), floats.dtype)
         for start in range(0, rows, _ROWS):
-            block = part[start : start + _ROWS]
+            block = np.asarray(part[start : start + _ROWS])
             target, cast = out[start : start + _ROWS], buffer[: len(block)]
             for shift in (0,) if bits <= 32 else (0, 32):
                 word = np.dtype(np.uint16 if bits <= 16 else np.uint32)

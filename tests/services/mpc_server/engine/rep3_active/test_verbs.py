@@ -96,6 +96,7 @@ class Altering:
         return bytes(payload)
 
 
+@pytest.mark.drawn(18)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_altered_message_goes_unnoticed(name: str, guards: list[Recorded]) -> None:
     """Whichever byte of whichever message is changed, a claim fails, or a digest, or nothing that counts was changed.
@@ -133,6 +134,7 @@ CLOSED = [name for name in NAMES if REGISTRY[name].leaks.rstrip(".") == "nothing
 """Protocols that open nothing. The shuffle opens a random matrix and tells digests that the receivers know."""
 
 
+@pytest.mark.drawn(40)
 @pytest.mark.parametrize("fill", ["zeros", "ones", "random"])
 @pytest.mark.parametrize("name", CLOSED)
 def test_received_words_look_uniform_whatever_the_input(name: str, fill: str, guards: list[Recorded]) -> None:
@@ -153,6 +155,7 @@ def test_received_words_look_uniform_whatever_the_input(name: str, fill: str, gu
         assert stats.chisquare(np.bincount(data[1:] ^ data[:-1], minlength=256)).pvalue > 1e-6
 
 
+@pytest.mark.drawn(15)
 @pytest.mark.parametrize("name", CLOSED)
 def test_what_is_sent_is_masked_afresh(name: str, guards: list[Recorded]) -> None:
     """The same shares under other keys make other messages; a byte is the same by chance, 1 in 256."""

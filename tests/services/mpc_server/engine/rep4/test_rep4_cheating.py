@@ -141,6 +141,7 @@ def alter(chosen: Message, way: Callable[[bytes, np.random.Generator], bytes], r
     return interceptor
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize(("name", "narrow"), [*((name, matrices.NARROW) for name in NAMES), ("gram_cells", 0)])
 def test_every_altered_message_of_a_verb_is_noticed_before_the_opening(
     name: str, narrow: int, monkeypatch: pytest.MonkeyPatch
@@ -177,6 +178,7 @@ def test_every_altered_message_of_a_verb_is_noticed_before_the_opening(
         assert all(found)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_altered_messages_of_protocols_are_noticed(name: str) -> None:
     rng = np.random.default_rng(6)
@@ -189,6 +191,7 @@ def test_altered_messages_of_protocols_are_noticed(name: str) -> None:
         assert judge(trial, expected, trial.run(alter(message, flipped, rng)), message.source)
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("culprit", PARTIES)
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_server_that_alters_all_it_sends_from_some_point_on_is_noticed(name: str, culprit: int) -> None:
@@ -285,22 +288,21 @@ def lies_in_masks(culprit: int, rng: np.random.Generator) -> list[Any]:
 def lies_in_gram(culprit: int, rng: np.random.Generator) -> list[Any]:
     """Gram matrices, in what is shown to the backup and sent to the receiver; and it vouches for anything."""
 
-    def gram(original: Any) -> Any:
-        def found(parts: Any, term: Any, modulo: Any) -> Any:
-            whole = original(parts, term, modulo)
-            if parts[0].owner.party != culprit:
-                return whole
-            row, column = rng.integers(len(whole), size=2)
-            whole[row, column] ^= whole.dtype.type(1 << (modulo.bits - 1))
-            whole[column, row] = whole[row, column]
-            return whole
+    def grams(original: Any) -> Any:
+        def found(ctx: Context, parts: Any, terms: Any, modulo: Any) -> Any:
+            matrices_found = original(ctx, parts, terms, modulo)
+            for whole in matrices_found.values() if ctx.party == culprit else ():
+                row, column = rng.integers(len(whole), size=2)
+                whole[row, column] ^= whole.dtype.type(1 << (modulo.bits - 1))
+                whole[column, row] = whole[row, column]
+            return matrices_found
 
         return found
 
     def right(original: Any) -> Any:
         return lambda ctx, *args: ctx.party == culprit or original(ctx, *args)
 
-    return [replaced(matrices, "_gram", gram), replaced(matrices, "_right", right)]
+    return [replaced(matrices, "_grams", grams), replaced(matrices, "_right", right)]
 
 
 def lies_in_digests(culprit: int, rng: np.random.Generator) -> list[Any]:
@@ -379,6 +381,7 @@ LIES = [
 ]
 
 
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("culprit", PARTIES)
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 def test_a_server_that_computes_something_else_is_noticed_or_harmless(
@@ -424,7 +427,7 @@ def test_no_error_of_a_gram_matrix_passes_a_backup() -> None:
         for term in matrices.TERMS:
             if term.joint.backup != ctx.party:
                 continue
-            right = term.signed(matrices._gram([share], term, Z16))[upper]
+            right = term.signed(matrices._grams(ctx, [share], {0: term}, Z16)[0])[upper]
             assert matrices._right(ctx.step(next(labels)), [share], term, right, Z16)
             for _ in range(60):
                 wrong = right.copy()
@@ -474,7 +477,7 @@ def test_a_check_with_few_combinations_fails_as_often_as_predicted(monkeypatch: 
     async def judged(ctx: Context, share: AShare) -> None:
         term = matrices.TERMS[0]
         if ctx.party == term.joint.backup:
-            wrong = matrices._gram([share], term, Z16)[upper]
+            wrong = matrices._grams(ctx, [share], {0: term}, Z16)[0][upper]
             wrong[0] ^= np.uint16(1 << 15)
             passed.extend(matrices._right(ctx, [share], term, wrong, Z16) for _ in range(2000))
         await ctx.exchange([], [])

@@ -93,6 +93,7 @@ def test_shape_of_the_transcript_does_not_depend_on_secrets(
     assert shapes[0] == shapes[1] == shapes[2]
 
 
+@pytest.mark.drawn(40)
 @pytest.mark.parametrize("fill", ["zeros", "ones", "random"])
 @pytest.mark.parametrize("name", CLOSED)
 def test_received_words_look_uniform_whatever_the_input(name: str, fill: str) -> None:

@@ -179,6 +179,7 @@ def test_an_altered_bit_of_anything_filed_is_rejected(kind: str, roles: tuple[st
     assert tried
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_altered_bit_of_the_proof_is_rejected(kind: str) -> None:
     """Coefficients of gates, carries, later coefficients and challenges."""
@@ -274,6 +275,7 @@ def within(found: int, trials: int, rate: float) -> bool:
     return abs(found - trials * rate) <= 3.5 * sqrt(trials * rate * (1 - rate)) + 1
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.statistical
 @pytest.mark.parametrize("q", [7, 11, 19, 31])
 def test_a_false_claim_is_accepted_at_the_predicted_rate(q: int) -> None:
@@ -290,6 +292,7 @@ def test_a_false_claim_is_accepted_at_the_predicted_rate(q: int) -> None:
     assert within(found, trials, rate), (found, trials * rate)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("q", [11, 19, 31])
 def test_a_forger_succeeds_at_the_predicted_rate(q: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,13 +68,19 @@ def model_bytes(domain: Domain, cliques: Iterable[Clique]) -> int:
     return FLOAT_BYTES * sum(_cells(domain, mask) for mask in maximal_masks(domain, cliques))
 
 
-def maximal_masks(domain: Domain, cliques: Iterable[Clique]) -> list[int]:
-    """The maximal cliques of the triangulated graph, as bit masks over the domain's attributes."""
+def neighbours_of(domain: Domain, cliques: Iterable[Clique]) -> list[int]:
+    """With which others each attribute is in a clique, as bit masks over the domain's attributes."""
     neighbours = [0] * len(domain.names)
     for clique in cliques:
         mask = sum(1 << domain.position(name) for name in clique)
         for i in _bits(mask):
             neighbours[i] |= mask & ~(1 << i)
+    return neighbours
+
+
+def maximal_masks(domain: Domain, cliques: Iterable[Clique]) -> list[int]:
+    """The maximal cliques of the triangulated graph, as bit masks over the domain's attributes."""
+    neighbours = neighbours_of(domain, cliques)
     left = (1 << len(neighbours)) - 1
     ranks = {i: _rank(domain, neighbours, i) for i in _bits(left)}
     maximal: list[int] = []
