@@ -85,7 +85,11 @@ async def misbehave(mesh, how):
 
 
 async def disagree(mesh, odd):
-    """Open a session per field, in each of which party `odd` holds another digest of that field."""
+    """Open a session per field, in each of which party `odd` holds another digest of that field.
+
+    All meet first: two that quarrel could otherwise be gone before the third has its streams.
+    """
+    await (await mesh.open("all are here", hello.Agreement(**DIGESTS))).close()
     for field in DIGESTS:
         digests = {**DIGESTS, **({field: b"x" * 32} if mesh.party == odd else {})}
         try:

@@ -15,6 +15,7 @@ from secrets import token_bytes
 
 from cryptography import x509
 
+from caps.basics.accepting import accepted
 from caps.basics.crowd import Crowd
 from caps.basics.retry import Backoff
 from caps.errors import (
@@ -258,7 +259,7 @@ class _Joining:
         try:
             while True:
                 try:
-                    connection, address = await loop.sock_accept(listener)
+                    connection, address = await accepted(listener)
                 except OSError as error:
                     self._troubles[None] = reason_of(error)
                     await asyncio.sleep(_REDIAL.first)
