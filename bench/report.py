@@ -181,6 +181,14 @@ def _utility(report: Mapping[str, Any]) -> Lines:
         if own:
             lines += [f"### {half.capitalize()} tables", "", *_utility_means(own), ""]
             lines += [*_utility_paired([one for one in comparisons if compare.half(one.table) == half]), ""]
+    beside = compare.beside_aim(runs)
+    if beside:
+        rows = [
+            [one.table, one.epsilon, f"{one.swift:.4f}", f"{one.aim:.4f}", f"{one.ratio:.2f} +- {one.spread:.2f}"]
+            for one in beside
+        ]
+        lines += ["### SWIFT beside AIM", "", "Mean pair errors; the ratio with its standard error.", ""]
+        lines += [*_table(["table", "epsilon", "SWIFT", "AIM", "ratio"], rows), ""]
     return lines[:-1]
 
 
@@ -258,7 +266,12 @@ def _utility_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
     ]
     goal = f"mean pair error at most {compare.FLOOR_MARGIN:g} x the better of uniform and shrunk columns"
     text = f"{len(floors) - len(above)} of {len(floors)} cases" if floors else ""
-    return [*found, (goal, _but(text, "above", above), _mark(not above if floors else None))]
+    found.append((goal, _but(text, "above", above), _mark(not above if floors else None)))
+    beside = [one for one in compare.beside_aim(report["runs"]) if one.epsilon == compare.SWIFT_EPSILON]
+    above = [f"{one.table} {one.ratio:.2f} +- {one.spread:.2f} x" for one in beside if one.ratio > compare.SWIFT_MARGIN]
+    goal = f"SWIFT: mean pair error at most {compare.SWIFT_MARGIN:g} x AIM's at epsilon {compare.SWIFT_EPSILON}"
+    text = f"{len(beside) - len(above)} of {len(beside)} tables" if beside else ""
+    return [*found, (goal, _but(text, "above", above), _mark(not above if beside else None))]
 
 
 def _federated(report: Mapping[str, Any]) -> Lines:

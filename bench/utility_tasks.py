@@ -29,9 +29,11 @@ from caps.errors import CapsError
 from services.coordinator.generate import create_estimator
 
 ALGORITHMS = ("aim", "mwem", "mst")
+"""Ours that have an original."""
+OURS = (*ALGORITHMS, "swift")
 FLOOR = tuple(baselines.MECHANISMS)
 FAMILIES = {
-    "ours": ALGORITHMS,
+    "ours": OURS,
     "original": tuple(f"original-{name}" for name in ALGORITHMS),
     "floor": FLOOR,
     "mbi": tuple(f"mbi-{name}" for name in ALGORITHMS),
@@ -135,7 +137,7 @@ def warm_up() -> None:
     domain = Domain(tuple(Attribute(name, 2) for name in "abc"))
     codes = np.indices((2, 2, 2)).reshape(3, -1).T.repeat(20, axis=0)
     every = np.arange(len(codes))
-    for mechanism in ALGORITHMS:
+    for mechanism in OURS:
         central.perform(Dataset("", domain, codes, every, every, None), mechanism, "1")
 
 

@@ -88,6 +88,20 @@ def test_the_floor_is_the_better_baseline_and_a_twentieth():
     assert compare.floored([*base, run("original-aim", 0, pair=0.9)]) == []
 
 
+def test_swift_is_compared_with_aim_on_the_same_table():
+    given = [
+        run(mechanism, seed, pair=pair + spread * seed)
+        for mechanism, pair, spread in (("aim", 0.10, 0.0), ("swift", 0.11, 0.02))
+        for seed in range(2)
+    ]
+    one = only(compare.beside_aim(given))
+    assert one.ratio == pytest.approx(1.2)
+    assert one.spread == pytest.approx(0.1)  # of 0.11 and 0.13: a deviation of 0.0141, of the mean 0.01, over 0.1
+    assert compare.beside_aim([*given, run("swift", 2, failed="no end")]) == []
+    assert compare.beside_aim(given[2:]) == []
+    assert compare.beside_aim([one for one in given if one["seed"] == 0])[0].spread == math.inf
+
+
 def test_halves_do_not_overlap_and_what_is_not_named_is_held_out():
     assert not {*compare.DEVELOPMENT} & {*compare.RELATIVES}
     assert {*compare.RELATIVES.values()} <= {*compare.DEVELOPMENT}

@@ -45,7 +45,7 @@ def save(report):
 
 def test_the_plan_is_balanced_with_large_tables_and_slow_mechanisms_last():
     cases = list(utility.plan(options("--tables", "adult", "wdbc", "--seeds", "3", "--epsilons", "1", "10")))
-    assert len(cases) == len(set(cases)) == 2 * 2 * (3 * 8 + 1 * (3 + 5))
+    assert len(cases) == len(set(cases)) == 2 * 2 * (3 * 9 + 1 * (3 + 5))
     kinds = [(case.table == "adult", family(case.mechanism) in ("mbi", "packages"), case.seed) for case in cases]
     assert kinds == sorted(kinds)
 
