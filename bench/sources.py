@@ -64,7 +64,12 @@ SUBJECTS = {
     "noise": (*_MECHANISMS, *_PARTIES, "bench/noise.py", "bench/noise_tasks.py", "bench/central.py"),
     "join": (*_PARTIES, "services/holder", "bench/join.py", "bench/join_tasks.py", "bench/oprf_join.py"),
     "judge": ("caps", "bench/judge.py"),
-    "generate": (*_ESTIMATOR, "bench/generate.py", "bench/generate_rounds.py", "bench/generate_tasks.py"),
+    "generate": (
+        *_MECHANISMS,
+        "bench/central.py",
+        "bench/datasets.py",
+        *(f"bench/generate{part}.py" for part in ("", "_rounds", "_runs", "_tasks")),
+    ),
     "engine": (*_PARTIES, "bench/engine.py", "bench/engine_tasks.py", "bench/peers"),
 }
 """Of every other result, by the name it is saved under. Folders stand for all modules in them; `!` leaves them out."""

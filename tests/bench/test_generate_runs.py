@@ -30,6 +30,7 @@ def test_a_run_reports_its_parts_and_repeats_itself(monkeypatch):
     for key in ("rounds", "fits", "iterations", "model_bytes", "loss", "error"):
         assert entry[key] == again[key]
         assert entry[key] > 0
+    assert 0 <= entry["loss_gap"] < 0.001
     assert generate_runs.run("4x3", "1", "1")["loss"] != entry["loss"]
     text = generate.table({"rounds": {}, "whole": {"4x3": [entry]}})
     assert f"{entry['iterations']:,}" in text

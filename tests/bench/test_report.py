@@ -319,7 +319,7 @@ def test_tables_without_goals(page):
     ours = {"seconds": 0.5, "cpu_seconds": 0.4, "bytes": 2e6, "rounds": 3}
     paper = {"seconds": 1.5, "bytes": 4e6, "rounds": 9, "seconds_ratio": 3.0, "bytes_ratio": 2.0}
     scaled = {"seconds_scaled": 5.0, "measured_rows": 10, "seconds_ratio": 10.0}
-    run = {"peak_bytes": 100 << 20, "fits": 10, "iterations": 1500, "error": 0.02}
+    run = {"peak_bytes": 100 << 20, "fits": 10, "iterations": 1500, "loss_gap": 0.0002, "error": 0.02}
     text = page(
         protocols={"select_aim_q45": {**ours, "offline": ours, "beside": {"paper, our engine": paper}}},
         engine={"product": {**ours, "beside": {"spu": {"failed": "no wheel"}, "mpyc": scaled}}},
@@ -332,7 +332,19 @@ def test_tables_without_goals(page):
     assert "| &nbsp;&nbsp;spu | failed: no wheel |" in text
     assert "| &nbsp;&nbsp;mpyc (scaled from 10 rows) | 5.0000 |  |  | 10.00 |" in text
     assert "| adult | 4 | 2.00 | not run |  | 0.0500 |" in text
-    assert "| 20x8 | 3 | 4.0 | 9.0 | 100 | 150 | 0.0200 |" in text
+    assert "| 20x8 | 3 | 4.0 | 9.0 | 100 | 150 | 0.020% | 0.0200 |" in text
+
+
+def test_whole_runs_are_held_to_their_time_and_loss(page):
+    def found(adult, gap, seeds=10):
+        run = {"peak_bytes": 1, "fits": 1, "iterations": 1, "loss_gap": gap, "error": 0.02}
+        whole = {"adult": [run | {"cpu_seconds": seconds} for seconds in [1.0] * (seeds - 1) + [adult]]}
+        text = page(generate={"rounds": {}, "whole": whole})
+        return verdict(text, "adult: a whole run")[1], verdict(text, "the last fit of a whole run")[1]
+
+    assert found(12.0, 0.0009) == ("met", "met")
+    assert found(13.0, 0.0011) == ("**missed**", "**missed**")
+    assert found(12.0, 0.0, seeds=9) == ("not run", "met")
 
 
 def under(ratio, *, rounds=1, speed=20_000.0, more=1.01):

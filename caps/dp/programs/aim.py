@@ -25,7 +25,7 @@ class AimProgram(Program):
     least. Models have to be so small that they keep to it, but always have room for one candidate, whichever it is.
     """
 
-    COLUMN_SECONDS: ClassVar[int] = 2
+    COLUMN_SECONDS: ClassVar[int] = 1
     FEW: ClassVar[int] = 20
 
     name: ClassVar[str] = "aim"

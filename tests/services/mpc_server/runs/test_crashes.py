@@ -19,7 +19,7 @@ from caps.dp.oracle import Measurement
 from caps.dp.privacy.schedule import Role, step_name
 from caps.wire import Attestation, Signed
 from caps.wire.steps import request_to_json
-from deploy.federation import SERVERS, Federation
+from deploy.federation import POLICY, SERVERS, Federation
 from tests.kit.crashing import POINTS, arm, points
 from tests.kit.federation import (
     POPULATIONS,
@@ -54,6 +54,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         tmp_path_factory.mktemp("crashes"),
         ("north", "south"),
         populations=POPULATIONS,
+        policy=POLICY + "most_studies: 10000\n",  # a study for each point
         environment={"CAPS_STALL": str(STALL)},
     ) as found:
         found.start(*SERVERS, under=UNDER)
