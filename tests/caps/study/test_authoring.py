@@ -345,6 +345,17 @@ def test_expected_errors_of_laplace_noise() -> None:
     assert marginal.error == pytest.approx(marginal.cells * (law * abs(x)).sum())
 
 
+@pytest.mark.parametrize(("accounting", "settles"), [("zcdp", True), ("pure", False)])
+def test_a_plan_speaks_of_columns_in_place_of_rounds_only_where_the_schedule_allows_them(
+    accounting: str, settles: bool
+) -> None:
+    privacy = {"epsilon": "1", "delta": "1e-6", "accounting": accounting, "population": "p"}
+    manifest, _ = example_manifest(algorithm="mwem", privacy=privacy)
+    assert (manifest.program.schedule(manifest.task).widest_again is not None) == settles
+    found = [line for line in plan_study(manifest).words() if "the rest is spent on the columns" in line]
+    assert len(found) == settles
+
+
 def test_uploads_are_those_of_contributions() -> None:
     manifest, _ = example_manifest(holders=MIXED, slots=1000)
     by_name = {upload.holder: upload for upload in plan_study(manifest).uploads}
