@@ -56,8 +56,8 @@ class WorkersSettings:
     def workers(self) -> Workers:
         """The workers themselves. Nothing is started, and nobody called, before there is work."""
         if self.cluster is not None:
-            return Crew(Cluster(self.cluster), stall=self.stall)
-        return Crew(Pool(self.processes), stall=self.stall) if self.processes else IN_PROCESS
+            return Crew(Cluster(self.cluster), threads=cores(), stall=self.stall)
+        return Crew(Pool(self.processes), threads=self.processes, stall=self.stall) if self.processes else IN_PROCESS
 
 
 NO_WORKERS = WorkersSettings()

@@ -34,7 +34,9 @@ class _Pair:
 
     def move(self, rows: Words) -> Words:
         """Mask the rows and permute them. Done to both halves of a sharing, the masks cancel."""
-        return (rows ^ self.octets(b"mask")).take(self.order(), axis=0)
+        masked = self.octets(b"mask")
+        masked ^= rows
+        return masked.take(self.order(), axis=0)
 
 
 @verbs.shuffle.of(
@@ -67,11 +69,15 @@ async def shuffle(ctx: Context, rows: RowShare) -> RowShare:
     if ctx.party == 0:
         (half,) = await ctx.exchange([(1, pair(0).move(next_))], [(2, octets)])
         fresh = pair(0).octets(b"fresh")
-        part = pair(1).move(received(half)) ^ fresh
+        part = pair(1).move(received(half))
+        part ^= fresh
+        del half
         (rest,) = await second.exchange([(1, part)], [(1, octets)])
         return ctx.rows(fresh, part ^ received(rest))
     (half,) = await ctx.exchange([], [(0, octets)])
     fresh = pair(2).octets(b"fresh")
-    part = pair(1).move(pair(2).move(received(half))) ^ fresh
+    part = pair(1).move(pair(2).move(received(half)))
+    part ^= fresh
+    del half
     (rest,) = await second.exchange([(0, part)], [(0, octets)])
     return ctx.rows(part ^ received(rest), fresh)
