@@ -48,7 +48,15 @@ from services.mpc_server.engine.compute import (
 )
 from services.mpc_server.engine.context import Branch, Context, together
 from services.mpc_server.engine.cost import Cost, Expr, Size, log2, plane, smallest
-from services.mpc_server.engine.counting import cells_counted, coalesce, count, count_sizes, row_blocks, row_groups
+from services.mpc_server.engine.counting import (
+    GROUP_ROWS,
+    cells_counted,
+    coalesce,
+    count,
+    count_sizes,
+    row_blocks,
+    row_groups,
+)
 from services.mpc_server.engine.recipe import recipe_of
 from services.mpc_server.engine.registry import Prices, protocol
 from services.mpc_server.engine.shares import AShare, BShare, RowShare, concatenate_rows, stack_planes
@@ -120,8 +128,10 @@ def _groups(patterns: Sequence[tuple[tuple[int, ...], int]], most: int) -> Itera
 
 
 def group_rows(width: int) -> int:
-    """Joint rows that are expanded together, for a number of columns."""
-    return max(64, GROUP_WORDS // width // 64 * 64)
+    """Joint rows that are expanded together, for a number of columns: if more than are counted together, so many times
+    these, for each group that is counted sends its counts."""
+    rows = max(64, GROUP_WORDS // width // 64 * 64)
+    return rows // GROUP_ROWS * GROUP_ROWS or rows
 
 
 class _Table:
