@@ -157,10 +157,12 @@ def test_a_repetition_is_found_within_and_between_the_blocks_that_are_compared(
 ) -> None:
     monkeypatch.setattr(alignment, "ORDERED_ROWS", 64)
     tables = [table_of(SIX, "ab", list(range(149)), 1), table_of(SIX, "c", list(range(64)), 2)]
-    tables[0].ids.sort()
-    tables[0].ids[repeated + 1] = tables[0].ids[repeated]
+    rows = [table.rows(SIX) for table in tables]
+    rows[0][repeated + 1, :ID_BYTES] = rows[0][repeated, :ID_BYTES]
+    inputs = [table_input(f"H{i}", table.attributes) for i, table in enumerate(tables)]
     layout = Layout(SIX, (("a",), ("c",)))
-    assert run_join(layout, tables, Mode.UNION).value[1].tolist() == [False, True]
+    outcome = World(1).run(answers, *map(dealt, rows), inputs=inputs, layout=layout, mode=Mode.UNION)
+    assert outcome.value[1].tolist() == [False, True]
 
 
 def test_a_table_that_repeats_a_person_is_refused_and_the_others_go_on() -> None:
