@@ -34,9 +34,7 @@ class _Pair:
 
     def move(self, rows: Words) -> Words:
         """Mask the rows and permute them. Done to both halves of a sharing, the masks cancel."""
-        masked = self.octets(b"mask")
-        masked ^= rows
-        return masked.take(self.order(), axis=0)
+        return (rows ^ self.octets(b"mask")).take(self.order(), axis=0)
 
 
 @verbs.shuffle.of(
