@@ -547,6 +547,9 @@ def _scaling(report: Mapping[str, Any]) -> Lines:
         if part == "workers":
             lines += _workers(found["sizes"])
             continue
+        if part == "join":
+            lines += _joins(found["sizes"])
+            continue
         rows = []
         for size, entry in found["sizes"].items():
             row = [f"{int(size):,}", f"{entry['seconds']:.3f}", f"{entry['cpu_seconds']:.3f}"]
@@ -601,6 +604,21 @@ def _workers(sizes: Mapping[str, Any]) -> Lines:
         rows.append(row)
     title = "### Workers at each server, on columns that no server holds in memory, W = 200"
     return [title, "", *_table(head, rows), ""]
+
+
+def _joins(sizes: Mapping[str, Any]) -> Lines:
+    head = ["scheme, rows of each table", "seconds", "CPU s of all servers", "MB sent by all", "rounds"]
+    head += ["largest server, MB", "forecast, MB", "S2 alone: CPU s", "of which checks", "computed, 2 threads, s"]
+    rows = []
+    for size, entry in sizes.items():
+        row = [size, f"{entry['seconds']:.1f}", f"{entry['cpu_seconds']:.1f}", f"{entry['bytes'] / 1e6:.0f}"]
+        row += [str(entry["rounds"]), f"{entry['peak'] / 1e6:.0f}", f"{entry['forecast'] / 1e6:.0f}"]
+        alone = entry["alone"].get("1")
+        if alone is not None:
+            row += [f"{alone['cpu_seconds']:.2f}", f"{alone['phases']['checks']:.2f}"]
+            row += [f"{alone['computed_seconds']['2']:.2f}"]
+        rows.append(row + [""] * (len(head) - len(row)))
+    return ["### Join of two tables, half of whose persons are the same", "", *_table(head, rows), ""]
 
 
 def _rows_profile(sizes: Mapping[str, Any]) -> Lines:
@@ -1216,7 +1234,7 @@ def _plot_runtime(report: Mapping[str, Any]) -> None:
 
 
 def _plot_scaling(report: Mapping[str, Any]) -> None:
-    drawn = {part: found for part, found in report.items() if part != "workers"}
+    drawn = {part: found for part, found in report.items() if part not in ("workers", "join")}
     figure, (panels,) = _figure(9, 2.6, max(len(drawn), 1))
     for axes, (part, found) in zip(panels, drawn.items(), strict=True):
         sizes = [int(size) for size in found["sizes"]]

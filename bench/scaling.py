@@ -3,20 +3,22 @@
 rows: COMPUTE ANSWERS of 40 attributes of 5 categories (W = 200 columns), vertically divided, checks included; beside
 the two float64 products that replicated counting needs, by one BLAS thread in the same three processes. holders:
 COMPUTE ANSWERS of N holders with rows of their own. queries, domain: a selection and a measurement. workers: the same
-rows, which no server holds in memory, with workers at each server.
+rows, which no server holds in memory, with workers at each server. join: two tables under each scheme, memory beside
+its forecast, and the local work of one server by phase.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bench import results
 from bench.timing import summary
+from caps.basics.schemes import SCHEMES
 from services.mpc_server.local import run_task
 
 ROWS = [10_000, 100_000, 300_000, 1_000_000]
@@ -24,7 +26,7 @@ HOLDERS = [2, 10, 100, 1000]
 QUERIES = [45, 200, 500, 1000, 2000]
 CATEGORIES = [2, 5, 10, 20, 40]
 ATTRIBUTES = 40
-PARTS = ("rows", "holders", "queries", "domains", "workers")
+PARTS = ("rows", "holders", "queries", "domains", "workers", "join")
 CREWS = (0, 1, 2)
 """Workers of each server: 0 is a server that does everything itself."""
 
@@ -36,6 +38,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers-rows", type=int, default=1_000_000, help="rows for `workers`: 600 bytes of disk each, at two servers"
     )
+    parser.add_argument("--join-rows", type=int, nargs="+", default=[100_000], help="rows of each table for `join`")
+    parser.add_argument(
+        "--join-whole", action="store_true", help="do not record `join` for S2 alone, which takes 1 kB of memory a row"
+    )
+    parser.add_argument("--join-schemes", nargs="+", default=list(SCHEMES), choices=list(SCHEMES))
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
 
 
@@ -52,6 +59,10 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
     for part in options.parts:
         if part == "workers":
             report[part] = _workers(options.workers_rows)
+            record(report)
+            continue
+        if part == "join":
+            report[part] = _join(options.join_schemes, options.join_rows, alone=not options.join_whole)
             record(report)
             continue
         sizes: dict[str, Any] = {}
@@ -82,6 +93,22 @@ def _workers(rows: int) -> dict[str, Any]:
             entry["workers_cpu_seconds"] = sum(party["workers"]["cpu_seconds"] for party in found)
             sizes[size] = entry
     return {"sizes": sizes, "law": {}}
+
+
+def _join(schemes: Sequence[str], sizes: Sequence[int], *, alone: bool) -> dict[str, Any]:
+    """A join of two tables of each size, under each scheme."""
+    found: dict[str, Any] = {}
+    for scheme in schemes:
+        for rows in sizes:
+            given = {"rows": rows, "alone": alone}
+            parties = run_task("bench.join_alone:measure", given, scheme=SCHEMES[scheme], timeout=3600)
+            entry = summary(parties)
+            entry["rows"] = 2 * rows
+            entry["peak"] = max(party["peak"] for party in parties)
+            entry["forecast"] = parties[0]["forecast"]
+            entry["alone"] = parties[1].get("alone", {})
+            found[f"{scheme} {rows}"] = entry
+    return {"sizes": found, "law": {}}
 
 
 def _entry(parties: list[dict[str, Any]]) -> dict[str, Any]:
@@ -121,6 +148,20 @@ def law(sizes: Mapping[str, Any], *, by: str | None = None) -> dict[str, float]:
     return {"fixed": float(fixed), "each": float(each), "exponent": float(exponent)}
 
 
+def _alone_lines(entry: Mapping[str, Any]) -> list[str]:
+    """The local work of S2: microseconds of processor time a row by phase, and of wall time, measured and computed."""
+    each = 1e6 / entry["rows"]
+    lines = []
+    for threads, found in entry["alone"].items():
+        phases = ", ".join(f"{name} {seconds * each:.2f}" for name, seconds in found["phases"].items())
+        computed = ", ".join(f"{seconds * each:.1f} by {k}" for k, seconds in found["computed_seconds"].items())
+        lines.append(
+            f"S2 alone, threads {threads}: CPU us a row {found['cpu_seconds'] * each:.2f} ({phases}); "
+            f"wall {found['seconds'] * each:.1f}, computed {computed}"
+        )
+    return lines
+
+
 def table(report: Mapping[str, Any]) -> str:
     """What a person reads."""
     lines = [f"{'':<20}{'seconds':>10}{'cpu s':>10}{'MB sent':>10}{'rounds':>8}"]
@@ -131,6 +172,9 @@ def table(report: Mapping[str, Any]) -> str:
             if "gemm_ratio" in entry:
                 text += f"   {entry['gemm_ratio']:.2f} x float64 products (CPU {entry['gemm_cpu_ratio']:.2f} x)"
                 text += f", {entry['working_memory'] / 1e6:.0f} MB beside the shares"
+            if "forecast" in entry:
+                text += f"   {entry['peak'] / 1e6:.0f} MB, forecast {entry['forecast'] / 1e6:.0f} MB"
+                text += "".join(f"\n  {line}" for line in _alone_lines(entry))
             if "workers_peak" in entry:
                 text += f"   workers {entry['workers_cpu_seconds']:.1f} CPU s, {entry['workers_peak'] / 1e6:.0f} MB; "
                 text += f"server {entry['peak'] / 1e6:.0f} MB; S2 alone, s and CPU s:"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from caps.basics.schemes import REP3_ACTIVE, Scheme
 from caps.data.domain import Layout
 from caps.study.manifest import Holder, Manifest, columns_bits, held_bytes
 
@@ -16,7 +18,11 @@ size are well below the memory that a policy admits by default.
 _JOINED_BYTES, _COUNT_BYTES = 2, 8
 _GROUP_ROWS, _WIDE_GROUP_ROWS = 65_535, (1 << 22) - 1
 _BLOCK_ROWS, _BLOCK_WORDS = 1024, 1 << 22
-_JOINED_WORDS = 1 << 22
+_JOINED_WORDS = 1 << 24
+_MOVED = 3  # copies of each row of a component: with dummies, shuffled, and on its way
+_MATCHED_ROW = 24  # bytes of a row's place in an order, and in the joint table
+_EXPANDED = 5  # copies of each word of a group that is expanded: shares of bits, masks, messages, joined columns
+_PROVED_ROW, _PROVED = 6_500, 6 << 27  # bytes of claims for a row, and for all that are in flight at once
 _MULTIPLIED = 4  # copies of each word during a multiplication: both factors, the product, masks
 _LIFTED = 12  # words per count while it is lifted, including its bits and messages in flight
 _DRAW_WORKSPACE = 64 << 20  # one chunk of draws: bit planes of both components
@@ -65,19 +71,30 @@ def _parts(manifest: Manifest) -> int:
 
 
 def _working(manifest: Manifest) -> int:
-    width, parts = manifest.domain.width, _parts(manifest)
+    parts = _parts(manifest)
     if manifest.slots is not None:
         # If several holders bring an attribute, all its rows are merged.
         word = held_bytes(columns_bits(manifest.slots))
         merged = _MULTIPLIED * parts * word * manifest.slots * _brought_again(manifest)
         return merged + counting_memory(manifest.slots, manifest.layout, parts)
     if manifest.join is not None:
-        # Rows are moved to new places, with masks; only a block of joint rows is expanded at once.
         tables = [(manifest.shuffled_rows(holder), manifest.form_of(holder).shape[1]) for holder in manifest.joined]
-        rows = sum(count for count, _ in tables)
-        records = sum(count * width for count, width in tables)
-        return 4 * records + 4 * _JOINED_BYTES * min(rows * width, _JOINED_WORDS) + _products(width)
+        return joining_memory(tables, manifest.layout, manifest.sharing)
     return 0
+
+
+def joining_memory(tables: Sequence[tuple[int, int]], layout: Layout, scheme: Scheme) -> int:
+    """Bytes that a join needs besides its inputs, for the rows of each table, dummies included, and bytes of a row.
+
+    Rows with dummies, shuffled, and on their way; their order and their match; a group of joint rows that is expanded;
+    in `rep3-active`, what is filed to be proved. `bench scaling --parts join` compares this with a run.
+    """
+    width, parts = layout.domain.width, max(map(len, scheme.held))
+    rows = sum(count for count, _ in tables)
+    records = sum(count * octets for count, octets in tables)
+    expanded = _EXPANDED * parts * _JOINED_BYTES * min(rows * width, _JOINED_WORDS)
+    proved = min(rows * _PROVED_ROW, _PROVED) if scheme == REP3_ACTIVE else 0
+    return _MOVED * parts * records + _MATCHED_ROW * rows + expanded + proved + _products(width)
 
 
 def counting_memory(rows: int, layout: Layout, parts: int = 2) -> int:

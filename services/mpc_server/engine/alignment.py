@@ -15,6 +15,7 @@ from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from caps.data.domain import Clique
 from caps.data.linkage import ID_BYTES, ORDERED
@@ -31,7 +32,7 @@ from services.mpc_server.engine.boolean import (
 )
 from services.mpc_server.engine.context import Context, together
 from services.mpc_server.engine.conversion import to_bits
-from services.mpc_server.engine.cost import Cost, formula, log2, plane, smallest
+from services.mpc_server.engine.cost import Cost, formula, log2, plane
 from services.mpc_server.engine.registry import protocol
 from services.mpc_server.engine.shares import AShare, BShare, Indices, RowShare, concatenate_rows, rows_of
 from services.mpc_server.engine.validity import Flags, toss
@@ -39,8 +40,14 @@ from services.mpc_server.engine.verbs import conjunction, reveal_bits, shuffle
 
 MAX_TABLES = 62
 """The most tables that can be matched: a set of tables is a number of 62 bits."""
-_TAG_BITS = 64
+_WORD_BITS = 64
+_TAG_WORDS = BLOCK_BITS // _WORD_BITS
 """A tag of 128 bits is opened as two words."""
+ORDERED_ROWS = 1 << 19
+"""Rows of a table whose identifiers are compared at once: each takes some 200 bytes meanwhile. A multiple of 64."""
+BLOCKS_AT_ONCE = 8
+"""Blocks of rows that share the rounds of their encryption. Between servers far apart rounds are what takes time, and
+more blocks take more memory."""
 _ID_COINS = b"caps/v1/join/ids"
 _COMPARED = 8 * (ORDERED.stop - ORDERED.start)
 
@@ -71,7 +78,7 @@ Planted: TypeAlias = dict[tuple[int, ...], dict[int, RowShare]]
     lambda of: (
         of(toss).beside(
             Cost(
-                rounds=smallest(size.ordered_bytes, 1) * log2(_COMPARED + 1),
+                rounds=size.ordered_blocks * log2(_COMPARED + 1),
                 sent=of.product(carry_ands(_COMPARED + 1) * size.ordered_bytes),
             )
         )
@@ -93,11 +100,7 @@ async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
         ctx.own(table)
         if not len(table) or table.shape[1] < ID_BYTES:
             raise ShareError(f"{table!r} has no rows with identifiers")
-    compared = [
-        bits_less_than(ctx.step(number), *_neighbours(table.bits(slice(None), ORDERED)))
-        for number, table in enumerate(tables)
-        if len(table) > 1
-    ]
+    compared = [_increasing(ctx.step(number), table) for number, table in enumerate(tables) if len(table) > 1]
     seed, *below = await together(toss(ctx.step("toss")), *compared)
     flags = iter(below)
     first, *others = (
@@ -111,6 +114,23 @@ async def check_ids(ctx: Context, tables: Sequence[RowShare]) -> Flags:
     )
     opened = await reveal_bits(ctx.step("open"), combined, ring=Z8)
     return np.asarray(~opened.reshape(len(tables), ID_COMBINATIONS).any(axis=1))
+
+
+def ordered_blocks(rows: int) -> int:
+    """Blocks of rows of a table that `check_ids` compares one after another."""
+    return -(-(rows - 1) // ORDERED_ROWS)
+
+
+async def _increasing(ctx: Context, table: RowShare) -> BShare:
+    """[[whether a row's identifier is below that of the next one]], for each row except the last."""
+    starts = range(0, len(table) - 1, ORDERED_ROWS)
+    flags = []
+    for start in starts:
+        bits = table.bits(slice(start, start + ORDERED_ROWS + 1), ORDERED)
+        flags.append(await bits_less_than(ctx.step(start), *_neighbours(bits)))
+    # All but the last fill whole words.
+    first, *others = flags
+    return first.combine(lambda *parts: np.concatenate(parts, axis=1), *others, shape=(len(table) - 1,))
 
 
 def _neighbours(x: BShare) -> tuple[BShare, BShare]:
@@ -199,8 +219,14 @@ class Tagged(NamedTuple):
 
 
 @formula
+def tag_batches(rows: int) -> int:
+    """Batches of rows that `tag_rows` encrypts one after the other."""
+    return -(-rows // (BLOCKS_AT_ONCE * CACHED_BLOCKS))
+
+
+@formula
 def tag_blocks(rows: int) -> int:
-    """Blocks of rows that `tag_rows` encrypts one after the other."""
+    """Blocks of rows that `tag_rows` encrypts and opens by themselves."""
     return -(-rows // CACHED_BLOCKS)
 
 
@@ -211,10 +237,10 @@ def tag_blocks(rows: int) -> int:
             shuffle,
             {size.rows: size.table_rows, size.row_bytes: size.table_widths, size.tables: size.accepted_tables},
         )
-        + Cost(rounds=(of(encrypt).rounds + 1) * tag_blocks(size.table_rows))
+        + Cost(rounds=(of(encrypt).rounds + 1) * tag_batches(size.table_rows))
         + Cost(
             sent=of(encrypt, {size.elements: size.table_rows}).sent
-            + of.opening(BLOCK_BITS * plane(size.table_rows), BLOCK_BITS // _TAG_BITS * tag_blocks(size.table_rows))
+            + of.opening(BLOCK_BITS * plane(size.table_rows), _TAG_WORDS * tag_blocks(size.table_rows))
         )
     ),
 )
@@ -233,28 +259,52 @@ async def tag_rows(ctx: Context, tables: Sequence[RowShare], keys: RoundKeys) ->
         if not len(table) or table.shape[1] < ID_BYTES:
             raise ShareError(f"{table!r} has no rows with identifiers")
     shuffled = await together(*(shuffle(ctx.step(f"shuffle{number}"), table) for number, table in enumerate(tables)))
-    ids = concatenate_rows([table.octets(slice(0, ID_BYTES)) for table in shuffled])
-    tags = np.empty((len(ids), BLOCK_BITS // _TAG_BITS), PLANE)
-    for start in range(0, len(ids), CACHED_BLOCKS):
-        rows, step = slice(start, start + CACHED_BLOCKS), ctx.step(start)
-        hidden = await encrypt(step.step("encrypt"), ids.bits(rows, slice(None)), keys)
-        words = await together(
+    del tables  # so that rows that were given to this protocol alone are no longer in memory
+    ends = np.cumsum([len(table) for table in shuffled])
+    tags = np.empty((int(ends[-1]), _TAG_WORDS), PLANE)
+    batch = BLOCKS_AT_ONCE * CACHED_BLOCKS
+    for first in range(0, len(tags), batch):
+        starts = range(first, min(first + batch, len(tags)), CACHED_BLOCKS)
+        blocks = [slice(start, start + CACHED_BLOCKS) for start in starts]
+        hidden = await together(
+            *(encrypt(ctx.step(rows.start).step("encrypt"), _ids(shuffled, rows), keys) for rows in blocks)
+        )
+        opened = await together(
             *(
-                reveal_bits(step.step(f"open{part}"), _unpadded(hidden.planes(slice(part, part + _TAG_BITS))), ring=Z64)
-                for part in range(0, BLOCK_BITS, _TAG_BITS)
+                reveal_bits(ctx.step(rows.start).step(f"open{part}"), _word(block, part), ring=Z64)
+                for rows, block in zip(blocks, hidden, strict=True)
+                for part in range(_TAG_WORDS)
             )
         )
-        tags[rows] = np.stack(words, axis=1)
-    return Tagged(shuffled, np.split(tags, np.cumsum([len(table) for table in tables])[:-1]))
+        for number, rows in enumerate(blocks):
+            tags[rows] = np.stack(opened[_TAG_WORDS * number : _TAG_WORDS * (number + 1)], axis=1)
+    return Tagged(shuffled, np.split(tags, ends[:-1]))
 
 
-def _unpadded(x: BShare) -> BShare:
-    """The same with zeros for the elements that fill up the last word: their tags are nobody's, and not opened."""
+def _ids(tables: Sequence[RowShare], rows: slice) -> BShare:
+    """The identifiers of some rows of all tables, one after another."""
+    parts, start = [], 0
+    for table in tables:
+        here = slice(max(rows.start - start, 0), max(rows.stop - start, 0))
+        if here.start < len(table) and here.stop:
+            parts.append(table.part(here, slice(0, ID_BYTES)))
+        start += len(table)
+    return concatenate_rows(parts).bits(slice(None), slice(None))
+
+
+def _word(block: BShare, number: int) -> BShare:
+    """A word of each tag, with zeros for those that fill up the last word of a plane: nobody's, and not opened."""
+    x = block.planes(slice(number * _WORD_BITS, (number + 1) * _WORD_BITS))
     if not x.size % 64:
         return x
     mask = np.full(plane_words(x.size), np.uint64(0xFFFF_FFFF_FFFF_FFFF))
     mask[-1] = np.uint64((1 << x.size % 64) - 1)
     return x.mask(mask)
+
+
+_ROWS = np.int32
+"""Numbers of rows and of persons. There is one for each row, so half the memory of a machine's index counts."""
+Sources: TypeAlias = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -264,7 +314,7 @@ class Matching:
     Joint rows with the same set of tables lie together; `patterns` lists these sets with their numbers of rows.
     """
 
-    sources: Indices
+    sources: Sources
     patterns: tuple[tuple[tuple[int, ...], int], ...]
 
 
@@ -277,32 +327,50 @@ def match(
     """
     if len(tags) > MAX_TABLES:
         raise DomainError(f"cannot join {len(tags)} tables; at most {MAX_TABLES} can be joined")
-    every = np.concatenate(tags)
-    table = np.repeat(np.arange(len(tags)), [len(part) for part in tags])
-    row = np.concatenate([np.arange(len(part)) for part in tags])
-    low, high = np.ascontiguousarray(every.T)
-    order = np.argsort(low)
-    same, differ = low[order[1:]] == low[order[:-1]], high[order[1:]] != high[order[:-1]]
+    starts = np.cumsum([0, *map(len, tags)])
+    if starts[-1] > np.iinfo(_ROWS).max:
+        raise DomainError(f"cannot join {starts[-1]} rows; at most {np.iinfo(_ROWS).max} can be joined")
+    order = np.argsort(_words(tags, 0))
+    same, differ = _repeated(tags, order)
     if (same & differ).any():  # two people with the same first word: may happen in a join of 10^8 rows, not of 10^6
-        order = np.lexsort((high, low))
-        same, differ = low[order[1:]] == low[order[:-1]], high[order[1:]] != high[order[:-1]]
-    person = np.zeros(len(order), np.intp)
-    person[order[1:]] = np.cumsum(~same | differ)
-    sources = np.full((int(person.max()) + 1, len(tags)), -1, np.intp)
-    sources[person, table] = row
-    if np.count_nonzero(sources >= 0) != len(row):
+        order = np.lexsort((_words(tags, 1), _words(tags, 0)))
+        same, differ = _repeated(tags, order)
+    person = np.zeros(len(order), _ROWS)
+    np.cumsum(~same | differ, out=person[1:])
+    table = (np.searchsorted(starts, order, side="right") - 1).astype(np.uint8)
+    sources = np.full((int(person[-1]) + 1, len(tags)), -1, _ROWS)
+    sources[person, table] = order - starts[table]
+    found = len(order)
+    del order, same, differ, person, table
+    if np.count_nonzero(sources >= 0) != found:
         raise ShareError("an identifier occurs twice in a table")
 
-    present = (sources >= 0) @ (1 << np.arange(len(tags)))
-    sources = sources[np.argsort(present, kind="stable")]
-    patterns, kept, start = [], [], 0
+    present = np.zeros(len(sources), np.min_scalar_type((1 << len(tags)) - 1))
+    for number, rows in enumerate(sources.T):
+        present |= np.left_shift(rows >= 0, number, dtype=present.dtype)
+    lying = np.argsort(present, kind="stable")
+    patterns, kept, start = [], [lying[:0]], 0
     for code, persons in zip(*np.unique(present, return_counts=True), strict=True):
         members = tuple(i for i in range(len(tags)) if int(code) >> i & 1)
         if counts_somewhere([attributes[i] for i in members], cliques, needed):
             patterns.append((members, int(persons)))
-            kept.append(sources[start : start + persons])
+            kept.append(lying[start : start + persons])
         start += persons
-    return Matching(np.concatenate([sources[:0], *kept]), tuple(patterns))
+    return Matching(sources[np.concatenate(kept)], tuple(patterns))
+
+
+def _words(tags: Sequence[Words], number: int) -> Words:
+    """The first or the second word of all tags."""
+    return np.concatenate([part[:, number] for part in tags])
+
+
+def _repeated(tags: Sequence[Words], order: Indices) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """For each tag but the first, in this order: whether the first word is that before it, and the second is not."""
+    low = _words(tags, 0)[order]
+    same = low[1:] == low[:-1]
+    del low
+    high = _words(tags, 1)[order]
+    return same, high[1:] != high[:-1]
 
 
 def counts_somewhere(attributes: Sequence[Clique], cliques: Sequence[Clique], needed: Collection[str]) -> bool:
@@ -324,4 +392,4 @@ def supposed(
         if size and counts_somewhere([attributes[i] for i in members], cliques, needed)
     }
     ordered = sorted(kept, key=lambda members: sum(1 << table for table in members))
-    return Matching(np.empty((0, len(attributes)), np.intp), tuple((members, kept[members]) for members in ordered))
+    return Matching(np.empty((0, len(attributes)), _ROWS), tuple((members, kept[members]) for members in ordered))

@@ -25,8 +25,10 @@ from services.mpc_server.engine.alignment import (
     Dummies,
     Matching,
     Planted,
+    Sources,
     check_ids,
     match,
+    ordered_blocks,
     plant_dummies,
     sets_of,
     tag_rows,
@@ -45,15 +47,24 @@ from services.mpc_server.engine.compute import (
     own_bits,
 )
 from services.mpc_server.engine.context import Branch, Context, together
-from services.mpc_server.engine.cost import Cost, Size, log2, plane, smallest
-from services.mpc_server.engine.counting import GROUP_ROWS, cells_counted, coalesce, count, count_sizes, row_blocks
+from services.mpc_server.engine.cost import Cost, Expr, Size, log2, plane, smallest
+from services.mpc_server.engine.counting import (
+    GROUP_ROWS,
+    cells_counted,
+    coalesce,
+    count,
+    count_sizes,
+    row_blocks,
+    row_groups,
+)
 from services.mpc_server.engine.recipe import recipe_of
 from services.mpc_server.engine.registry import Prices, protocol
-from services.mpc_server.engine.shares import AShare, BShare, Indices, RowShare, concatenate_rows, stack_planes
+from services.mpc_server.engine.shares import AShare, BShare, RowShare, concatenate_rows, stack_planes
 from services.mpc_server.engine.verbs import from_bits, lift
 
-GROUP_WORDS = 1 << 22
-"""Elements of the joined columns that are expanded and counted at once: 8 MiB per component in Z_2^16."""
+GROUP_WORDS = 1 << 24
+"""Elements of the joined columns that are expanded, and whose counts are lifted, at once: 32 MiB per component in
+Z_2^16. Each such group takes some fifteen rounds."""
 
 
 class Mode(Enum):
@@ -99,7 +110,7 @@ async def one_hot_columns(ctx: Context, codes: Sequence[BShare], *, sizes: Seque
 
 
 class _Group(NamedTuple):
-    """Joint rows that are counted together, in runs of one set of tables each."""
+    """Joint rows that are expanded together, in runs of one set of tables each."""
 
     rows: slice
     runs: list[tuple[tuple[int, ...], int]]
@@ -117,8 +128,10 @@ def _groups(patterns: Sequence[tuple[tuple[int, ...], int]], most: int) -> Itera
 
 
 def group_rows(width: int) -> int:
-    """Joint rows that are counted together, for a number of columns: no more than Z_2^16 can count."""
-    return min(GROUP_ROWS, max(64, GROUP_WORDS // width // 64 * 64))
+    """Joint rows that are expanded together, for a number of columns: if more than are counted together, so many times
+    these, for each group that is counted sends its counts."""
+    rows = max(64, GROUP_WORDS // width // 64 * 64)
+    return rows // GROUP_ROWS * GROUP_ROWS or rows
 
 
 class _Table:
@@ -139,15 +152,19 @@ class _Table:
 def _joined(of: Prices) -> Cost:
     """Of `join_answers`: the cipher's key beside checks and dummies, tags, and then group by group."""
     some = smallest(size.table_rows, 1)
-    lifted = of(lift, {size.elements: size.cells, size.ring_bits: 16, size.target_bits: 64})
+
+    def lifted(counts: Expr) -> Cost:
+        return of(lift, {size.elements: size.cells * counts, size.ring_bits: 16, size.target_bits: 64})
+
     in_ring = of(from_bits, {size.width: 1, size.elements: 8 * size.plane_bytes, size.ring_bits: 16})
     return (
         of(expand_key).beside(of(check_ids)).beside(of(plant_dummies) * smallest(size.copies, 1))
         + of(tag_rows) * some
         + Cost(rounds=size.expand_rounds + in_ring.rounds * size.groups)
         + Cost(sent=of.product(size.and_bytes + 2 * size.merged) + in_ring.sent)
-        + cells_counted(of, size.joint_rows, 16, size.groups, size.row_blocks)
-        + lifted * size.groups
+        + cells_counted(of, size.joint_rows, 16, size.counted_groups, size.row_blocks)
+        + lifted(size.lifted_groups) * size.full_groups
+        + lifted(size.last_groups) * smallest(size.last_groups, 1)
     )
 
 
@@ -190,10 +207,15 @@ async def join_answers(
     total = ctx.zero((wanted.cells,), Z64)
     if valid:
         common = [dummies_of for chosen, dummies_of in planted.items() if set(chosen).issubset(places)]
-        rows = [_with_dummies(tables[place].rows, [one[place] for one in common if place in one]) for place in places]
-        shuffled, tags = await tag_rows(ctx.step("tags"), rows, keys)
+        # Nobody but tag_rows has these copies, so that they are gone once they are shuffled.
+        shuffled, tags = await tag_rows(
+            ctx.step("tags"),
+            [_with_dummies(tables[place].rows, [one[place] for one in common if place in one]) for place in places],
+            keys,
+        )
         needed = {name for one in tables for name in one.attributes} if mode is Mode.INNER else ()
         matching = match(tags, [one.attributes for one in valid], cliques, needed)
+        del tags
         for group in _groups(matching.patterns, group_rows(used.width)):
             step = ctx.step(f"rows{group.rows.start}")
             joined = await _joined_columns(step, shuffled, matching.sources[group.rows], group.runs, kinds, used)
@@ -209,6 +231,8 @@ async def _planted(ctx: Context, tables: int, dummies: Dummies | None) -> Plante
 
 def _with_dummies(table: RowShare, dummies: Sequence[RowShare]) -> RowShare:
     """The table with dummies after its rows: identifiers without values."""
+    if not dummies:
+        return table
     return concatenate_rows([table, *(ids.widened(table.shape[1]) for ids in dummies)])
 
 
@@ -239,7 +263,7 @@ def _plan(
 async def _joined_columns(
     ctx: Context,
     tables: Sequence[RowShare],
-    sources: Indices,
+    sources: Sources,
     runs: Sequence[tuple[tuple[int, ...], int]],
     kinds: Sequence[_Table],
     used: Domain,
@@ -248,7 +272,7 @@ async def _joined_columns(
     members = sorted({table for some, _ in runs for table in some if kinds[table].names})
 
     def expanded(table: int) -> Branch[AShare]:
-        rows = sources[sources[:, table] >= 0, table]
+        rows = sources[sources[:, table] >= 0, table].astype(np.intp)
         bits = tables[table].bits(rows, slice(ID_BYTES, None))
         codes = [bits.planes(part) for part in kinds[table].codes]
         return one_hot_columns(ctx.step(f"expand{table}"), codes, sizes=kinds[table].sizes)
@@ -300,6 +324,7 @@ _OF_TABLES = (
     size.table_bytes,
     size.accepted_tables,
     size.table_widths,
+    size.ordered_blocks,
     size.ordered_bytes,
     size.sets,
     size.dummies,
@@ -308,6 +333,10 @@ _OF_TABLES = (
 )
 _OF_GROUPS = (
     size.groups,
+    size.counted_groups,
+    size.full_groups,
+    size.lifted_groups,
+    size.last_groups,
     size.expand_rounds,
     size.row_blocks,
     size.and_bytes,
@@ -341,6 +370,7 @@ def join_sizes(
         size.table_bytes: sum(rows * kind.row_bytes for rows, kind in zip(rows_of_each, kinds, strict=True)),
         size.accepted_tables: len(valid),
         size.table_widths: sum(kind.row_bytes for kind in kinds),
+        size.ordered_blocks: max(ordered_blocks(extent.rows) for extent in extents),
         size.ordered_bytes: sum(plane(extent.rows - 1) for extent in extents),
         size.sets: len(sets),
         size.dummies: 2 * reach,
@@ -348,7 +378,10 @@ def join_sizes(
         size.joint_rows: sum(found for _, found in matching.patterns),
     }
     sizes |= dict.fromkeys(_OF_GROUPS, 0)
-    for group in _groups(matching.patterns, group_rows(used.width)):
+    most = group_rows(used.width)
+    sizes[size.full_groups], rest = divmod(sizes[size.joint_rows], most)
+    sizes[size.lifted_groups], sizes[size.last_groups] = row_groups(most, Z16.bits), row_groups(rest, Z16.bits)
+    for group in _groups(matching.patterns, most):
         rows = dict.fromkeys(range(len(kinds)), 0)
         deepest = 1
         for some, found in group.runs:
@@ -360,6 +393,7 @@ def join_sizes(
                 sizes[size.merged] += max(holders - 1, 0) * found * width
         expanded = [(kinds[table], count_) for table, count_ in rows.items() if count_ and kinds[table].names]
         sizes[size.groups] += 1
+        sizes[size.counted_groups] += row_groups(group.rows.stop - group.rows.start, Z16.bits)
         widest = max(width for kind, _ in expanded for width in kind.widths)
         sizes[size.expand_rounds] += log2(widest) + log2(deepest)
         sizes[size.row_blocks] += row_blocks(group.rows.stop - group.rows.start, sizes[size.pool_columns], Z16.bits)

@@ -357,9 +357,9 @@ class RowShare(_Inert):
     def __repr__(self) -> str:
         return f"<RowShare {self.shape}, {self.owner!r}>"
 
-    def octets(self, index: slice) -> RowShare:
-        """Some bytes of every row. Local."""
-        return RowShare(self.owner, *(words[:, index] for words in self.components))
+    def part(self, rows: slice, octets: slice) -> RowShare:
+        """Some bytes of some rows. Local."""
+        return RowShare(self.owner, *(words[rows, octets] for words in self.components))
 
     def widened(self, width: int) -> RowShare:
         """The same rows, padded with zeros to a number of bytes. Local."""

@@ -14,9 +14,10 @@ import logging
 import secrets
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from caps.service import logs
 from caps.shares.ring import Z64, Words
 from services.mpc_server.engine.jobs import Job
 from services.mpc_server.engine.kernels import BLOCK_ROWS
-from services.mpc_server.engine.workers import Workers
+from services.mpc_server.engine.workers import Threads, Workers
 from services.mpc_server.workers.tasks import Octets, Task, can_be_told, checking, job_of, told, unpacked
 
 PAYS = 1 << 33
@@ -38,6 +39,8 @@ _LOOK = 1.0
 _WRONG = "it returned a wrong result"
 
 log = logging.getLogger("caps.workers")
+
+T = TypeVar("T")
 
 
 class WorkerLost(Exception):
@@ -84,11 +87,12 @@ class _Range:
 
 
 class Crew(Workers):
-    """A staff and its leader, which calls from one thread."""
+    """A staff and its leader, which calls from one thread, and has some for what cannot be given away."""
 
-    def __init__(self, staff: Staff, *, stall: float = 60.0, pays: int = PAYS) -> None:
+    def __init__(self, staff: Staff, *, threads: int = 1, stall: float = 60.0, pays: int = PAYS) -> None:
         """`stall`: seconds after which a worker that has not returned a range is given up."""
         self._staff = staff
+        self._threads = Threads(threads)
         self._stall = stall
         self._pays = pays
 
@@ -97,7 +101,11 @@ class Crew(Workers):
             return job.totals()
         return _Shift(self._staff, job, self._stall).totals()
 
+    def each(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        return self._threads.each(calls)
+
     def close(self) -> None:
+        self._threads.close()
         self._staff.close()
 
 

@@ -16,8 +16,8 @@ from services.mpc_server.workers.pool import Pool, can_share_memory, cores
 
 WORKERS = Variable(
     "CAPS_WORKERS",
-    "who does a server's large local work: a number of processes, 0 for none; or the `tls://host:port` of the "
-    "scheduler of a Dask cluster of its own",
+    "who does a server's large local work: a number of processes, and of threads for proofs, 0 for none; or the "
+    "`tls://host:port` of the scheduler of a Dask cluster of its own",
     "as many processes as there are cores, once there is work that pays for them",
 )
 AUTHORITY = Variable("CAPS_WORKERS_CA", "certificate of the authority of the Dask cluster", "needed with a cluster")
@@ -56,8 +56,8 @@ class WorkersSettings:
     def workers(self) -> Workers:
         """The workers themselves. Nothing is started, and nobody called, before there is work."""
         if self.cluster is not None:
-            return Crew(Cluster(self.cluster), stall=self.stall)
-        return Crew(Pool(self.processes), stall=self.stall) if self.processes else IN_PROCESS
+            return Crew(Cluster(self.cluster), threads=cores(), stall=self.stall)
+        return Crew(Pool(self.processes), threads=self.processes, stall=self.stall) if self.processes else IN_PROCESS
 
 
 NO_WORKERS = WorkersSettings()

@@ -36,6 +36,7 @@ from services.mpc_server.engine.alignment import Dummies
 from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
 from services.mpc_server.engine.join import JoinInput, Mode, compute_joined_answers
+from services.mpc_server.engine.rep3_active import claims
 from services.mpc_server.engine.steps import draw_noise
 from services.mpc_server.testing.world import World
 from tests.kit.cases.join import dealt, received
@@ -351,6 +352,7 @@ def test_plans_say_what_rows_cost() -> None:
     assert found.costs is not None
     assert many.costs.compute.sent[0] > 30 * found.costs.compute.sent[0]  # beside as many dummies
     assert memory._JOINED_WORDS == engine.GROUP_WORDS
+    assert memory._PROVED == 6 * claims.BUDGET
     assert (memory._GROUP_ROWS, memory._WIDE_GROUP_ROWS) == (counting.GROUP_ROWS, counting.WIDE_GROUP_ROWS)
     assert (memory._BLOCK_ROWS, memory._BLOCK_WORDS) == (counting.BLOCK_ROWS, counting.BLOCK_WORDS)
 

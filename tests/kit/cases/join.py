@@ -15,7 +15,7 @@ from caps.data.domain import MISSING, Domain, Layout
 from caps.data.linkage import ID_BYTES, RowFormat
 from caps.shares.ring import Z32, Z64
 from services.mpc_server.engine import aes, alignment, join, size, verbs
-from services.mpc_server.engine.alignment import Matching
+from services.mpc_server.engine.alignment import Matching, ordered_blocks
 from services.mpc_server.engine.boolean import one_hot_ands
 from services.mpc_server.engine.compute import HorizontalInput
 from services.mpc_server.engine.context import Context
@@ -200,7 +200,11 @@ def _(s: Source) -> Call:
             place = int(s.sizes.integers(count - 1))
             ids[place + 1] = ids[place] if s.sizes.random() < 0.7 else 0
         tables.append(np.pad(ids, ((0, 0), (0, s.count(0, 3)))))
-    sizes = {size.tables: len(tables), size.ordered_bytes: sum(plane(len(table) - 1) for table in tables)}
+    sizes = {
+        size.tables: len(tables),
+        size.ordered_blocks: max(ordered_blocks(len(table)) for table in tables),
+        size.ordered_bytes: sum(plane(len(table) - 1) for table in tables),
+    }
     return Call(tuple(map(dealt, tables)), sizes, ~np.array(wrong))
 
 

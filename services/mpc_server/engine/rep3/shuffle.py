@@ -67,11 +67,15 @@ async def shuffle(ctx: Context, rows: RowShare) -> RowShare:
     if ctx.party == 0:
         (half,) = await ctx.exchange([(1, pair(0).move(next_))], [(2, octets)])
         fresh = pair(0).octets(b"fresh")
-        part = pair(1).move(received(half)) ^ fresh
+        part = pair(1).move(received(half))
+        part ^= fresh
+        del half
         (rest,) = await second.exchange([(1, part)], [(1, octets)])
         return ctx.rows(fresh, part ^ received(rest))
     (half,) = await ctx.exchange([], [(0, octets)])
     fresh = pair(2).octets(b"fresh")
-    part = pair(1).move(pair(2).move(received(half))) ^ fresh
+    part = pair(1).move(pair(2).move(received(half)))
+    part ^= fresh
+    del half
     (rest,) = await second.exchange([(0, part)], [(0, octets)])
     return ctx.rows(part ^ received(rest), fresh)

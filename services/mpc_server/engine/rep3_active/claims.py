@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -191,37 +192,41 @@ class Claims(Guard):
 
         left_key, right_key = key(me, me), key(me, after)
         planes = planes_of(filed[me], left=True, right=True)
-        gates = gate_shares(planes, right_key)
+        gates = gate_shares(planes, right_key, workers=ctx.workers)
         told_gates = await self._ready(ctx.step("ready"), filed, gates, next_.gate_bytes)
         toss = Toss(await self._toss(ctx.step("coins")))
         shares = challenges = b""
         if not mine.empty:
-            shares, challenges = prove(assemble(filed[me], planes, toss, label(me)), left_key, right_key, gates)
+            statement = assemble(filed[me], planes, toss, label(me))
+            shares, challenges = prove(statement, left_key, right_key, gates, ctx.workers)
+            del statement
         told, asked = await self.exchange(
             ctx.step("proofs"),
             [(before, _octets(shares)), (after, _octets(challenges))],
             [(after, next_.share_bytes), (before, last.challenge_bytes)],
         )
-        verdicts: list[Verdict | None] = [None, None]
+        checks: dict[int, Callable[[], Verdict]] = {}
         if not next_.empty:
             planes = planes_of(filed[after], left=True, right=False)
             statement = assemble(filed[after], planes, toss, label(after))
-            verdicts[0] = check_left(statement, key(after, after), told_gates, bytes(told))
+            statement.gates(ctx.workers)
+            checks[after] = partial(check_left, statement, key(after, after), told_gates, bytes(told))
         if not last.empty:
             planes = planes_of(filed[before], left=False, right=True)
             statement = assemble(filed[before], planes, toss, label(before))
-            verdicts[1] = check_right(statement, key(before, me), bytes(asked))
+            statement.gates(ctx.workers)
+            checks[before] = partial(check_right, statement, key(before, me), bytes(asked))
+        verdicts = dict(zip(checks, ctx.workers.each(list(checks.values())), strict=True))
         # The right verifier of the next party's proof is the previous party, and the other way round.
-        peers, provers = (before, after), (after, before)
-        opened = [(peer, own) for peer, own in zip(peers, verdicts, strict=True) if own is not None]
+        peers = {after: before, before: after}
         replies = await self.exchange(
             ctx.step("verdicts"),
-            [(peer, _octets(own.octets())) for peer, own in opened],
-            [(peer, VERDICT_BYTES) for peer, _ in opened],
+            [(peers[prover], _octets(own.octets())) for prover, own in verdicts.items()],
+            [(peers[prover], VERDICT_BYTES) for prover in verdicts],
         )
-        for (peer, own), reply in zip(opened, replies, strict=True):
+        for (prover, own), reply in zip(verdicts.items(), replies, strict=True):
             if not agree(own, Verdict.read(bytes(reply))):
-                raise CheatingDetected((provers[peers.index(peer)], peer))
+                raise CheatingDetected((prover, peers[prover]))
 
     async def _ready(self, ctx: Context, filed: Sequence[Filed], gates: bytes, next_gates: int) -> bytes:
         """Return when both others have filed the same, and the next party has sent the polynomial of its gates.

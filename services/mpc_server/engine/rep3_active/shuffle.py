@@ -69,7 +69,7 @@ async def shuffle(ctx: Context, rows: RowShare) -> RowShare:
     await _seal(ctx.step("seal"), result)
     opened = await verbs.reveal_bits(ctx.step("open"), matrix, ring=Z8)
     await _compare(ctx.step("compare"), result, pack_bits(opened))
-    return result.octets(slice(0, rows.shape[1]))
+    return result.part(slice(None), slice(0, rows.shape[1]))
 
 
 async def _tags(ctx: Context, rows: RowShare, matrix: BShare) -> tuple[Words, Words]:

@@ -16,7 +16,7 @@ from caps.data.domain import MISSING, Attribute, Domain, Layout
 from caps.data.linkage import ID_BYTES, RowFormat
 from caps.errors import DomainError, ShareError
 from caps.shares.ring import Z32, Z64
-from services.mpc_server.engine import alignment, join
+from services.mpc_server.engine import alignment, counting, join
 from services.mpc_server.engine.aes import RoundKeys, random_key
 from services.mpc_server.engine.alignment import Dummies, match
 from services.mpc_server.engine.context import Context
@@ -151,6 +151,20 @@ def test_inner_keeps_who_is_there_for_every_attribute_even_with_missing_values()
     assert run_join(layout, [first, second], Mode.UNION).value[0].tolist() == [1, 1, 0, 1]
 
 
+@pytest.mark.parametrize("repeated", [0, 62, 63, 64, 127, 128, 147])
+def test_a_repetition_is_found_within_and_between_the_blocks_that_are_compared(
+    repeated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alignment, "ORDERED_ROWS", 64)
+    tables = [table_of(SIX, "ab", list(range(149)), 1), table_of(SIX, "c", list(range(64)), 2)]
+    rows = [table.rows(SIX) for table in tables]
+    rows[0][repeated + 1, :ID_BYTES] = rows[0][repeated, :ID_BYTES]
+    inputs = [table_input(f"H{i}", table.attributes) for i, table in enumerate(tables)]
+    layout = Layout(SIX, (("a",), ("c",)))
+    outcome = World(1).run(answers, *map(dealt, rows), inputs=inputs, layout=layout, mode=Mode.UNION)
+    assert outcome.value[1].tolist() == [False, True]
+
+
 def test_a_table_that_repeats_a_person_is_refused_and_the_others_go_on() -> None:
     tables = [
         table_of(SIX, "abc", [*range(20), 3], 1),
@@ -180,13 +194,18 @@ def test_padding_and_forged_codes_count_nowhere() -> None:
 @modes
 def test_rows_in_several_blocks_and_groups(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alignment, "CACHED_BLOCKS", 64)
+    monkeypatch.setattr(alignment, "BLOCKS_AT_ONCE", 3)
+    monkeypatch.setattr(alignment, "ORDERED_ROWS", 64)
     monkeypatch.setattr(join, "GROUP_WORDS", 1)
+    monkeypatch.setattr(counting, "GROUP_ROWS", 40)
     tables = [
         table_of(SIX, "abcd", list(range(150)), 1),
         table_of(SIX, "cde", list(range(100, 230)), 2),
         table_of(SIX, "f", list(range(0, 230, 2)), 3),
     ]
     assert alignment.tag_blocks(395) == 7
+    assert alignment.tag_batches(395) == 3
+    assert alignment.ordered_blocks(150) == 3
     assert_as_in_the_clear(PAIRS, tables, mode)
     assert_as_in_the_clear(TRIPLES, tables, mode)
 

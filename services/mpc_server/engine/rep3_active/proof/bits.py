@@ -10,9 +10,11 @@ ones: the prover's first polynomial never leaves bit planes. Folding blocks with
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from caps.shares.ring import Words
 from services.mpc_server.engine.rep3_active.proof.field import ONE, Scalar, geometric
@@ -24,6 +26,7 @@ from services.mpc_server.engine.rep3_active.proof.kernels import (
     sign_tables,
 )
 from services.mpc_server.engine.rep3_active.proof.sizes import blocks_of
+from services.mpc_server.engine.workers import Workers
 
 _LARGE = 64
 """Words of each block from which on an array is cut into blocks by itself, and not copied."""
@@ -67,12 +70,16 @@ def side(planes: Iterable[tuple[Words | None, Words | None, Words | None]], word
     return parts
 
 
-def coefficients(left: Sequence[Part], right: Sequence[Part], q: int) -> Numbers:
+def coefficients(left: Sequence[Part], right: Sequence[Part], q: int, workers: Workers) -> Numbers:
     """The coefficients of the prover's polynomial; the middle one is `target`, if no gate is wrong."""
     blocks = len(left[0].added)
-    counts = np.zeros(2 * blocks - 1, np.int64)
-    for one, other in zip(left, right, strict=True):
+
+    def counted(one: Part, other: Part) -> npt.NDArray[np.int64]:
+        counts = np.zeros(2 * blocks - 1, np.int64)
         pair_counts(*one, *other, counts)
+        return counts
+
+    counts = np.sum(workers.each([partial(counted, *pair) for pair in zip(left, right, strict=True)]), axis=0)
     words = sum(one.added.shape[1] for one in left)
     pairs = blocks - np.abs(np.arange(1 - blocks, blocks))
     return np.asarray(4 * (64 * words * pairs - 2 * counts) % q).astype(np.uint64)
@@ -84,25 +91,24 @@ def target(words: int) -> int:
     return 256 * blocks * -(-words // blocks)
 
 
-def fold_left(left: Sequence[Part], r: int, q: int) -> Numbers:
+def fold_left(left: Sequence[Part], r: int, q: int, workers: Workers) -> Numbers:
     """The sum of r^l times the signs of block l."""
-    return _folded(left, _powers(left, r, q), False, q)
+    return _folded(left, _powers(left, r, q), False, q, workers)
 
 
-def fold_right(right: Sequence[Part], r: int, q: int) -> Numbers:
+def fold_right(right: Sequence[Part], r: int, q: int, workers: Workers) -> Numbers:
     """The sum of r^(L-1-l) times the signs of block l, multiplied by H."""
-    return _folded(right, _powers(right, r, q)[::-1], True, q)
+    return _folded(right, _powers(right, r, q)[::-1], True, q, workers)
 
 
 def _powers(parts: Sequence[Part], r: int, q: int) -> Numbers:
     return geometric(ONE, Scalar(r, 0), len(parts[0].added), q)[:, 0]
 
 
-def _folded(parts: Sequence[Part], weights: Numbers, turned: bool, q: int) -> Numbers:
+def _folded(parts: Sequence[Part], weights: Numbers, turned: bool, q: int, workers: Workers) -> Numbers:
     table = sign_tables(np.ascontiguousarray(weights), q)
-    out, at = np.empty(256 * sum(one.added.shape[1] for one in parts), np.uint64), 0
-    for one in parts:
-        size = 256 * one.added.shape[1]
-        fold_signs(*one, table, turned, q, out[at : at + size].reshape(4, -1))
-        at += size
+    ends = np.cumsum([256 * one.added.shape[1] for one in parts])
+    out = np.empty(int(ends[-1]), np.uint64)
+    places = [place.reshape(4, -1) for place in np.split(out, ends[:-1])]
+    workers.each([partial(fold_signs, *one, table, turned, q, place) for one, place in zip(parts, places, strict=True)])
     return out

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from services.mpc_server.engine.rep3_active.proof.kernels import Elements, Numbe
 from services.mpc_server.engine.rep3_active.proof.sizes import GROUP, Size
 from services.mpc_server.engine.rep3_active.proof.source import Source, Toss, Weights
 from services.mpc_server.engine.rep3_active.proof.vectors import Vector, of_elements
+from services.mpc_server.engine.workers import IN_PROCESS, Workers
 
 
 @dataclass(slots=True)
@@ -29,6 +30,7 @@ class Statement:
     label: bytes
     """Names the prover and the validation."""
     q: int = Q
+    _gates: tuple[Numbers, Numbers] | None = field(default=None, init=False)
 
     def binding(self) -> bytes:
         """The public facts of the statement, and the coins."""
@@ -58,7 +60,7 @@ class Statement:
             found += vectors
             added = added.plus(more, self.q)
         found.append(left_signs(signs, self.q))
-        return Vector(self._folded(self.planes.left, bits.fold_left), np.concatenate(found)), added
+        return Vector(self.gates(IN_PROCESS)[0], np.concatenate(found)), added
 
     def right(self, signs: Bits, ratio: Scalar) -> tuple[Vector, Scalar]:
         """The same on the right."""
@@ -74,15 +76,18 @@ class Statement:
             at += len(of_carries)
             for number in (more, constant, half):
                 added = added.plus(number, self.q)
-        return Vector(self._folded(self.planes.right, bits.fold_right), np.concatenate([*found, *of_bits])), added
+        return Vector(self.gates(IN_PROCESS)[1], np.concatenate([*found, *of_bits])), added
 
-    def _folded(
-        self, planes: Sequence[bits.Part] | None, fold: Callable[[Sequence[bits.Part], int, int], Numbers]
-    ) -> Numbers:
-        if not self.size.gate_words:
-            return np.empty(0, np.uint64)
-        assert planes is not None
-        return fold(planes, self.point(), self.q)
+    def gates(self, workers: Workers) -> tuple[Numbers, Numbers]:
+        """The folded gates, left and right; nothing for a side that is not known. Computed once, whoever asks first."""
+        if self._gates is None:
+            (left, right), r = self.planes, self.point()
+            nothing = np.empty(0, np.uint64)
+            self._gates = (
+                nothing if left is None else bits.fold_left(left, r, self.q, workers),
+                nothing if right is None else bits.fold_right(right, r, self.q, workers),
+            )
+        return self._gates
 
     def with_left(self, vector: Vector, ratio: Scalar, r: Scalar) -> Vector:
         """The left vector with deviations, folded at r."""

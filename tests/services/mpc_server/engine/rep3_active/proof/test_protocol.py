@@ -14,6 +14,7 @@ from services.mpc_server.engine.rep3_active.proof import bits, protocol
 from services.mpc_server.engine.rep3_active.proof.field import Q, Scalar, scalar
 from services.mpc_server.engine.rep3_active.proof.protocol import Verdict, agree, prove
 from services.mpc_server.engine.rep3_active.proof.vectors import Vector
+from services.mpc_server.engine.workers import Workers
 from tests.kit.claims import (
     KINDS,
     LEFT,
@@ -231,9 +232,9 @@ class Forger:
         self.q, self.error = q, Scalar(error % q, 0)
         true_cross, true_fold, true_gates = protocol.cross, protocol.fold_left, bits.fold_left
 
-        def gates(parts: Sequence[bits.Part], r: int, q: int) -> np.ndarray:
+        def gates(parts: Sequence[bits.Part], r: int, q: int, workers: Workers) -> np.ndarray:
             self.error = self.error.times(Scalar(r, 0).power(len(parts[0].added) - 1, q), q)
-            return true_gates(parts, r, q)
+            return true_gates(parts, r, q, workers)
 
         def cross(u: Vector, v: Vector, q: int) -> np.ndarray:
             # c (x - 1)(x - 2) has -3 c in the middle.
