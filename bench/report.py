@@ -915,6 +915,17 @@ def _generate(report: Mapping[str, Any]) -> Lines:
     ]
 
 
+ESTIMATOR_GAIN = 5
+DESCENT = {
+    "breast-cancer.caps": (0.0634, 48.1325),
+    "compas-caps": (0.271, 78.7956),
+    "diabetes.caps": (0.0976, 61.4197),
+    "adult": (59.9, 1089.677),
+}
+"""CPU seconds, on a core of 2.8 GHz, and loss of mirror descent with momentum, 1,000 iterations at most: this estimator
+at commit 9a64b43, by the same command."""
+
+
 def _generate_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
     found: list[Verdict] = []
     for name, (most, seeds) in generate.GOALS.items():
@@ -923,10 +934,14 @@ def _generate_verdicts(report: Mapping[str, Any]) -> list[Verdict]:
         goal = f"{_title(name)}: a whole run of AIM takes at most {most:g} CPU s" + (" at every seed" * (seeds > 1))
         text = f"at most {slowest:.1f} s in {len(runs)} runs" if runs else ""
         found.append((goal, text, _mark(slowest <= most if len(runs) >= seeds else None)))
-    gaps = [one["loss_gap"] for runs in report["whole"].values() for one in runs]
-    goal = f"the last fit of a whole run is within {generate.LOSS_GAP:.1%} of the least loss"
-    text = f"at most {max(gaps):.3%} in {len(gaps)} runs" if gaps else ""
-    return [*found, (goal, text, _mark(max(gaps) <= generate.LOSS_GAP if gaps else None))]
+    goal = f"adult, round by round: {ESTIMATOR_GAIN} x less CPU time than mirror descent on the same measurements"
+    ours = report["rounds"].get("adult")
+    times = DESCENT["adult"][0] / ours["cpu_seconds"] if ours else 0.0
+    found.append((goal, f"{times:.1f} x" if ours else "", _mark(times >= ESTIMATOR_GAIN if ours else None)))
+    losses = {name: one["loss"] / DESCENT[name][1] - 1 for name, one in report["rounds"].items() if name in DESCENT}
+    goal = f"the loss is at most {generate.LOSS_GAP:.1%} above that of mirror descent"
+    text = ", ".join(f"{_title(name)} {more:+.2%}" for name, more in losses.items())
+    return [*found, (goal, text, _mark(max(losses.values()) <= generate.LOSS_GAP if losses else None))]
 
 
 def _engine(report: Mapping[str, Any]) -> Lines:

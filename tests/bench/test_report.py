@@ -324,7 +324,7 @@ def test_tables_without_goals(page):
         protocols={"select_aim_q45": {**ours, "offline": ours, "beside": {"paper, our engine": paper}}},
         engine={"product": {**ours, "beside": {"spu": {"failed": "no wheel"}, "mpyc": scaled}}},
         generate={
-            "rounds": {"adult": {"rounds": 4, "cpu_seconds": 2.0, "workload_error": 0.05}},
+            "rounds": {"adult": {"rounds": 4, "cpu_seconds": 2.0, "loss": 1000.0, "workload_error": 0.05}},
             "whole": {"20x8": [run | {"cpu_seconds": seconds} for seconds in (3.0, 9.0, 4.0)]},
         },
     )
@@ -335,16 +335,18 @@ def test_tables_without_goals(page):
     assert "| 20x8 | 3 | 4.0 | 9.0 | 100 | 150 | 0.020% | 0.0200 |" in text
 
 
-def test_whole_runs_are_held_to_their_time_and_loss(page):
-    def found(adult, gap, seeds=10):
-        run = {"peak_bytes": 1, "fits": 1, "iterations": 1, "loss_gap": gap, "error": 0.02}
+def test_fits_are_held_to_their_time_and_loss(page):
+    def found(adult, round_by_round, loss, seeds=10):
+        run = {"peak_bytes": 1, "fits": 1, "iterations": 1, "loss_gap": 0.0, "error": 0.02}
         whole = {"adult": [run | {"cpu_seconds": seconds} for seconds in [1.0] * (seeds - 1) + [adult]]}
-        text = page(generate={"rounds": {}, "whole": whole})
-        return verdict(text, "adult: a whole run")[1], verdict(text, "the last fit of a whole run")[1]
+        one = {"rounds": 52, "cpu_seconds": round_by_round, "loss": loss, "workload_error": 0.02}
+        text = page(generate={"rounds": {"adult": one}, "whole": whole})
+        goals = ("adult: a whole run", "adult, round by round", "the loss is at most")
+        return [verdict(text, goal)[1] for goal in goals]
 
-    assert found(12.0, 0.0009) == ("met", "met")
-    assert found(13.0, 0.0011) == ("**missed**", "**missed**")
-    assert found(12.0, 0.0, seeds=9) == ("not run", "met")
+    assert found(12.0, 11.9, 1090.7) == ["met"] * 3
+    assert found(13.0, 12.1, 1090.8) == ["**missed**"] * 3
+    assert found(12.0, 3.0, 1000.0, seeds=9) == ["not run", "met", "met"]
 
 
 def under(ratio, *, rounds=1, speed=20_000.0, more=1.01):
