@@ -43,6 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--join-whole", action="store_true", help="do not record `join` for S2 alone, which takes 1 kB of memory a row"
     )
     parser.add_argument("--join-schemes", nargs="+", default=list(SCHEMES), choices=list(SCHEMES))
+    parser.add_argument("--crews", type=int, nargs="+", default=list(CREWS), help="for `workers`: at each server")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
 
 
@@ -58,7 +59,7 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
     report: dict[str, Any] = dict(before["report"]) if before else {}
     for part in options.parts:
         if part == "workers":
-            report[part] = _workers(options.workers_rows)
+            report[part] = _workers(options.workers_rows, options.crews)
             record(report)
             continue
         if part == "join":
@@ -76,10 +77,10 @@ def measure(options: argparse.Namespace, record: Callable[[Mapping[str, Any]], N
     return report
 
 
-def _workers(rows: int) -> dict[str, Any]:
+def _workers(rows: int, crews: Sequence[int]) -> dict[str, Any]:
     """COMPUTE ANSWERS on columns that are not in memory, with more and more workers at each server."""
     sizes: dict[str, Any] = {}
-    for crew in CREWS:
+    for crew in crews:
         with tempfile.TemporaryDirectory(prefix="caps-bench-") as directory:
             given = {"rows": rows, "attributes": ATTRIBUTES, "crew": crew, "directory": directory}
             parties = run_task("bench.scaling_tasks:workers", given, timeout=6 * 3600)
