@@ -26,11 +26,12 @@ class Connection:
     token: str | None
     authority: Path | None
 
-    def client(self) -> Client:
-        """A client for this service."""
+    def client(self, patience: float | None = None) -> Client:
+        """A client for this service, which waits so many seconds for an answer; as long as usual, if not given."""
         from caps.client import Client
+        from caps.client.calls import TIMEOUT
 
-        return Client(self.url, token=self.token, authority=self.authority)
+        return Client(self.url, token=self.token, authority=self.authority, timeout=patience or TIMEOUT)
 
 
 @dataclass(frozen=True)
