@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import APIRouter, Request, Response
+from playwright.sync_api import expect
 
 from caps.service.app import Limit, create_app
 from caps.service.pages import sessions as lives
@@ -138,13 +139,13 @@ def test_a_person_signs_in_sends_a_form_and_signs_out(desk: Desk, visit: Visit, 
     assert desk.token().partition("_")[0] not in cookie["value"]
     page.get_by_label("Words").fill(f"one {SCRIPT}")
     page.get_by_role("button", name="Send").click()
-    page.wait_for_function("document.querySelector('#notes').textContent !== ''")
+    expect(page.locator("#notes")).not_to_be_empty()
     assert desk.notes == [f"one {SCRIPT}"]
     page.go_back()
     page.reload()
     assert len(desk.notes) == 1  # neither sends the form again
     page.get_by_role("button", name="By htmx").click()
-    page.wait_for_function("document.querySelector('#told').textContent === 'noted'")
+    expect(page.locator("#told")).to_have_text("noted")
     kept = page.evaluate("[...Object.keys(localStorage), ...Object.keys(sessionStorage)]")
     assert set(kept) <= {"htmx-current-path-for-history"}  # no page
     page.get_by_role("button", name="Sign out").click()
