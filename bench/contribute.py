@@ -20,7 +20,6 @@ import polars as pl
 from bench.central import DELTA
 from bench.studies import RECORD, client, until
 from caps.basics.uniform import Uniform
-from caps.client import Client
 from caps.study import Manifest
 from deploy.federation import COORDINATOR, POLICY, POPULATIONS, Federation
 
@@ -70,10 +69,7 @@ def contributed(rows: int) -> dict[str, Any]:
 
 def _performed(found: Federation, study: str) -> dict[str, Any]:
     clock = [_clock(found)]
-    owners = Client(
-        found.places["north"].url, token=found.token("north", "owner"), authority=found.authority, timeout=PATIENCE
-    )
-    with owners as owner:
+    with client(found, "north", "owner") as owner:
         owner.approve(study)
         owner.use_source(study, "table")
         clock.append(_clock(found))

@@ -26,12 +26,11 @@ class Connection:
     token: str | None
     authority: Path | None
 
-    def client(self, patience: float | None = None) -> Client:
-        """A client for this service, which waits so many seconds for an answer; as long as usual, if not given."""
+    def client(self) -> Client:
+        """A client for this service."""
         from caps.client import Client
-        from caps.client.calls import TIMEOUT
 
-        return Client(self.url, token=self.token, authority=self.authority, timeout=patience or TIMEOUT)
+        return Client(self.url, token=self.token, authority=self.authority)
 
 
 @dataclass(frozen=True)

@@ -76,19 +76,13 @@ _CANDIDATES = 10
 SiteChoice = str | Callable[[Mapping[str, Any]], str]
 
 
-READING = 600.0
-"""Seconds for an answer that waits until a holder has read a whole table: ten million rows take one or two minutes."""
-
-
-def command(
-    group: typer.Typer, name: str, *, site: SiteChoice | None = None, patience: float | None = None
-) -> Callable[[Function], Function]:
+def command(group: typer.Typer, name: str, *, site: SiteChoice | None = None) -> Callable[[Function], Function]:
     """Register a function as a command; its first parameters are `out`, and `client` if it talks to a site.
 
     `given`, if it asks for that, is what the command line says of the connection. A study may be named with its
     service, as `https://host:port/STUDY` or `SITE/STUDY`. Its other parameters are the command's own. `--json` is
-    added, and the connection options if there is a client, which waits so many seconds for answers (`patience`).
-    Modules with commands must not postpone annotations, because typer reads them.
+    added, and the connection options if there is a client. Modules with commands must not postpone annotations, because
+    typer reads them.
     """
 
     def register(function: Function) -> Function:
@@ -113,7 +107,7 @@ def command(
                 before = given
                 if isinstance(values.get("study"), str):
                     given, values["study"] = given.addressed(values["study"])
-                with given.connection(target).client(patience) as client:
+                with given.connection(target).client() as client:
                     function(out, client, **({"given": before} if wants_given else {}), **values)
 
         run.__name__, run.__doc__, run.__annotations__ = function.__name__, function.__doc__, {}

@@ -8,7 +8,7 @@ import typer
 
 from caps.cli.connection import Given
 from caps.cli.exits import Exit, Stop
-from caps.cli.kit import READING, command, group, matching
+from caps.cli.kit import command, group, matching
 from caps.cli.output import Output, as_document, facts, listing
 from caps.cli.study import StudyId, read_manifest, tell_warnings
 
@@ -56,7 +56,7 @@ def add_to(app: typer.Typer) -> None:
         if not document["fits"]:
             raise Stop(Exit.REFUSED)
 
-    @command(table, "put", site="holder", patience=READING)
+    @command(table, "put", site="holder")
     def put(
         out: Output,
         client: "Client",
@@ -137,7 +137,7 @@ def add_to(app: typer.Typer) -> None:
         out.show(as_document(found), *preview_views(found, full=full))
         tell_warnings(out, found.key_warnings)
 
-    @command(app, "contribute", site="holder", patience=READING)
+    @command(app, "contribute", site="holder")
     def contribute(
         out: Output,
         client: "Client",

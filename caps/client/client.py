@@ -100,6 +100,8 @@ POLL = 1.0
 ENDED = frozenset({"released", "failed"})
 """States that a run does not leave."""
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+_READING = httpx.Timeout(calls.TIMEOUT, read=600.0)
+"""Of requests that a holder answers only when it has read and checked a whole table."""
 
 
 @dataclass(frozen=True)
@@ -498,7 +500,8 @@ class Client:
 
     def use_source(self, study: str, source: str) -> TableReport:
         """Use a table where it is, in a source that the holder's operator declares; the holder checks it there."""
-        return self._ask(TableReport, "PUT", _path("studies", study, "table", "source"), body={"source": source})
+        path = _path("studies", study, "table", "source")
+        return self._ask(TableReport, "PUT", path, body={"source": source}, timeout=_READING)
 
     def table_report(self, study: str) -> TableReport:
         """What the holder counted when it checked the table: counts, never values."""
@@ -524,7 +527,7 @@ class Client:
         """Contribute the holder's table, or this file, to the study. Done when every server has given a receipt."""
         path = _path("studies", study, "contribution")
         if table is None:
-            return self._ask(ContributionView, "PUT", path)
+            return self._ask(ContributionView, "PUT", path, timeout=_READING)
         return self._upload(ContributionView, "POST", path, table, encoding, ignore_extra, progress)
 
     def contribution(self, study: str) -> ContributionView:
@@ -573,11 +576,11 @@ class Client:
         path: str,
         *,
         body: Mapping[str, Any] | None = None,
-        repeat: bool = False,
+        **options: Any,
     ) -> T:
-        """The service's answer, which must be of this model."""
+        """The service's answer, which must be of this model. options: as `_send` has them."""
         content, headers = (None, None) if body is None else (canonical.dump(body), media.JSON_BODY)
-        return _read(model, self._send(method, path, lambda: content, headers, repeat=repeat).content)
+        return _read(model, self._send(method, path, lambda: content, headers, **options).content)
 
     def _upload(
         self,
@@ -605,9 +608,7 @@ class Client:
                     if progress is not None:
                         progress(sent, size)
 
-        # The holder answers only when it has read and checked the whole table.
-        timeout = httpx.Timeout(calls.TIMEOUT, read=600.0)
-        return _read(model, self._send(method, path, body, headers, timeout=timeout).content)
+        return _read(model, self._send(method, path, body, headers, timeout=_READING).content)
 
     def _send(
         self,

@@ -16,9 +16,7 @@ from caps.basics import canonical
 from caps.cli import Exit, _unforeseen, app, reference
 from caps.cli.connection import Given
 from caps.cli.exits import MEANINGS, failure_of
-from caps.cli.kit import READING
 from caps.client import Client, ProblemError
-from caps.client.calls import TIMEOUT
 from caps.errors import DomainError
 from caps.service.problems import Problem
 from caps.trust.cards import Card
@@ -632,23 +630,3 @@ def test_what_does_not_verify_has_its_own_exit_code(certificate_file, tmp_path):
     certificate_file.write_text("{}")
     words = caps("verify", certificate_file, expect=Exit.NOT_VERIFIED).stdout
     assert "is not a certificate: manifest" in " ".join(words.split())
-
-
-@pytest.mark.parametrize(
-    ("words", "waits"),
-    [
-        (("table", "put", STUDY, "--source", "registry"), READING),
-        (("contribute", STUDY, "--source", "registry"), READING),
-        (("table", "sources"), TIMEOUT),
-    ],
-)
-def test_what_makes_a_holder_read_a_whole_table_is_waited_for(monkeypatch, words, waits):
-    found = []
-
-    def client(url, *, token, authority, timeout):
-        found.append(timeout)
-        raise DomainError("that is all this test wants to know")
-
-    monkeypatch.setattr("caps.client.Client", client)
-    caps(*words, "--url", "https://holder.example", expect=Exit.REFUSED)
-    assert found == [waits]

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from caps.client import AnswerRefused, Client, Event, ProblemError, Unreachable
+from caps.client.calls import TIMEOUT
 from caps.client.client import ATTEMPTS, parse_events
 from caps.errors import DomainError
 from caps.wire import holder, server
@@ -81,6 +82,29 @@ def test_an_answer_that_lacks_a_member_is_refused_and_says_which():
         pytest.raises(AnswerRefused, match="study: Field required"),
     ):
         client.run(RUN)
+
+
+@pytest.mark.parametrize(
+    ("asked", "waits"),
+    [
+        (lambda client, _: client.use_source(STUDY, "registry"), 600.0),
+        (lambda client, _: client.contribute(STUDY), 600.0),
+        (lambda client, file: client.contribute(STUDY, file), 600.0),
+        (lambda client, file: client.put_table(STUDY, file), 600.0),
+        (lambda client, _: client.table_report(STUDY), TIMEOUT),
+    ],
+)
+def test_what_makes_a_holder_read_a_whole_table_is_waited_for(tmp_path, asked, waits):
+    file, found = tmp_path / "table.csv", []
+    file.write_text("a\n0\n")
+
+    def answered(request):
+        found.append(request.extensions["timeout"])
+        return httpx.Response(403, json={})
+
+    with Client("https://holder", transport=httpx.MockTransport(answered)) as client, pytest.raises(ProblemError):
+        asked(client, file)
+    assert [(one["connect"], one["read"]) for one in found] == [(TIMEOUT, waits)]
 
 
 @pytest.mark.parametrize("bad", ["http://localhost:1", "localhost", ""])
