@@ -587,8 +587,11 @@ def _scaling(report: Mapping[str, Any]) -> Lines:
                 f"largest {law['exponent']:.2f}.",
                 "",
             ]
-    _plot_scaling(report)
-    return [*lines, "![scaling](benchmarks/scaling.svg)"]
+    drawn = {part: found for part, found in report.items() if part not in ("workers", "join")}
+    if drawn:
+        _plot_scaling(drawn)
+        lines.append("![scaling](benchmarks/scaling.svg)")
+    return lines
 
 
 def _workers(sizes: Mapping[str, Any]) -> Lines:
@@ -1249,9 +1252,8 @@ def _plot_runtime(report: Mapping[str, Any]) -> None:
 
 
 def _plot_scaling(report: Mapping[str, Any]) -> None:
-    drawn = {part: found for part, found in report.items() if part not in ("workers", "join")}
-    figure, (panels,) = _figure(9, 2.6, max(len(drawn), 1))
-    for axes, (part, found) in zip(panels, drawn.items(), strict=True):
+    figure, (panels,) = _figure(9, 2.6, len(report))
+    for axes, (part, found) in zip(panels, report.items(), strict=True):
         sizes = [int(size) for size in found["sizes"]]
         axes.loglog(sizes, [entry["seconds"] for entry in found["sizes"].values()], "o-", label="CaPS")
         if part == "rows":

@@ -228,6 +228,18 @@ def test_bytes_are_compared_among_tables_of_the_same_words(page, amounts, found)
     assert f"{amounts['1000000'] / 1e6:.3f} MB at n = 1,000,000: {amounts['1000000'] / 1e6:.2f} x between" in measured
 
 
+def test_joins_and_workers_are_told_by_size(page):
+    alone = {"cpu_seconds": 4.5, "phases": {"checks": 3.25}, "computed_seconds": {"2": 2.75}}
+    joined = {"seconds": 12.3, "cpu_seconds": 20.0, "bytes": 5e8, "rounds": 1284, "peak": 9e8, "forecast": 1e9}
+    crew = {"seconds": 173.7, "cpu_seconds": 10.0, "workers_cpu_seconds": 300.0, "bytes": 2e6, "peak": 2.32e8}
+    crew |= {"workers_peak": 4e8, "alone": {"check": {"seconds": 30.0}, "count": {"seconds": 35.0}}}
+    sizes = {"rep3, 10,000": joined | {"alone": {}}, "rep4, 10,000": joined | {"alone": {"1": alone}}}
+    text = section(page(scaling={"join": {"sizes": sizes}, "workers": {"sizes": {"10000000 x 2": crew}}}), "Scaling")
+    assert "| rep3, 10,000 | 12.3 | 20.0 | 500 | 1284 | 900 | 1000 |  |  |  |" in text
+    assert "| rep4, 10,000 | 12.3 | 20.0 | 500 | 1284 | 900 | 1000 | 4.50 | 3.25 | 2.75 |" in text
+    assert "| 10,000,000, 2 | 173.7 | 10.0 | 300.0 | 2.000 | 232 | 400 | 30.0 | 35.0 |" in text
+
+
 def join(seconds, count):
     return {
         "seconds": seconds,
