@@ -56,10 +56,11 @@ def run(estimator_name: str, dataset_name: str, path: Path) -> dict[str, Any]:
     measured: list[Measured] = []
     model: Model | None = None
     fits, answering, cpu = [], 0.0, _cpu_seconds()
-    for new in load_rounds(path):
+    rounds = list(load_rounds(path))
+    for number, new in enumerate(rounds, 1):
         measured += new
         wall = time.perf_counter()
-        model = estimator.fit(measured, warm_start=model)
+        model = estimator.fit(measured, warm_start=model, rough=number < len(rounds))
         fits.append(time.perf_counter() - wall)
         wall = time.perf_counter()
         estimates = model.marginals(layout.cliques)

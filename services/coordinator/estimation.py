@@ -78,9 +78,18 @@ class Estimator(Protocol):
     """Finds the distribution that fits noisy marginals best."""
 
     def fit(
-        self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: Model | None = None
+        self,
+        measurements: Sequence[Measured],
+        *,
+        total: float | None = None,
+        warm_start: Model | None = None,
+        rough: bool = False,
     ) -> Model:
-        """The least-squares fit; among several, the one with the greatest entropy. `warm_start` only saves time."""
+        """The least-squares fit; among several, the one with the greatest entropy. `warm_start` only saves time.
+
+        rough: it may end as soon as noise alone changes the loss by far more than what is left to gain. That does where
+        the model only decides what is measured next.
+        """
 
     def smoothed(self, model: Model, measurements: Sequence[Measured]) -> Model:
         """The most probable model given these measurements and a prior of independent columns like `model`'s.

@@ -181,10 +181,14 @@ class BruteForce:
     domain: Domain
     steps: int = 150
     fits: list = field(default_factory=list)
+    rough: list[bool] = field(default_factory=list)
     smoothings: list = field(default_factory=list)
 
-    def fit(self, measurements: Sequence[Measured], *, total=None, warm_start: Joint | None = None) -> Joint:
+    def fit(
+        self, measurements: Sequence[Measured], *, total=None, warm_start: Joint | None = None, rough=False
+    ) -> Joint:
         self.fits.append((tuple(measurements), total))
+        self.rough.append(rough)
         merged: dict[Clique, list[np.ndarray]] = {}
         for m in measurements:
             values, weight = merged.get(m.clique, [np.zeros(m.values.size), 0.0])
@@ -235,7 +239,7 @@ class Stub:
     generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     moves: int = 0
 
-    def fit(self, measurements, *, total=None, warm_start=None) -> Joint:
+    def fit(self, measurements, *, total=None, warm_start=None, rough=False) -> Joint:
         if warm_start is not None and self.generator.random() >= self.move:
             return warm_start
         self.moves += 1

@@ -273,10 +273,13 @@ class Walk:
         return len(last) == rounds and sum(square for square, _ in last) <= sum(cells for _, cells in last)
 
     def fit(self, warm_start: Model | None = None, *, measurements: Sequence[Measured] | None = None) -> Model:
-        """GENERATE: fit a model to these measurements, or to all of them. Report it with `fitted`."""
+        """GENERATE: fit a model to these measurements, or to all of them. Report it with `fitted`.
+
+        As long as a step is due, the fit is rough.
+        """
         self._fitted = tuple(self.measured if measurements is None else measurements)
         self.worked += fit_seconds(self._model_bytes() // FLOAT_BYTES, self.cells)
-        return self.estimator.fit(self._fitted, total=self.task.total, warm_start=warm_start)
+        return self.estimator.fit(self._fitted, total=self.task.total, warm_start=warm_start, rough=self.going)
 
     def smoothed(self, model: Model) -> Model:
         """The last model, without what is only noise in the measurements it was fitted to."""

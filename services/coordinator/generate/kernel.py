@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import sqrt
 from time import perf_counter
 
 import numpy as np
@@ -25,6 +26,9 @@ from services.coordinator.generate.signal import measured_columns, prior_weight,
 INDEPENDENCE = 30.0
 """The most that the prior weighs: a model that diverges from independent columns by 1 nat is worth so much in
 log-likelihood. A pair of m cells with a mean squared contingency of phi^2 asks for about m / phi^2."""
+ROUGH = 1e-2
+"""The loss of the true model is about n / 2 for n measured cells, give or take sqrt(n / 2), the sqrt(2 / n)th part of
+it: a rough fit ends once iterations gain less than so much of that."""
 _SMALLEST = 1e-12
 _EXACT = 2.0**53
 """Floats below count without rounding."""
@@ -58,14 +62,21 @@ class KernelEstimator:
         return self.pace.seconds(PRIOR_FITS * expected if prior else expected)
 
     def fit(
-        self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: Model | None = None
+        self,
+        measurements: Sequence[Measured],
+        *,
+        total: float | None = None,
+        warm_start: Model | None = None,
+        rough: bool = False,
     ) -> TreeModel:
         """As Estimator.fit. Potentials of the warm start that lie within no measured clique are dropped: with them,
         the result would not have the greatest entropy."""
         began = perf_counter()
         merged = merge_measurements(self.absence, measurements, total, self.limit)
-        model = self._descend(merged, {}, warm_start=warm_start)
-        self.pace.took(perf_counter() - began, fit_seconds(model.cells, sum(table.size for table in merged.values)))
+        measured = sum(table.size for table in merged.values)
+        tolerance = max(self.tolerance, ROUGH * sqrt(2 / measured)) if rough and measured else self.tolerance
+        model = self._descend(merged, {}, warm_start=warm_start, tolerance=tolerance)
+        self.pace.took(perf_counter() - began, fit_seconds(model.cells, measured))
         return model
 
     def smoothed(self, model: Model, measurements: Sequence[Measured]) -> TreeModel:
@@ -86,6 +97,7 @@ class KernelEstimator:
         prior: Mapping[Clique, Floats],
         pull: float = 0.0,
         warm_start: Model | None = None,
+        tolerance: float | None = None,
     ) -> TreeModel:
         """The fit; drawn to the distribution with the potentials of the prior, if there is one, and begun there.
 
@@ -123,7 +135,7 @@ class KernelEstimator:
             origin,
             pull / merged.total,
             step,
-            self.tolerance,
+            self.tolerance if tolerance is None else tolerance,
             self.iterations,
             cells,
             np.empty(index.sep_cells),

@@ -22,9 +22,14 @@ class MbiEstimator(KernelEstimator):
     """See `create_estimator`. Everything except the fit is the compiled estimator's."""
 
     def fit(
-        self, measurements: Sequence[Measured], *, total: float | None = None, warm_start: Model | None = None
+        self,
+        measurements: Sequence[Measured],
+        *,
+        total: float | None = None,
+        warm_start: Model | None = None,
+        rough: bool = False,
     ) -> TreeModel:
-        """As Estimator.fit."""
+        """As Estimator.fit; no fit is rough."""
         if self.absence.may_lack:
             raise DomainError("the reference estimator has no model of missing values")
         merged = merge_measurements(self.absence, measurements, total, self.limit)

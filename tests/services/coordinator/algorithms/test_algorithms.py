@@ -269,6 +269,7 @@ def test_measurements_carry_answers_and_deviations_as_they_were(case: str) -> No
         assert np.array_equal(measured.values, answer)
     assert all(m.sigma > 0 for fit, _ in done.estimator.fits for m in fit)
     assert done.estimator.smoothings == [done.estimator.fits[-1][0]]  # once, of what the last model was fitted to
+    assert done.estimator.rough == [True] * (len(done.estimator.fits) - 1) + [False]
 
 
 @every
@@ -403,7 +404,7 @@ class OneMove(Stub):
 
     by = 0.0
 
-    def fit(self, measurements, *, total=None, warm_start=None):
+    def fit(self, measurements, *, total=None, warm_start=None, rough=False):
         model = super().fit(measurements, total=total) if warm_start is None else warm_start
         table = np.zeros_like(model.table)
         table[0, 0, 0, 0], table[1, 0, 0, 0] = 500 + self.by * (len(measurements) % 2) / 2, 500.0

@@ -151,6 +151,26 @@ def test_every_fit_of_a_run_has_the_least_loss_within_a_thousandth(seed):
     assert max(taken) < 500  # half of what a fit may take
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_rough_fits_take_less_and_miss_less_than_noise_could_tell(seed):
+    domain, measured, pairs = rounds_of(seed)
+    models, iterations = {True: None, False: None}, {True: 0, False: 0}
+    for pair in pairs:
+        measured = [*measured, pair]
+        for rough, before in models.items():
+            models[rough] = kernel(domain).fit(measured, warm_start=before, rough=rough)
+            iterations[rough] += models[rough].iterations
+        spread = np.sqrt(sum(one.values.size for one in measured) / 2)
+        assert loss(models[True], measured) - loss(models[False], measured) <= 0.02 * spread
+    assert iterations[True] < 0.9 * iterations[False]
+
+
+def test_a_rough_fit_of_a_large_table_is_as_fine_as_any_other():
+    measured = noisy(FIVE, [("a", "b"), ("b", "c")], sigma=3.0)
+    fine = create_estimator("kernel", FIVE, tolerance=0.1)  # coarser than noise asks for
+    assert fine.fit(measured, rough=True).iterations == fine.fit(measured).iterations
+
+
 @pytest.mark.parametrize("columns", [3, 12, 64, 65])
 def test_a_models_size_is_that_of_its_tree(columns):
     rng = np.random.default_rng(columns)
