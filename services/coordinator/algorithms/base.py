@@ -131,7 +131,6 @@ class Walk:
     measured: list[Measured] = field(default_factory=list)
     worked: float = 0.0
     """Seconds of all fits so far, by the law (`caps.dp.effort`); so it is the same on every machine."""
-    _fitted: tuple[Measured, ...] = ()
     _before: Schedule | None = None
     _asked: Counter[Role] = field(default_factory=Counter)
     _surprises: list[tuple[float, int]] = field(default_factory=list)
@@ -272,18 +271,17 @@ class Walk:
         last = self._surprises[-rounds:]
         return len(last) == rounds and sum(square for square, _ in last) <= sum(cells for _, cells in last)
 
-    def fit(self, warm_start: Model | None = None, *, measurements: Sequence[Measured] | None = None) -> Model:
-        """GENERATE: fit a model to these measurements, or to all of them. Report it with `fitted`.
+    def fit(self, warm_start: Model | None = None) -> Model:
+        """GENERATE: fit a model to all that was measured. Report it with `fitted`.
 
         As long as a step is due, the fit is rough.
         """
-        self._fitted = tuple(self.measured if measurements is None else measurements)
         self.worked += fit_seconds(self._model_bytes() // FLOAT_BYTES, self.cells)
-        return self.estimator.fit(self._fitted, total=self.task.total, warm_start=warm_start, rough=self.going)
+        return self.estimator.fit(tuple(self.measured), total=self.task.total, warm_start=warm_start, rough=self.going)
 
     def smoothed(self, model: Model) -> Model:
         """The last model, without what is only noise in the measurements it was fitted to."""
-        return self.estimator.smoothed(model, self._fitted)
+        return self.estimator.smoothed(model, tuple(self.measured))
 
     def fitted(self, clique: Clique | None = None, *, annealed: bool = False) -> None:
         """Report that a fit is done. After the last one, `smoothed` is due."""

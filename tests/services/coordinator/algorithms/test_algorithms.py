@@ -38,10 +38,9 @@ from services.coordinator.algorithms import Stage, Task, algorithm, all_pairs, n
 from services.coordinator.algorithms.aim import Aim
 from services.coordinator.algorithms.base import Algorithm, Walk, magnitude, register
 from services.coordinator.algorithms.gaussian import FixedGaussian
-from services.coordinator.algorithms.mst import Mst, averaged, rare_together
+from services.coordinator.algorithms.mst import Mst
 from services.coordinator.algorithms.mwem import Mwem
 from services.coordinator.algorithms.swift import Swift
-from services.coordinator.estimation import Measured
 from services.coordinator.generate import create_estimator
 from tests.kit.algorithms import (
     BruteForce,
@@ -268,7 +267,8 @@ def test_measurements_carry_answers_and_deviations_as_they_were(case: str) -> No
         assert measured.values.dtype == np.float64
         assert np.array_equal(measured.values, answer)
     assert all(m.sigma > 0 for fit, _ in done.estimator.fits for m in fit)
-    assert done.estimator.smoothings == [done.estimator.fits[-1][0]]  # once, of what the last model was fitted to
+    assert done.estimator.fits[-1][0] == done.outcome.measurements  # to all that was opened, as it was
+    assert done.estimator.smoothings == [done.outcome.measurements]  # once
     assert done.estimator.rough == [True] * (len(done.estimator.fits) - 1) + [False]
 
 
@@ -540,41 +540,6 @@ def test_mst_finds_the_strong_edges() -> None:
     task = task_of(domain, UNBOUNDED, rho=F(1))
     done = run(Mst(), task, clear_oracle(Mst(), task, codes), BruteForce(domain, steps=40))
     assert {request.clique for request in measurements(done.requests)[5:]} > {("a0", "a2"), ("a1", "a3")}
-
-
-def test_rare_values_are_one_group() -> None:
-    measured = Measured(("a",), np.array([100.0, 8, 31, -4, 29]), 10.0)
-    assert rare_together(measured).tolist() == [0, 1, 2, 1, 1]
-    assert rare_together(Measured(("a",), np.array([100.0, 90]), 10.0)).tolist() == [0, 1]
-    assert rare_together(Measured(("a",), np.array([1.0, 2]), 10.0)).tolist() == [0, 0]
-
-
-def test_averaging_weighs_a_groups_sum_by_its_variance_and_wants_it_uniform() -> None:
-    generator = np.random.default_rng(2)
-    groups = {"a": np.array([0, 1, 2, 1, 1]), "b": np.array([0, 0, 2])}
-    y = Measured(("a", "b"), generator.normal(5, 9, 15), 3.0)
-    mean = averaged(y, groups)
-    assert (mean.clique, mean.sigma, mean.values.sum()) == (y.clique, y.sigma, pytest.approx(y.values.sum()))
-    blocks = [([0], [0, 1]), ([0], [2]), ([1, 3, 4], [0, 1]), ([1, 3, 4], [2]), ([2], [0, 1]), ([2], [2])]
-    mu = generator.normal(5, 9, (5, 3))
-    loss, table = 0.0, y.values.reshape(5, 3)
-    for rows, columns in blocks:
-        block, noisy = mu[np.ix_(rows, columns)], table[np.ix_(rows, columns)]
-        loss += (block.sum() - noisy.sum()) ** 2 / noisy.size + ((block - block.mean()) ** 2).sum()
-    assert ((mu.ravel() - mean.values) ** 2).sum() == pytest.approx(loss)
-
-
-def test_msts_model_is_uniform_on_rare_values_and_over_the_full_domain() -> None:
-    domain = domain_of(8, 3)
-    codes = np.array([[0, 0]] * 500 + [[1, 1]] * 300 + [[4, 2]] * 3 + [[6, 2]] * 1)
-    task = task_of(domain, UNBOUNDED, rho=F(1, 4))
-    done = run(Mst(), task, clear_oracle(Mst(), task, codes), BruteForce(domain, steps=400))
-    marginal = done.outcome.model.marginal(("a0", "a1"))
-    assert marginal.shape == (8, 3)
-    assert np.allclose(marginal[2:], marginal[2], rtol=1e-6)
-    assert marginal[0, 0] == pytest.approx(500, abs=30)
-    assert marginal[2:].sum() < 60
-    assert any(len(set(m.values)) > 4 for m in done.outcome.measurements)  # published as opened
 
 
 # Pools
