@@ -542,13 +542,10 @@ def _scaling(report: Mapping[str, Any]) -> Lines:
         "queries": "Queries: a selection and a measurement, attributes of 5 categories",
         "domains": "Categories of each of nine attributes: a selection and a measurement",
     }
-    lines: Lines = []
+    tables, lines = {"workers": _workers, "join": _joins}, Lines()
     for part, found in report.items():
-        if part == "workers":
-            lines += _workers(found["sizes"])
-            continue
-        if part == "join":
-            lines += _joins(found["sizes"])
+        if part in tables:
+            lines += tables[part](found["sizes"])
             continue
         rows = []
         for size, entry in found["sizes"].items():
@@ -587,7 +584,7 @@ def _scaling(report: Mapping[str, Any]) -> Lines:
                 f"largest {law['exponent']:.2f}.",
                 "",
             ]
-    drawn = {part: found for part, found in report.items() if part not in ("workers", "join")}
+    drawn = {part: found for part, found in report.items() if part not in tables}
     if drawn:
         _plot_scaling(drawn)
         lines.append("![scaling](benchmarks/scaling.svg)")
