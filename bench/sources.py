@@ -25,6 +25,7 @@ _PARTIES = (
     "bench/timing.py",
     "caps/data",
     "!caps/data/junction.py",
+    "!caps/dp/privacy/schedule.py",
     *(f"caps/dp/{name}" for name in ("bounds.py", "oracle.py", "noise", "privacy")),
     "caps/shares",
     *(f"{_SERVER}/{name}" for name in ("engine", "local.py", "process.py", "storage", "transport", "workers")),
@@ -61,7 +62,13 @@ SUBJECTS = {
     "pages": ("caps", "services", "bench/pages.py"),
     "network": (*_SERVICES, "bench/network.py"),
     "apart": (*_SERVICES, "bench/apart.py", "bench/network.py"),
-    "noise": (*_MECHANISMS, *_PARTIES, "bench/noise.py", "bench/noise_tasks.py", "bench/central.py"),
+    "noise": (
+        *_MECHANISMS,
+        *(place for place in _PARTIES if not place.startswith("!")),
+        "bench/noise.py",
+        "bench/noise_tasks.py",
+        "bench/central.py",
+    ),
     "join": (*_PARTIES, "services/holder", "bench/join.py", "bench/join_tasks.py", "bench/oprf_join.py"),
     "judge": ("caps", "bench/judge.py"),
     "generate": (

@@ -1,7 +1,7 @@
 """Bounds, before a run begins, on its releases, its noise values, and the noise's distance from the ideal.
 
 The manifest fixes the schedule. Where the loop has a choice, rounds become fewer, so the path on which it never chooses
-has the most rounds. Columns that may be measured in place of rounds are counted besides.
+has the most rounds. Columns that may be measured in place of rounds are counted besides; edges are rounds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Spend:
     draws: the most noise values of all these releases together. cells: those of the largest marginal measured, of a
     batch, or of all candidates together. candidates: the most in a selection or comparison; 0 for measurements. last:
     whether this is the round that takes what is left. annealed: the mechanisms that take this one's place each time
-    AIM anneals, the first few.
+    AIM anneals, the first few. edge: how many of these rounds AIM's edges cost at least, each, if there can be any.
     """
 
     role: Role
@@ -55,6 +55,7 @@ class Spend:
     candidates: int = 0
     last: bool = False
     annealed: tuple[AnyMechanism, ...] = ()
+    edge: Fraction | None = None
 
     @property
     def requests(self) -> int:
@@ -106,6 +107,8 @@ class Forecast:
         levels, rate = (spend.mechanism, *spend.annealed), Fraction(AimSchedule.DEARER)
         worst = max(self._distance(mechanism) / rate**level for level, mechanism in enumerate(levels))
         worst = max(worst, LIMIT / rate ** len(levels))  # of all further ones
+        if spend.edge is not None:
+            worst = max(worst, LIMIT / spend.edge)
         return Fraction(spend.draws, spend.releases) * (spend.releases + 1) * worst
 
     def _distance(self, mechanism: AnyMechanism) -> Fraction:
@@ -185,8 +188,9 @@ def forecast(program: Program, task: Task, candidates: Mapping[Clique, int]) -> 
         Role.SELECT: tuple(level.select for level in levels),
         Role.MEASURE: tuple(level.measure for level in levels),
     }
+    edge = None if schedule.cheapest_edge is None else schedule.cheapest_edge / schedule.round_cost
     spends = [
-        spend if spend.last or spend.role is Role.INITIAL else replace(spend, annealed=by_role[spend.role])
+        spend if spend.last or spend.role is Role.INITIAL else replace(spend, annealed=by_role[spend.role], edge=edge)
         for spend in spends
     ]
     return Forecast(tuple(spends), task.neighbouring, weight, again)

@@ -308,7 +308,7 @@ class StudyPlan:
         if self.rounds and self.algorithm == "aim":
             yield (
                 f"At most {self.rounds} rounds are planned. After one that shows only noise the next ones are dearer, "
-                "so there are fewer of them, with less noise; or the rest is spent on the columns."
+                "so there are fewer of them, with less noise; or the rest is spent on the columns and a tree of pairs."
             )
 
     def _errors(self) -> Iterator[str]:

@@ -39,7 +39,8 @@ class Role(StrEnum):
 class Choice(StrEnum):
     """What a loop may decide after a measurement, from what has been released. Servers admit what a schedule allows.
 
-    ANNEAL: the next rounds cost more each. SETTLE: rounds are given up; the columns are measured again.
+    ANNEAL: the next rounds cost more each. SETTLE: rounds are given up, or those like the ones before; the columns are
+    measured again.
     """
 
     GO_ON = "go on"
@@ -140,8 +141,10 @@ class AimSchedule:
     A tenth of a round selects. An initial measurement costs as much as one of a first round.
 
     A round that shows nothing but noise was too cheap. The caller may then anneal: rounds cost twice as much. Once a
-    round costs a sixteenth of rho or more, the caller may settle instead: all that is left measures the initial
-    marginals again. A table whose strongest pairs such a round does not show has little to tell but its columns.
+    round costs a sixteenth of rho or more, the caller may settle instead, and what is left is divided as MST divides
+    its budget: a third, or as much as at first if that is more, measures the initial marginals again; the rest is spent
+    on the edges of a tree. There are as many as can cost what a round did, but no more than a tree has. If there is not
+    enough for one, the initial marginals get all.
 
     A round that would leave less than another round's cost is the last and takes all that is left. Before it, at least
     the cost of the previous round remains, so the budget is never empty at this point, whatever is chosen.
@@ -155,6 +158,8 @@ class AimSchedule:
     DEARER: ClassVar[int] = 2
     DEAR: ClassVar[Fraction] = Fraction(1, 16)
     """Rounds that cost this part of rho, or more, may be given up."""
+    AGAIN: ClassVar[Fraction] = Fraction(1, 3)
+    """What the initial marginals get of what is left then."""
 
     rho: Fraction
     neighbouring: Neighbouring
@@ -164,6 +169,8 @@ class AimSchedule:
     initial: int
     role: Role | None = Role.INITIAL
     last: bool = False
+    edges: int | None = None
+    """How many are still to be selected, once the loop has settled."""
     spent: Fraction = Fraction(0)
     pure_epsilon: None = None
 
@@ -198,23 +205,24 @@ class AimSchedule:
         done = replace(self, spent=self.spent + step.rho(self.neighbouring))
         if self.role is Role.SELECT:
             return replace(done, role=Role.MEASURE)
-        if self.last:
+        if self.last or self.edges == 0:
             return replace(done, role=None)
+        if self.edges is not None:
+            return replace(done, role=Role.SELECT, edges=self.edges - 1)
         match choice:
             case Choice.GO_ON:
                 return done._next_round()
             case Choice.ANNEAL:
                 return done.annealed()._next_round()
             case Choice.SETTLE:
-                again = _shared(done.rho - done.spent, self.initial, self.neighbouring)
-                return replace(done, role=Role.INITIAL, first=again, last=True)
+                return done._settled()
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """Only the measurement of a round that is not the last leaves a choice."""
-        if self.role is not Role.MEASURE or self.last:
+        """Only the measurement of a round that is neither the last nor that of an edge leaves a choice."""
+        if self.role is not Role.MEASURE or self.last or self.edges is not None:
             return (Choice.GO_ON,)
-        dear = self._round_cost >= self.DEAR * self.rho
+        dear = self.round_cost >= self.DEAR * self.rho
         return tuple(Choice) if dear else (Choice.GO_ON, Choice.ANNEAL)
 
     def following(self) -> tuple[AimSchedule, ...]:
@@ -223,36 +231,63 @@ class AimSchedule:
 
     def annealed(self) -> AimSchedule:
         """The schedule with rounds of `DEARER` times the cost."""
-        select, measure = _split(self.DEARER * self._round_cost, self.neighbouring, self.MEASURE_SHARE)
+        select, measure = _split(self.DEARER * self.round_cost, self.neighbouring, self.MEASURE_SHARE)
         return replace(self, select=select, measure=measure)
+
+    def _settled(self) -> AimSchedule:
+        """The schedule in which what is left is spent on the initial marginals and on edges."""
+        left = self.rho - self.spent
+        again = max(self.AGAIN * left, self.initial * self.first.rho(self.neighbouring))
+        edges = max(0, min((left - again) // self.round_cost, self.initial - 1))
+        first = _shared(again if edges else left, self.initial, self.neighbouring)
+        settled = replace(self, role=Role.INITIAL, first=first, edges=edges)
+        if not edges:
+            return settled
+        rest = left - self.initial * first.rho(self.neighbouring)
+        select, measure = _split(rest / edges, self.neighbouring, self.MEASURE_SHARE)
+        return replace(settled, select=select, measure=measure)
 
     @property
     def widest_again(self) -> Gaussian | None:
         """The widest noise with which initial marginals may be measured again; None if they cannot be.
 
-        If any path comes to a dear round that is not the last, then the one that always anneals. Such a round leaves
-        its own cost or more. The path is not walked. Pre-condition: nothing has been charged yet.
+        Where they share the rest with edges they get at least what they had, so all of the least there is for them
+        alone decides, or what they had. Pre-condition: nothing has been charged yet.
         """
-        dear = cost = self._round_cost
+        dear = self.cheapest_edge
+        if dear is None:
+            return None
+        least = min(dear, _NEARLY * self.initial * self.first.rho(self.neighbouring))
+        return _shared(least, self.initial, self.neighbouring)
+
+    @property
+    def cheapest_edge(self) -> Fraction | None:
+        """The least that a dear round costs which is not the last, and so what it leaves, and an edge costs; None if
+        there is none.
+
+        If any path comes to one, then the one that always anneals. It is not walked. Pre-condition: nothing has been
+        charged yet.
+        """
+        dear = cost = self.round_cost
         while dear < self.DEAR * self.rho:
             dear *= self.DEARER
         before = (dear - cost) / (self.DEARER - 1)  # all cheaper rounds, one of each cost
         if self.rho - self.initial * self.first.rho(self.neighbouring) < _NEARLY * (before + 2 * dear):
             return None
-        return _shared(_NEARLY * dear, self.initial, self.neighbouring)
+        return _NEARLY * dear
 
     def extremes(self) -> tuple[AnyMechanism, ...]:
         """The mechanisms of the cheapest and the dearest round: with any choice, no round costs less than the first or
         more than all of rho. Initial marginals measured again share at most all of rho.
         """
-        rounds = [_split(rho, self.neighbouring, self.MEASURE_SHARE) for rho in (_NEARLY * self._round_cost, self.rho)]
+        rounds = [_split(rho, self.neighbouring, self.MEASURE_SHARE) for rho in (_NEARLY * self.round_cost, self.rho)]
         again = _shared(self.rho, self.initial, self.neighbouring)
         columns = () if (widest := self.widest_again) is None else (widest, again)
         return self.first, *columns, *(mechanism for both in rounds for mechanism in both)
 
     def totals(self) -> tuple[Total, ...]:
         """See Schedule."""
-        left, cost = self.rho - self.initial * self.first.rho(self.neighbouring), self._round_cost
+        left, cost = self.rho - self.initial * self.first.rho(self.neighbouring), self.round_cost
         rounds = max(left // cost - 1, 0)  # each of them leaves at least what another one costs
         last = replace(self, spent=self.rho - left + rounds * cost)._next_round()
         assert last.last
@@ -266,12 +301,13 @@ class AimSchedule:
         return tuple(total for total in found if total.releases)
 
     @property
-    def _round_cost(self) -> Fraction:
+    def round_cost(self) -> Fraction:
+        """What a round costs: a selection and a measurement."""
         return self.select.rho(self.neighbouring) + self.measure.rho(self.neighbouring)
 
     def _next_round(self) -> AimSchedule:
         left = self.rho - self.spent
-        if left >= 2 * self._round_cost:
+        if left >= 2 * self.round_cost:
             return replace(self, role=Role.SELECT)
         select, measure = _split(left, self.neighbouring, self.MEASURE_SHARE)
         return replace(self, role=Role.SELECT, select=select, measure=measure, last=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from math import pi, sinh, sqrt
+from math import hypot, pi, sinh, sqrt
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -148,6 +148,28 @@ class Walk:
         if following is None or following.role is not Role.MEASURE:
             raise LocalError("the schedule has no further measurement")
         return magnitude(following.mechanism)
+
+    def blurs(self, cliques: Iterable[Clique]) -> list[float]:
+        """By how much (L1) noise in the columns, as measured so far, puts off what these say about each clique.
+
+        The errors of different columns are independent, so their squares add up.
+        """
+        domain, precision = self.task.domain, dict.fromkeys(self.task.domain.names, 0.0)
+        for measured in self.measured:
+            if len(measured.clique) == 1:
+                precision[measured.clique[0]] += measured.sigma**-2
+        error = {
+            name: size * sqrt(2 / pi / precision[name]) for name, size in zip(domain.names, domain.sizes, strict=True)
+        }
+        return [hypot(*(error[name] for name in clique)) for clique in cliques]
+
+    def apart(self, candidates: Iterable[Clique]) -> list[Clique]:
+        """The pairs among candidates whose columns no chain of measured marginals connects."""
+        part = {name: {name} for name in self.task.domain.names}
+        for measured in self.measured:
+            joined = set[str]().union(*(part[name] for name in measured.clique))
+            part |= dict.fromkeys(joined, joined)
+        return [one for one in candidates if len(one) == 2 and part[one[0]] is not part[one[1]]]
 
     @property
     def rounds_left(self) -> Fraction:

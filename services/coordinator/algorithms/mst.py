@@ -9,12 +9,13 @@ from services.coordinator.estimation import Model
 
 @register
 class Mst(MstProgram, Algorithm):
-    """The tree consists of the pairs that independence explains worst. Once edges show only noise, the columns are
-    measured again.
+    """The tree consists of the pairs that independence explains worst, beyond what noise in the columns explains. Once
+    edges show only noise, the columns are measured again.
 
     Deviation from private-pgm's mst.py: that merges the values of a column whose noisy counts are small, and draws them
     again at the end as if they were equally frequent. Where noise is large nearly all are, and what columns do tell is
-    lost; a prior (`Estimator.smoothed`) keeps it, and weighs noise as what it is.
+    lost. Here noise in the columns, which is largest where there are most values, is subtracted from the scores, and a
+    prior (`Estimator.smoothed`) weighs it as what it is.
     """
 
     def loop(self, walk: Walk) -> Model:
@@ -24,16 +25,15 @@ class Mst(MstProgram, Algorithm):
         walk.fitted()
         pairs, draws = list(self.candidates(walk.task)), self.draws(walk.task)
         independent = dict(zip(pairs, model.marginals(pairs), strict=True))
-        component = {name: {name} for name in walk.task.domain.names}
+        blurs = dict(zip(pairs, walk.blurs(pairs), strict=True))
         while walk.going:  # Kruskal's algorithm with noisy comparisons: no edge closes a cycle
             walk.next_round()
-            joining = [pair for pair in pairs if component[pair[0]] is not component[pair[1]]]
-            estimates = [independent[pair] for pair in joining]
-            edge = walk.select(joining, estimates, bias=[0] * len(joining), weights=[1] * len(joining))
+            joining = walk.apart(pairs)
+            estimates, bias = [independent[pair] for pair in joining], [blurs[pair] for pair in joining]
+            edge = walk.select(joining, estimates, bias=bias, weights=[1] * len(joining))
             walk.measure(edge, independent[edge], draws=draws)
-            component |= dict.fromkeys(merged := component[edge[0]] | component[edge[1]], merged)
             model = walk.fit(model)
-            settled = walk.settles(len(component) - 1)
+            settled = walk.settles(len(walk.task.domain.names) - 1)
             walk.fitted(edge)
             if settled:
                 walk.measure_all(self.initial(walk.task))

@@ -187,8 +187,8 @@ def test_choices_are_inferred(move: float) -> None:
     assert enforcer.ended
     assert open_choices == ({1, 2, 3} if move < 1 else {1, 2})
     assert (Choice.ANNEAL in choices_of(done.events)) == (move < 1)
-    assert (choices_of(done.events)[-1] is Choice.SETTLE) == (done.requests[-1].step == "initial6")
-    assert move > 0 or choices_of(done.events)[-1] is Choice.SETTLE
+    assert (Choice.SETTLE in choices_of(done.events)) == ("initial6" in [request.step for request in done.requests])
+    assert move > 0 or Choice.SETTLE in choices_of(done.events)
 
 
 def walked(enforcer: Enforcer, pick: Callable[[list[Upcoming]], Upcoming]) -> Iterator[tuple[Enforcer, Request]]:
@@ -225,9 +225,12 @@ def test_what_is_known_ahead_does_not_branch() -> None:
         (enforcer.left, len(enforcer.upcoming(enforcer.left)))
         for enforcer, _ in walked(start, lambda due: due[-1])  # anneal; settle as soon as it may
     ]
-    assert known[:60] == [(left, left) for left in range(60, 0, -1)]
-    assert known[-60:] == [(1, 3), *((left, left) for left in range(59, 0, -1))]
-    assert {left for left, _ in known[60:-60]} == {1}
+    columns = [(left, left) for left in range(60, 0, -1)]
+    assert known[:60] == columns
+    again = known.index((1, 3))
+    assert known[again + 1 : again + 60] == columns[1:]
+    assert {left for left, _ in (*known[60:again], *known[again + 60 :])} == {1}
+    assert {ahead for _, ahead in known[again + 60 :]} == {1}  # edges leave no choice
 
 
 def test_an_enforcer_is_a_value() -> None:
@@ -348,50 +351,60 @@ def test_a_branch_not_taken_is_gone() -> None:
     assert settles > 0
 
 
-def settling() -> tuple[Enforcer, list[Measurement]]:
-    """Where a run begins to measure columns again, and what it asks."""
+def settling() -> tuple[Enforcer, list[Request], list[Measurement], list[Request]]:
+    """Where a run begins to measure columns again; what it asked before, what it asks then, and after that."""
     requests = legitimate("aim, settled").requests
+    begin = [request.step for request in requests].index("initial4")
     enforcer = start("aim, settled")
-    for request in requests[:-3]:
+    for request in requests[:begin]:
         enforcer = enforcer.after(request)
-    return enforcer, requests[-3:]
+    return enforcer, requests[:begin], requests[begin : begin + 3], requests[begin + 3 :]
 
 
 def test_columns_are_measured_again_only_once_rounds_are_dear() -> None:
-    requests, (_, (first, *_)) = legitimate("aim, settled").requests, settling()
+    _, requests, (first, *_), _ = settling()
     schedule = of("aim, settled")[0].schedule(of("aim, settled")[1])
     enforcer, measured = start("aim, settled"), 0
-    for number, request in enumerate(requests[:-3]):
+    for number, request in enumerate(requests):
         if number >= 3:
             refused(enforcer, first, "a measure is not due|a step 'initial4' is not due")
         if isinstance(request, Measurement) and number >= 3:
             measured += 1
             cost = request.mechanism.rho(UNBOUNDED) / schedule.MEASURE_SHARE
-            assert (cost * 16 >= schedule.rho) == (number == len(requests) - 4)
+            assert (cost * 16 >= schedule.rho) == (number == len(requests) - 1)
         enforcer = enforcer.after(request)
     assert measured >= 2
     enforcer.after(first)
 
 
-def test_who_settles_measures_every_column_in_order_and_nothing_else() -> None:
-    enforcer, asked = settling()
+def test_who_settles_measures_every_column_in_order_then_edges_and_nothing_else() -> None:
+    enforcer, before, asked, edges = settling()
     assert [(one.step, one.clique) for one in asked] == [
         ("initial4", ("a0",)),
         ("initial5", ("a1",)),
         ("initial6", ("a2",)),
     ]
     _, _, layout = of("aim, settled")
-    select = next(r for r in legitimate("aim, settled").requests if isinstance(r, Selection))
+    select, measure = before[-2:]
     for number, request in enumerate(asked):
         for other in layout.cliques:
             if other != request.clique:
                 refused(enforcer, replace(request, clique=other), "clique that is not due")
         refused(enforcer, replace(request, mechanism=legitimate("aim, settled").requests[0].mechanism), "gaussian")
         enforcer = enforcer.after(request)
-        for again in (select, replace(select, step="round5-select")):
-            refused(enforcer, again, "is not due; due now: " + ("initial" if number < 2 else "nothing"))
+        for again in (select, replace(select, step="round4-select")):
+            refused(enforcer, again, "is not due; due now: " + ("initial" if number < 2 else "round4-select"))
+    refused(enforcer, replace(asked[0], step="initial7"), "due now: round4-select")
+    assert [request.step for request in edges] == [
+        f"round{number}-{kind}" for number in (4, 5) for kind in ("select", "measure")
+    ]
+    for request in edges:
+        known = before[-2:][isinstance(request, Measurement)].mechanism  # of a round before: cheaper than an edge
+        refused(enforcer, replace(request, mechanism=known), "is not due; due now: round")
+        refused(enforcer, replace(asked[0], step="initial7"), "due now: round")
+        enforcer = enforcer.after(request)
     assert enforcer.ended
-    refused(enforcer, replace(asked[0], step="initial7"), "due now: nothing")
+    refused(enforcer, replace(measure, step="round6-measure"), "due now: nothing")
 
 
 @given(seeds)

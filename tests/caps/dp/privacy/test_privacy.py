@@ -230,14 +230,44 @@ def test_annealing_doubles_what_a_round_costs() -> None:
     assert after.first == before.first
 
 
-def test_settling_spends_all_that_is_left_on_columns() -> None:
-    """Of 10 rounds and 5 columns: a round costs a fourteenth and a half, so one may be given up at once."""
-    schedule = AimSchedule.start(F(1), UNBOUNDED, initial=5, rounds=10).after().after()
+@pytest.mark.parametrize(
+    ("initial", "rounds", "annealed", "columns", "edges"),
+    [
+        (5, 10, 0, 4.5, 4),  # columns get as much as before, which is more than a third of nine
+        (3, 40, 2, 11, 2),  # a third of 33; the rest would be enough for five edges, but a tree has two
+        (10, 160, 4, 43, 5),  # a third of 129; the rest, shared by as many as can cost 16 each
+        (9, 7, 0, 6, 0),  # less is left than columns had
+        (1, 6, 0, 5, 0),  # one column makes no tree
+    ],
+)
+def test_settling_divides_what_is_left_between_columns_and_a_tree(
+    initial: int, rounds: int, annealed: int, columns: float, edges: int
+) -> None:
+    """Costs are given in first rounds."""
+    schedule = AimSchedule.start(F(1), UNBOUNDED, initial=initial, rounds=rounds).after().after()
+    unit = float(schedule.round_cost)
+    for _ in range(annealed):
+        schedule = schedule.after(Choice.ANNEAL).after()
     settled = schedule.after(Choice.SETTLE)
-    assert settled.step == Step(Role.INITIAL, settled.first, 5)
-    assert float(settled.spent) == pytest.approx(5.5 / 14.5)
-    assert float(settled.first.rho(UNBOUNDED)) == pytest.approx(9 / 14.5 / 5)
-    assert settled.after().step is None
+    left = 1 - float(settled.spent)
+    assert left / unit == pytest.approx(rounds - 2 ** (annealed + 1) + 1)
+    assert settled.step == Step(Role.INITIAL, settled.first, initial)
+    assert initial * float(settled.first.rho(UNBOUNDED)) / unit == pytest.approx(columns)
+    ahead = settled.after()
+    for _ in range(edges):
+        select, ahead = ahead.step, ahead.after()
+        measure, ahead = ahead.step, ahead.after()
+        assert (select.role, measure.role) == (Role.SELECT, Role.MEASURE)
+        each = float(select.rho(UNBOUNDED) + measure.rho(UNBOUNDED)) / unit
+        assert each == pytest.approx((left / unit - columns) / edges)
+        assert each >= 2**annealed
+    assert ahead.step is None
+    assert float(ahead.spent) == pytest.approx(1)
+
+
+def test_only_dear_rounds_are_given_up() -> None:
+    """Of 10 rounds and 5 columns, a round costs a fourteenth and a half; of 12, too little."""
+    AimSchedule.start(F(1), UNBOUNDED, initial=5, rounds=10).after().after().after(Choice.SETTLE)
     cheap = AimSchedule.start(F(1), UNBOUNDED, initial=5, rounds=12).after().after()
     with pytest.raises(DomainError, match="does not allow to settle"):
         cheap.after(Choice.SETTLE)

@@ -98,20 +98,26 @@ def test_aim_never_exceeds_and_ends_at_its_budget_whatever_is_chosen(
     schedule = AimSchedule.start(rho, relation, initial=initial, rounds=rounds)
     steps = walk(schedule, lambda: data.draw(decisions))
 
-    settled = steps[-1].role is Role.INITIAL
-    assert steps[0].role is Role.INITIAL
+    first, *again = [number for number, step in enumerate(steps) if step.role is Role.INITIAL]
+    assert first == 0
     assert steps[0].count == initial
-    between = steps[1:-1] if settled else steps[1:]
-    assert [step.role for step in between] == [Role.SELECT, Role.MEASURE] * (len(between) // 2)
-    charges = [step.rho(relation) for step in between if step.role is Role.MEASURE]
-    assert 1 <= len(charges) <= rounds
-    whole = charges if settled else charges[:-1]  # the last round takes what is left
+    between, tree = steps[1 : again[0] if again else None], steps[again[0] + 1 :] if again else []
+    for some in (between, tree):
+        assert [step.role for step in some] == [Role.SELECT, Role.MEASURE] * (len(some) // 2)
+    charges, edges = ([step.rho(relation) for step in some if step.role is Role.MEASURE] for some in (between, tree))
+    assert len(charges) >= 1
+    assert len(charges) + len(edges) <= rounds
+    whole = charges if again else charges[:-1]  # the last round takes what is left
     for before, after in pairwise(whole):
         assert after == before or 2 * before * (1 - WITHIN) <= after <= 2 * before
-    if settled:
-        assert steps[-1].count == initial
+    if again:
+        (columns,) = (steps[number] for number in again)
+        assert columns.count == initial
         assert whole[-1] >= schedule.MEASURE_SHARE * rho / 16 * (1 - WITHIN)
-        assert steps[-1].rho(relation) >= whole[-1]
+        assert len(edges) <= initial - 1
+        assert len(set(edges)) <= 1
+        assert not edges or edges[0] >= whole[-1] * (1 - WITHIN)
+        assert columns.rho(relation) >= (steps[0].rho(relation) * (1 - WITHIN) if edges else whole[-1])
 
 
 @given(budgets, st.integers(1, 20), st.integers(1, 400), relations, st.randoms(use_true_random=False))
@@ -148,15 +154,17 @@ def test_aim_says_whether_any_path_settles(rho: F, initial: int, rounds: int, re
         while Choice.SETTLE in ahead.choices:  # as long as it can, so that least is left
             most, ahead = ahead.after().spent, ahead.after().after()
         again = Gaussian.costing((schedule.rho - most) / initial, relation)
-        assert widest.sigma_squared / 2 <= again.sigma_squared <= widest.sigma_squared
+        assert again.sigma_squared <= widest.sigma_squared
+        assert widest.sigma_squared <= max(2 * again.sigma_squared, schedule.first.sigma_squared * (1 + WITHIN))
 
 
 @given(budgets, st.integers(1, 20), st.integers(3, 400), relations)
 @settings(max_examples=40, deadline=None)
-def test_once_aim_has_settled_only_columns_come_and_then_nothing(
+def test_once_aim_has_settled_there_are_columns_and_edges_and_no_choice(
     rho: F, initial: int, rounds: int, relation: Neighbouring
 ) -> None:
-    schedule = AimSchedule.start(rho, relation, initial=initial, rounds=rounds).after().after()
+    start = AimSchedule.start(rho, relation, initial=initial, rounds=rounds)
+    schedule = start.after().after()
     while Choice.SETTLE not in schedule.choices and not schedule.last:
         schedule = schedule.after(Choice.ANNEAL).after()
     if schedule.last:
@@ -164,12 +172,14 @@ def test_once_aim_has_settled_only_columns_come_and_then_nothing(
     settled = schedule.after(Choice.SETTLE)
     assert settled.step is not None
     assert (settled.step.role, settled.step.count) == (Role.INITIAL, initial)
-    left = settled.rho - settled.spent
-    assert left * (1 - WITHIN) <= settled.step.rho(relation) <= left
-    for choice in (Choice.ANNEAL, Choice.SETTLE):
-        with pytest.raises(DomainError, match="does not allow"):
-            settled.after(choice)
-    assert settled.after().step is None
+    assert start.widest_again is not None
+    assert settled.step.mechanism.sigma_squared <= start.widest_again.sigma_squared
+    while settled.step is not None:
+        assert settled.choices == (Choice.GO_ON,)
+        for choice in (Choice.ANNEAL, Choice.SETTLE):
+            with pytest.raises(DomainError, match="does not allow"):
+                settled.after(choice)
+        settled = settled.after()
 
 
 @given(budgets, st.integers(1, 20), st.integers(1, 100), relations, st.randoms(use_true_random=False))
