@@ -39,8 +39,8 @@ class Role(StrEnum):
 class Choice(StrEnum):
     """What a loop may decide after a measurement, from what has been released. Servers admit what a schedule allows.
 
-    ANNEAL: the next rounds cost more each. SETTLE: rounds are given up, or those like the ones before; the columns are
-    measured again.
+    ANNEAL: the next rounds cost more each. SETTLE: rounds are given up; the columns are measured again and, in AIM, the
+    edges of a tree.
     """
 
     GO_ON = "go on"
@@ -159,7 +159,7 @@ class AimSchedule:
     DEAR: ClassVar[Fraction] = Fraction(1, 16)
     """Rounds that cost this part of rho, or more, may be given up."""
     AGAIN: ClassVar[Fraction] = Fraction(1, 3)
-    """What the initial marginals get of what is left then."""
+    """What the initial marginals get of what is left then, if that is not less than they cost at first."""
 
     rho: Fraction
     neighbouring: Neighbouring
@@ -262,8 +262,8 @@ class AimSchedule:
 
     @property
     def cheapest_edge(self) -> Fraction | None:
-        """The least that a dear round costs which is not the last, and so what it leaves, and an edge costs; None if
-        there is none.
+        """The least that an edge costs: what the cheapest dear round does that is not the last; it leaves as much, or
+        more. None if there is no such round.
 
         If any path comes to one, then the one that always anneals. It is not walked. Pre-condition: nothing has been
         charged yet.

@@ -152,7 +152,8 @@ class Walk:
     def blurs(self, cliques: Iterable[Clique]) -> list[float]:
         """By how much (L1) noise in the columns, as measured so far, puts off what these say about each clique.
 
-        The errors of different columns are independent, so their squares add up.
+        The errors of different columns are independent, so their squares add up. Pre-condition: every column has been
+        measured.
         """
         domain, precision = self.task.domain, dict.fromkeys(self.task.domain.names, 0.0)
         for measured in self.measured:

@@ -11,7 +11,7 @@ from services.coordinator.estimation import Model
 
 NOISE = 1 / 10
 """How much of its noise a score subtracts, of which `aim.NOISE` says more. Here rounds do not become dearer where they
-show little, so that most marginals are off by a fraction of the noise: about D = N / 7, a gain has a slope that meets
+show little, so that most marginals are off by a fraction of the noise: about D = 0.15 N, the tangent of the gain meets
 zero at N / 10."""
 
 
