@@ -29,8 +29,9 @@ never make up for it. It is finite, so that differences are numbers."""
 _UNSEEN = -60.0
 """The potential of what there is no evidence for: among all people on earth there is none of it, unless measurements
 say otherwise."""
-_SURE = 1e6
-"""What a number of persons that is known weighs, where sums weigh the inverse of their standard deviation."""
+_SURE = 1e3
+"""What a number of persons that is known weighs beside the best known sum; sums weigh the inverse of their standard
+deviation. Much more, and rounding would hide who lacks something."""
 
 
 class Persons(NamedTuple):
@@ -170,7 +171,8 @@ class Absence:
         needed = np.array([[not set(group).isdisjoint(one.clique) for group in self.groups] for one in whole], bool)
         counted = ~(needed[:, None, :] & ~patterns[None, :, :]).any(axis=2) / deviations[:, None]
         if total is not None:  # as if it had been measured, almost without noise
-            counted, sums = np.vstack([counted, np.full(len(patterns), _SURE)]), np.append(sums, _SURE * total)
+            sure = _SURE / deviations.min()
+            counted, sums = np.vstack([counted, np.full(len(patterns), sure)]), np.append(sums, sure * total)
         every = range(len(patterns))
 
         def explained(admitted: Sequence[int]) -> tuple[float, Sequence[int], Floats]:

@@ -153,6 +153,21 @@ def test_a_public_number_of_persons_is_kept() -> None:
     assert model.marginal(["d"]).sum() == pytest.approx(PERSONS / 2, rel=0.02)
 
 
+@pytest.mark.parametrize("persons", [1e3, 1e6, 1e9])
+@pytest.mark.parametrize("sigma", [0.1, 3.0, 20.0])
+def test_who_lacks_a_group_is_seen_whether_or_not_the_number_of_persons_is_public(persons: float, sigma: float) -> None:
+    absence, generator = Absence(PLAIN, (GROUPS[1],)), np.random.default_rng(7)
+    noisy = []
+    for clique in [("a",), ("b",), ("d",), ("a", "d"), ("d", "e")]:
+        having = persons if "d" not in clique else 0.6 * persons
+        values = np.full(PLAIN.cells(clique), having / PLAIN.cells(clique))
+        noisy.append(Measured(clique, values + generator.normal(0, sigma, values.size), sigma))
+    for total in (persons, None):
+        found = absence.persons(noisy, total)
+        assert not found.everybody
+        assert found.total == pytest.approx(persons, abs=0 if total else 20 * sigma)
+
+
 def test_if_every_column_may_be_missing_the_largest_is_what_is_known() -> None:
     truth = without(people(), 0.3, range(5))
     model, _ = fitted(nullable(*PLAIN.names), truth)
