@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from caps.data.domain import Clique
-from caps.dp.effort import Fits
+from caps.dp.effort import PRIOR_FITS, Fits
 from caps.dp.privacy.schedule import MwemSchedule
 from caps.dp.programs.base import Program, Task, pooled_draws, reduced, register
 
@@ -51,9 +51,10 @@ class MwemProgram(Program):
         return pooled_draws(task.workload.largest, self._planned_rounds(task)) if self.pooled else None
 
     def fits(self, task: Task) -> Fits:
-        """One model for each round, whose limit grows with rounds, and one if the run settles."""
+        """One model for each round, smoothed too, whose limit grows with rounds; and one if the run settles."""
         rounds, measured = self._planned_rounds(task), sum(task.domain.cells_of(self.cliques(task)))
-        return Fits.growing(task.domain, rounds + 1, (rounds + 1) / 2, self.max_model_bytes, measured)
+        whole = (1 + PRIOR_FITS) * (rounds + 1) / 2
+        return Fits.growing(task.domain, rounds + 1, whole, self.max_model_bytes, measured)
 
     def _planned_rounds(self, task: Task) -> int:
         return 2 * len(task.one_ways) if self.rounds is None else self.rounds

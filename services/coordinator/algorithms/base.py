@@ -303,12 +303,12 @@ class Walk:
         return self.estimator.fit(tuple(self.measured), total=self.task.total, warm_start=warm_start, rough=self.going)
 
     def smoothed(self, model: Model) -> Model:
-        """The last model, without what is only noise in the measurements it was fitted to."""
+        """The latest model, without what is only noise in the measurements it was fitted to."""
         return self.estimator.smoothed(model, tuple(self.measured))
 
-    def fitted(self, clique: Clique | None = None, *, annealed: bool = False) -> None:
-        """Report that a fit is done. After the last one, `smoothed` is due."""
-        coming = None if self.going else self._coming(prior=True)
+    def fitted(self, clique: Clique | None = None, *, annealed: bool = False, smoothing: bool = False) -> None:
+        """Report that a fit is done. `smoothed` is due after the last one, or before the next selection if told so."""
+        coming = self._coming(prior=True) if smoothing or not self.going else None
         model_bytes = self._model_bytes()
         self._tell(Stage.GENERATE, clique, model_bytes=model_bytes, annealed=annealed, fit_seconds=coming)
 

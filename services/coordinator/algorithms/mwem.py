@@ -19,10 +19,11 @@ zero at N / 10."""
 class Mwem(MwemProgram, Algorithm):
     """In each round, measures the query that the model approximates worst; once rounds show only noise, the columns.
 
-    Deviation from private-pgm's mwem+pgm.py: such rounds are given up, and what is left is spent on columns; scores
-    subtract a part of the noise, not 1 for each cell; the neighbouring relation scales the noise of selections too; the
-    estimator is told the noise's deviation; the workload's weights count. Where the number of rows is not public, the
-    first selection compares with an empty table.
+    Deviation from private-pgm's mwem+pgm.py: such rounds are given up, and what is left is spent on columns; selections
+    compare with the model that would be released now, in which noise is smoothed, because otherwise it looks like an
+    error and is measured again; scores subtract a part of the noise, not 1 for each cell; the neighbouring relation
+    scales the noise of selections too; the estimator is told the noise's deviation; the workload's weights count. Where
+    the number of rows is not public, the first selection compares with an empty table.
     """
 
     def loop(self, walk: Walk) -> Model:
@@ -42,13 +43,13 @@ class Mwem(MwemProgram, Algorithm):
             if model is None:
                 marginals = [np.full(count, (task.total or 0) / count) for count in cells]
             else:
-                marginals = list(model.marginals(kept))
+                marginals = list(walk.smoothed(model).marginals(kept))
             bias = [NOISE * walk.noise * count for count in cells]
             clique = walk.select(kept, marginals, bias=bias, weights=[weights[candidate] for candidate in kept])
             walk.measure(clique, marginals[kept.index(clique)], draws=draws)
             model = walk.fit(model)
             settled = walk.settles(rounds)
-            walk.fitted(clique)
+            walk.fitted(clique, smoothing=not settled)
             if settled:
                 walk.measure_all(self.initial(task))
                 model = walk.fit(model)

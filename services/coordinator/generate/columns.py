@@ -2,9 +2,7 @@
 
 A column's shares are a draw from a symmetric Dirichlet distribution. The smaller its concentration, the more of a table
 a few categories make up; if it is infinite, all shares are equal. Each column has a concentration of its own, one of a
-grid; how common each of them is among the table's columns follows from all of them together. So where noise hides what
-one column is like, it is taken to be like those of which more is known, and where it hides nothing, for what it is.
-This is empirical Bayes: what columns are probably like is not assumed for every table, but learnt from this one.
+grid; which of them is probable follows from all columns together (`pooling`).
 """
 
 from __future__ import annotations
@@ -16,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from services.coordinator.estimation import Floats
+from services.coordinator.generate.pooling import pooled
 
-CONCENTRATIONS = (0.25, 1.0, 4.0, 16.0)
+CONCENTRATIONS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)
 """Besides an infinite one. 1: all shares are equally probable. 16: of ten shares, each is 0.1 give or take 0.02."""
 _LEAST = 1e-9
 _STEPS = 60
-_LEARNT = 100
 
 
 class Column(NamedTuple):
@@ -41,34 +39,14 @@ class Guess(NamedTuple):
 
 def expected_shares(columns: Mapping[str, Column]) -> dict[str, Floats]:
     """The expectation of each column's shares. They are positive and sum to 1."""
+    if not columns:
+        return {}
     found = {name: guesses(column) for name, column in columns.items()}
-    likely = _learnt(np.array([[guess.evidence for guess in some] for some in found.values()]))
+    odds = pooled(np.array([[[guess.evidence for guess in some]] for some in found.values()]))
     return {
         name: np.asarray(sum(weight * guess.shares for weight, guess in zip(weights, some, strict=True)))
-        for (name, some), weights in zip(found.items(), likely, strict=True)
+        for (name, some), (weights,) in zip(found.items(), odds, strict=True)
     }
-
-
-def _learnt(evidence: Floats) -> Floats:
-    """For each column, the probability of each concentration, if nothing is known about how common they are.
-
-    Variational Bayes for a mixture with known parts (Attias 1999), with a prior that counts as much as one column.
-    """
-    if not evidence.size:
-        return evidence
-    likelihood = np.exp(evidence - evidence.max(axis=1, keepdims=True))
-    weights: Floats = likelihood / likelihood.sum(axis=1, keepdims=True)
-    for _ in range(_LEARNT):
-        weights = likelihood * np.exp(_digamma(weights.sum(axis=0) + 1 / weights.shape[1]))
-        weights /= weights.sum(axis=1, keepdims=True)
-    return weights
-
-
-def _digamma(x: Floats) -> Floats:
-    """The derivative of log Gamma, for positive x, to seven digits: Stirling's series, after eight recurrences."""
-    far = x + 8
-    series = np.log(far) - 1 / (2 * far) - 1 / (12 * far**2) + 1 / (120 * far**4)
-    return np.asarray(series - sum(1 / (x + step) for step in range(8)))
 
 
 def guesses(column: Column) -> list[Guess]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 
@@ -29,6 +30,16 @@ class MergedMeasurements:
     total: float
     fixed: Mapping[Clique, Floats]
     """Potentials that say what cannot be."""
+
+    @property
+    def cells(self) -> int:
+        """Of all measured marginals."""
+        return sum(table.size for table in self.values)
+
+    @property
+    def spread(self) -> float:
+        """Of the true model's loss, which is half the number of cells on average: its standard deviation."""
+        return sqrt(self.cells / 2)
 
 
 def merge_measurements(

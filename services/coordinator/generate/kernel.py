@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
 from time import perf_counter
 
 import numpy as np
@@ -16,16 +15,19 @@ from caps.errors import LocalError
 from services.coordinator.estimation import Floats, Measured, Model
 from services.coordinator.generate import kernels
 from services.coordinator.generate.absence import Absence
-from services.coordinator.generate.columns import expected_shares
+from services.coordinator.generate.columns import Column, expected_shares
 from services.coordinator.generate.fitting import MergedMeasurements, merge_measurements
 from services.coordinator.generate.indexing import index_tree, link, smallest
 from services.coordinator.generate.model import TreeModel, by_size, reorder
 from services.coordinator.generate.pace import Pace
-from services.coordinator.generate.signal import measured_columns, prior_weight, trust_in_columns
+from services.coordinator.generate.pairs import expected_counts
+from services.coordinator.generate.signal import measured_columns, measured_pairs, prior_weight, trust_in_columns
 
-INDEPENDENCE = 30.0
-"""The most that the prior weighs: a model that diverges from independent columns by 1 nat is worth so much in
-log-likelihood. A pair of m cells with a mean squared contingency of phi^2 asks for about m / phi^2."""
+PRIOR_WEIGHT = 30.0
+"""The most that the prior weighs: a model that diverges from it by 1 nat is worth so much in log-likelihood. A pair of
+m cells that has a mean squared contingency of phi^2 beyond what the prior says asks for about m / phi^2."""
+DOUBT = 0.3
+"""What independence weighs in the prior itself, in the same unit: next to nothing, but no row is impossible in it."""
 ROUGH = 1e-2
 """The loss of the true model is about n / 2 for n measured cells, give or take sqrt(n / 2), the sqrt(2 / n)th part of
 it: a rough fit ends once iterations gain less than so much of that."""
@@ -73,10 +75,9 @@ class KernelEstimator:
         the result would not have the greatest entropy."""
         began = perf_counter()
         merged = merge_measurements(self.absence, measurements, total, self.limit)
-        measured = sum(table.size for table in merged.values)
-        tolerance = max(self.tolerance, ROUGH * sqrt(2 / measured)) if rough and measured else self.tolerance
+        tolerance = max(self.tolerance, merged.spread * ROUGH * 2 / merged.cells) if rough and merged.cells else None
         model = self._descend(merged, {}, warm_start=warm_start, tolerance=tolerance)
-        self.pace.took(perf_counter() - began, fit_seconds(model.cells, measured))
+        self.pace.took(perf_counter() - began, fit_seconds(model.cells, merged.cells))
         return model
 
     def smoothed(self, model: Model, measurements: Sequence[Measured]) -> TreeModel:
@@ -88,14 +89,34 @@ class KernelEstimator:
         having = model.marginals([(name,) for name in names])
         persons = {name: float(counts.sum()) for name, counts in zip(names, having, strict=True)}
         columns = measured_columns(self.absence.domain, merged, persons)
-        pull = prior_weight(model, merged, trust_in_columns(columns), INDEPENDENCE)
-        return self._descend(merged, _prior(model, expected_shares(columns)), pull)
+        pull = prior_weight(model, merged, trust_in_columns(columns), PRIOR_WEIGHT)
+        return self._descend(merged, self.prior(model, merged, columns), pull)
+
+    def prior(
+        self, model: TreeModel, merged: MergedMeasurements, columns: Mapping[str, Column]
+    ) -> dict[Clique, Floats]:
+        """Potentials of a distribution whose columns and measured pairs are as expected; else, columns are independent.
+
+        What is expected of pairs need not go together, so this is a fit too. It may be rough: it says no more than what
+        rows are probably like.
+        """
+        shares = expected_shares(columns)
+        independent, pairs = _independent_columns(model, shares), measured_pairs(model, merged, shares)
+        if not pairs:
+            return independent
+        tables = {(name,): column.persons * shares[name] for name, column in columns.items()} | expected_counts(pairs)
+        values = tuple(table.ravel() for table in tables.values())
+        sigmas = [column.sigma for column in columns.values()] + [pair.sigma for pair in pairs.values()]
+        weights = tuple(sigma**-2 for sigma in sigmas)
+        expected = MergedMeasurements(tuple(tables), values, weights, merged.total, merged.fixed)
+        return self._descend(expected, independent, DOUBT, tolerance=ROUGH).distribution()
 
     def _descend(
         self,
         merged: MergedMeasurements,
         prior: Mapping[Clique, Floats],
         pull: float = 0.0,
+        *,
         warm_start: Model | None = None,
         tolerance: float | None = None,
     ) -> TreeModel:
@@ -165,7 +186,7 @@ def _centred(domain: Domain, potentials: Mapping[Clique, Floats]) -> dict[Clique
     return {clique: table.ravel() for clique, table in tables.items()}
 
 
-def _prior(model: TreeModel, shares: Mapping[str, Floats]) -> dict[Clique, Floats]:
+def _independent_columns(model: TreeModel, shares: Mapping[str, Floats]) -> dict[Clique, Floats]:
     """Independent columns with these shares, the model's own where none are given; their exponentials sum to 1."""
     columns, tables = model.absence.columns, {}
     for column, counts in zip(columns, model.wide_marginals(columns), strict=True):

@@ -67,7 +67,7 @@ class TreeModel:
         index = index_tree(junction_tree(inner, potentials), [inner.clique(clique) for clique in potentials])
         tables = [reorder(table, wide, clique, inner) for clique, table in potentials.items()]
         theta = _joined(index, tables)
-        return cls(absence, total, index, theta, _calibrated(index, theta, total))
+        return cls(absence, total, index, theta, _calibrated(index, theta, total)[0])
 
     @property
     def cliques(self) -> tuple[Clique, ...]:
@@ -89,6 +89,13 @@ class TreeModel:
         """Flat tables in the wide domain's order: what from_potentials takes."""
         inner, wide = self._index.tree.domain, self.absence.wide
         return {wide.clique(factor): reorder(theta, inner, factor, wide) for factor, theta in self.factors()}
+
+    def distribution(self) -> dict[Clique, Floats]:
+        """The same potentials, less what makes their exponentials sum to 1."""
+        potentials = self.potentials()
+        _, log_sum = _calibrated(self._index, self._theta, 1.0)
+        first = next(iter(potentials))
+        return potentials | {first: potentials[first] - log_sum}
 
     def marginal(self, clique: Iterable[str]) -> Floats:
         """As Model.marginal."""
@@ -139,7 +146,7 @@ class TreeModel:
             evidence[[int(code) for code in allowed]] = 0  # MISSING, -1, is the last one
             factors[name,] = factors.get((name,), 0) + evidence
         index = index_tree(self._index.tree, tuple(factors))
-        return _calibrated(index, _joined(index, factors.values()), self.total)
+        return _calibrated(index, _joined(index, factors.values()), self.total)[0]
 
 
 def _joined(index: TreeIndex, tables: Iterable[Floats]) -> Floats:
@@ -149,7 +156,8 @@ def _joined(index: TreeIndex, tables: Iterable[Floats]) -> Floats:
     return theta
 
 
-def _calibrated(index: TreeIndex, theta: Floats, total: float) -> Floats:
+def _calibrated(index: TreeIndex, theta: Floats, total: float) -> tuple[Floats, float]:
+    """The cliques' marginals, and the logarithm of the sum of the potentials' exponentials."""
     folded, cells = np.empty_like(theta), np.empty(int(index.cell_offsets[-1]))
     kernels.fold(theta, folded, index.starts, index.links, index.maps)
     log_sum = kernels.calibrate(
@@ -165,4 +173,4 @@ def _calibrated(index: TreeIndex, theta: Floats, total: float) -> Floats:
     )
     if log_sum == -np.inf:
         raise ImpossibleConditions("the model gives probability 0 to every row that meets these conditions")
-    return cells
+    return cells, log_sum

@@ -6,8 +6,9 @@ empirical Bayes, after James and Stein (1961): nothing here is a constant chosen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import ItemsView, Mapping
 from functools import reduce
+from itertools import combinations
 
 import numpy as np
 
@@ -16,27 +17,40 @@ from services.coordinator.estimation import Floats
 from services.coordinator.generate.columns import Column
 from services.coordinator.generate.fitting import MergedMeasurements
 from services.coordinator.generate.model import TreeModel
+from services.coordinator.generate.pairs import Pair
 
 _LEAST_TRUST = 1e-3
 
 
 def measured_columns(domain: Domain, merged: MergedMeasurements, persons: Mapping[str, float]) -> dict[str, Column]:
-    """Every measured attribute: what all marginals that contain it say, each weighted by its precision.
+    """Every measured attribute: what all marginals that contain it say. persons: how many have a value of each."""
+    return {name: Column(counts, sigma, persons[name]) for (name,), (counts, sigma) in _within(domain, merged, 1)}
 
-    persons: how many have a value of each attribute.
-    """
-    sums: dict[str, Floats] = {}
-    precisions: dict[str, float] = {}
+
+def measured_pairs(model: TreeModel, merged: MergedMeasurements, shares: Mapping[str, Floats]) -> dict[Clique, Pair]:
+    """Every pair that was measured, alone or within a larger marginal, whose columns have these shares."""
+    found = {pair: counts for pair, counts in _within(model.domain, merged, 2) if min(counts[0].shape) > 1}
+    persons = [float(guess.sum()) for guess in _independent(model, list(found))]
+    return {
+        pair: Pair(counts, sigma, max(having, 1.0), shares[pair[0]], shares[pair[1]])
+        for (pair, (counts, sigma)), having in zip(found.items(), persons, strict=True)
+    }
+
+
+def _within(domain: Domain, merged: MergedMeasurements, attributes: int) -> ItemsView[Clique, tuple[Floats, float]]:
+    """Of every so many attributes that were measured together: their counts, the mean of all marginals that contain
+    them, each weighted by its precision; and the standard deviation of a count."""
+    sums: dict[Clique, Floats] = {}
+    precisions: dict[Clique, float] = {}
     for clique, values, weight in zip(merged.cliques, merged.values, merged.weights, strict=True):
         table = values.reshape(domain.shape(clique))
-        for axis, name in enumerate(clique):
-            column = table.sum(axis=tuple(other for other in range(table.ndim) if other != axis))
-            precision = weight * column.size / table.size  # a cell of the column is the sum of so many
-            sums[name] = sums.get(name, 0.0) + precision * column
-            precisions[name] = precisions.get(name, 0.0) + precision
-    return {
-        name: Column(total / precisions[name], precisions[name] ** -0.5, persons[name]) for name, total in sums.items()
-    }
+        for axes in combinations(range(table.ndim), attributes):
+            part = tuple(clique[axis] for axis in axes)
+            counts = table.sum(axis=tuple(other for other in range(table.ndim) if other not in axes))
+            precision = weight * counts.size / table.size  # a cell of the part is the sum of so many
+            sums[part] = sums.get(part, 0.0) + precision * counts
+            precisions[part] = precisions.get(part, 0.0) + precision
+    return {part: (total / precisions[part], precisions[part] ** -0.5) for part, total in sums.items()}.items()
 
 
 def trust_in_columns(columns: Mapping[str, Column]) -> float:

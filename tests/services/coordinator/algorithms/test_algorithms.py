@@ -268,7 +268,10 @@ def test_measurements_carry_answers_and_deviations_as_they_were(case: str) -> No
         assert np.array_equal(measured.values, answer)
     assert all(m.sigma > 0 for fit, _ in done.estimator.fits for m in fit)
     assert done.estimator.fits[-1][0] == done.outcome.measurements  # to all that was opened, as it was
-    assert done.estimator.smoothings == [done.outcome.measurements]  # once
+    between = done.estimator.smoothings[:-1]  # MWEM selects by what would be released
+    assert between == [fit for fit, _ in done.estimator.fits[: len(between)]]
+    assert bool(between) == (chosen.name == "mwem")
+    assert done.estimator.smoothings[-1] == done.outcome.measurements
     assert done.estimator.rough == [True] * (len(done.estimator.fits) - 1) + [False]
 
 
@@ -659,7 +662,8 @@ def test_progress_tells_each_step_and_what_it_cost(case: str) -> None:
     assert all((event.model_bytes is not None) == (event.stage is Stage.GENERATE) for event in done.events)
     for event, following in zip(done.events, [*done.events[1:], None], strict=True):
         fits = following is None or following.stage is Stage.GENERATE  # after the last of all, with the prior
-        assert (event.fit_seconds is not None) == fits
+        smooths = chosen.name == "mwem" and event.stage is Stage.GENERATE and following is not None
+        assert (event.fit_seconds is not None) == (fits or (smooths and following.stage is Stage.SELECT))
     allowed = {"round", "stage", "clique", "rho_spent", "rho", "model_bytes", "error", "annealed", "fit_seconds"}
     assert {name for event in done.events for name in event.view().model_dump(exclude={"at"})} == allowed
 

@@ -10,9 +10,8 @@ from caps.data.junction import junction_tree, model_bytes
 from services.coordinator.estimation import Measured
 from services.coordinator.generate import create_estimator, indexing
 from services.coordinator.generate.absence import Absence
-from services.coordinator.generate.columns import expected_shares
 from services.coordinator.generate.fitting import merge_measurements
-from services.coordinator.generate.kernel import INDEPENDENCE
+from services.coordinator.generate.kernel import PRIOR_WEIGHT
 from services.coordinator.generate.model import TreeModel
 from services.coordinator.generate.signal import measured_columns, prior_weight, trust_in_columns
 
@@ -96,18 +95,19 @@ def test_a_fit_is_as_good_as_mirror_descent_on_the_joint_distribution(problem):
 @given(problems())
 @settings(max_examples=15, deadline=None)
 def test_a_smoothed_fit_is_the_most_probable_distribution(problem):
-    """Loss plus w KL(p || q), q independent columns as they are expected to be: by exponentiated gradients on p."""
+    """Loss plus w KL(p || q), q being the prior: by exponentiated gradients on p."""
     (domain, cliques, _), measured = problem, noisy_uniform(problem, 20.0)
     estimator = create_estimator("kernel", domain, tolerance=1e-9, iterations=5000)
     start = estimator.fit(measured, total=100.0)
     merged = merge_measurements(Absence(domain), measured, 100.0, 1 << 30)
     columns = measured_columns(domain, merged, dict.fromkeys(domain.names, 100.0))
-    weight, shares = prior_weight(start, merged, trust_in_columns(columns), INDEPENDENCE), expected_shares(columns)
+    weight = prior_weight(start, merged, trust_in_columns(columns), PRIOR_WEIGHT)
     model = estimator.smoothed(start, measured)
-    prior = np.ones(domain.sizes)
-    for name in domain.names:
-        column = shares.get(name, start.marginal([name]) / 100)
-        prior = prior * np.maximum(column, 1e-12).reshape(aligned(domain, (name,)))
+    log = np.zeros(domain.sizes)
+    for clique, potentials in estimator.prior(start, merged, columns).items():
+        log = log + potentials.reshape(aligned(domain, clique))
+    prior = np.exp(log)
+    assert prior.sum() == pytest.approx(1)
 
     def objective(p):
         squares = sum(np.square(summed(domain, 100 * p, m.clique).ravel() - m.values).sum() for m in measured)

@@ -18,9 +18,9 @@ from services.coordinator.generate import create_estimator
 from services.coordinator.generate.absence import Absence
 from services.coordinator.generate.columns import CONCENTRATIONS, Column, expected_shares, guesses
 from services.coordinator.generate.fitting import MergedMeasurements, merge_measurements
-from services.coordinator.generate.kernel import INDEPENDENCE
+from services.coordinator.generate.kernel import PRIOR_WEIGHT
 from services.coordinator.generate.model import TreeModel
-from services.coordinator.generate.signal import measured_columns, prior_weight, trust_in_columns
+from services.coordinator.generate.signal import measured_columns, measured_pairs, prior_weight, trust_in_columns
 from tests.kit.algorithms import clear_oracle, domain_of, model_error, rows_of, task_of
 
 pytestmark = pytest.mark.statistical
@@ -49,7 +49,7 @@ def weight_of(measured: list[Measured], absence: Absence, total: float | None = 
     model = create_estimator("kernel", absence.domain, groups=absence.groups).fit(measured, total=total)
     assert isinstance(model, TreeModel)
     trust = trust_in_columns(columns_of(absence, measured))
-    return prior_weight(model, merged_of(absence, measured, total), trust, INDEPENDENCE) / INDEPENDENCE
+    return prior_weight(model, merged_of(absence, measured, total), trust, PRIOR_WEIGHT) / PRIOR_WEIGHT
 
 
 def skewed(size: int) -> Floats:
@@ -109,7 +109,8 @@ def test_columns_of_noise_are_hardly_trusted_and_strong_ones_are() -> None:
 
 @pytest.mark.parametrize(("sigma", "size"), [(30.0, 12), (100.0, 5), (200.0, 5), (400.0, 12)])
 def test_what_a_column_is_expected_to_be_is_what_dirichlet_draws_say(sigma: float, size: int) -> None:
-    """Draws from the prior, weighted by how well they explain the noisy counts."""
+    """Draws from the prior, weighted by how well they explain the noisy counts. With a few large shares, the sum of all
+    is less nearly normal, and the approximation coarser."""
     generator = np.random.default_rng(size)
     one = noisy(("a0",), skewed(size), sigma, generator)
     found = guesses(Column(one.values, sigma, PERSONS))
@@ -122,8 +123,9 @@ def test_what_a_column_is_expected_to_be_is_what_dirichlet_draws_say(sigma: floa
         weights = np.exp(logs - logs.max())
         if len(draws) > 1 and weights.sum() ** 2 / np.square(weights).sum() < 2000:
             continue  # too few draws explain the counts at all to say anything
-        assert guess.shares == pytest.approx(np.average(draws, axis=0, weights=weights), abs=0.02)
-        assert guess.evidence == pytest.approx(np.log(weights.mean()) + logs.max(), abs=0.3)
+        coarse = concentration == CONCENTRATIONS[0]
+        assert guess.shares == pytest.approx(np.average(draws, axis=0, weights=weights), abs=0.03 if coarse else 0.02)
+        assert guess.evidence == pytest.approx(np.log(weights.mean()) + logs.max(), abs=0.5 if coarse else 0.3)
 
 
 @pytest.mark.parametrize("sigma", [1.0, 30.0, 100.0, 1000.0])
@@ -209,6 +211,58 @@ def test_columns_that_persons_lack_together_are_independent_among_those_who_have
     ]) == pytest.approx(1, abs=0.1)  # fmt: skip
     counts[("a0", "a1")] = PERSONS * having * np.diag(shares)
     assert weight_of([noisy(clique, count, sigma, generator) for clique, count in counts.items()], absence) < 0.3
+
+
+# Pairs
+
+
+def test_pairs_are_what_all_marginals_that_contain_them_say_among_those_who_have_both() -> None:
+    """A pair alone and within a triple, by numpy; 600 of 1000 persons have the group of a0 and a1."""
+    domain, generator = domain_of(3, 4, 2), np.random.default_rng(5)
+    absence = Absence(domain, (("a0", "a1"),))
+    shares = [skewed(size) / PERSONS for size in domain.sizes]
+    triple = 600 * np.multiply.outer(np.multiply.outer(shares[0], shares[1]), shares[2])
+    measured = [
+        noisy(("a2",), PERSONS * shares[2], 1.0, generator),
+        noisy(("a0", "a1"), triple.sum(axis=2), 3.0, generator),
+        noisy(("a0", "a1", "a2"), triple, 1.0, generator),
+    ]
+    model = create_estimator("kernel", domain, groups=absence.groups).fit(measured, total=PERSONS)
+    assert isinstance(model, TreeModel)
+    found = measured_pairs(model, merged_of(absence, measured), dict(zip(domain.names, shares, strict=True)))
+    assert set(found) == {("a0", "a1"), ("a0", "a2"), ("a1", "a2")}
+    alone, within = measured[1].values.reshape(3, 4), measured[2].values.reshape(3, 4, 2)
+    precisions = np.array([1 / 9, 1 / 2])  # in the triple a cell is a sum of two
+    both = found["a0", "a1"]
+    assert both.counts == pytest.approx(np.average([alone, within.sum(axis=2)], axis=0, weights=precisions))
+    assert both.sigma == pytest.approx(precisions.sum() ** -0.5)
+    assert found["a0", "a2"].counts == pytest.approx(within.sum(axis=1))
+    assert found["a0", "a2"].sigma == pytest.approx(2.0)
+    for pair in found.values():
+        assert pair.persons == pytest.approx(600, rel=0.02)
+        assert pair.independent == pytest.approx(pair.counts, abs=15)
+
+
+def test_pairs_that_go_up_together_come_closer_than_the_same_in_another_order() -> None:
+    """Five columns of six values each that follow one another; their pairs, with as much noise as there are persons."""
+    domain, codes, errors = domain_of(6, 6, 6, 6, 6), np.arange(6), []
+    truth = np.exp(-np.square(np.subtract.outer(codes, codes)) / 4)
+    for _ in range(100):
+        truth /= truth.sum(axis=1, keepdims=True) * 6 / PERSONS
+        truth /= truth.sum(axis=0) * 6 / PERSONS
+    chain, estimator = [(f"a{i}", f"a{i + 1}") for i in range(4)], create_estimator("kernel", domain)
+    for seed in range(8):
+        generator = np.random.default_rng(seed)
+        for order in (codes, generator.permutation(codes)):
+            there = truth[np.ix_(order, order)]
+            measured = [noisy((name,), np.full(6, PERSONS / 6), 20.0, generator) for name in domain.names]
+            measured += [noisy(pair, there, 30.0, generator) for pair in chain]
+            fitted = estimator.fit(measured, total=PERSONS)
+            smooth = estimator.smoothed(fitted, measured)
+            errors.append([np.mean([abs(m.marginal(p) - there).sum() for p in chain]) for m in (fitted, smooth)])
+    (plain, smoothed), (_, unordered) = np.mean(errors[::2], axis=0), np.mean(errors[1::2], axis=0)
+    assert smoothed < 0.6 * plain
+    assert smoothed < 0.6 * unordered < 0.6 * np.abs(truth - PERSONS / 36).sum()
 
 
 # What the prior weighs
