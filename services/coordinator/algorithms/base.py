@@ -285,6 +285,12 @@ class Walk:
         quiet = self.going and self.quiet(max(1, round(PATIENCE * planned)))
         return quiet and self.choose(Choice.SETTLE) is Choice.SETTLE
 
+    @property
+    def noisy(self) -> bool:
+        """Whether noise is a hundredth or more, in root mean square, of what rounds showed; if not, `smoothed` would
+        change next to nothing."""
+        return sum(square for square, _ in self._surprises) <= 100**2 * sum(cells for _, cells in self._surprises)
+
     def quiet(self, rounds: int) -> bool:
         """Whether the last so many rounds, together, differed from what was expected no more than by noise.
 

@@ -43,13 +43,14 @@ class Mwem(MwemProgram, Algorithm):
             if model is None:
                 marginals = [np.full(count, (task.total or 0) / count) for count in cells]
             else:
-                marginals = list(walk.smoothed(model).marginals(kept))
+                released = walk.smoothed(model) if walk.noisy else model
+                marginals = list(released.marginals(kept))
             bias = [NOISE * walk.noise * count for count in cells]
             clique = walk.select(kept, marginals, bias=bias, weights=[weights[candidate] for candidate in kept])
             walk.measure(clique, marginals[kept.index(clique)], draws=draws)
             model = walk.fit(model)
             settled = walk.settles(rounds)
-            walk.fitted(clique, smoothing=not settled)
+            walk.fitted(clique, smoothing=walk.noisy and not settled)
             if settled:
                 walk.measure_all(self.initial(task))
                 model = walk.fit(model)
