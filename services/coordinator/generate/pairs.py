@@ -4,11 +4,11 @@ A pair's counts deviate from those of independent columns. In units of what inde
 deviation is a sum of products of orthogonal polynomials, one in each column's categories, as they are ordered in the
 schema: correlation lies in those of first degree, and what goes up and down more often in those of higher degrees. What
 persons are like hardly ever goes up and down much along an age, an income or a scale; noise does. So coefficients have
-a normal prior whose variance falls with degrees by a ratio. Where categories have no order the ratio is close to 1, and
-nothing is gained or lost.
+a normal prior whose variance falls with degrees by a ratio. Where categories have no order, low degrees show little, so
+pairs come out weak, and little is gained or lost.
 
-The strength of a pair is its mean squared contingency, the sum of squares of all coefficients. Strengths and the ratio
-follow from all pairs together (`pooling`).
+The strength of a pair is its expected mean squared contingency, the sum of squares of all coefficients. Strengths and
+the ratio follow from all pairs together (`pooling`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Of each member it is known how likely its noisy counts are for each of several s
 one table are alike: their strengths lie about one that is common, and how far they stray is common to them too. Neither
 is known, so all possibilities are weighed by how likely they make all members together. So where noise hides how strong
 a member is, it is taken to be as strong as those of which more is known, and where it hides nothing, for what it is.
-This is empirical Bayes, with sums where they can be computed exactly: nothing is assumed for every table.
+This is empirical Bayes, by exact sums: what is common is not assumed for every table, but learnt from this one.
 """
 
 from __future__ import annotations
