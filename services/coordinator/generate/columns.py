@@ -18,6 +18,8 @@ from services.coordinator.generate.pooling import pooled
 
 CONCENTRATIONS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)
 """Besides an infinite one. 1: all shares are equally probable. 16: of ten shares, each is 0.1 give or take 0.02."""
+STRAYS = (1 / 2, 1 / 8, 1 / 32)
+"""Columns of a table differ much, or hardly (`pooling`)."""
 _LEAST = 1e-9
 _STEPS = 60
 
@@ -42,10 +44,10 @@ def expected_shares(columns: Mapping[str, Column]) -> dict[str, Floats]:
     if not columns:
         return {}
     found = {name: guesses(column) for name, column in columns.items()}
-    odds = pooled(np.array([[[guess.evidence for guess in some]] for some in found.values()]))
+    odds = pooled(np.array([[guess.evidence for guess in some] for some in found.values()]), STRAYS)
     return {
         name: np.asarray(sum(weight * guess.shares for weight, guess in zip(weights, some, strict=True)))
-        for (name, some), (weights,) in zip(found.items(), odds, strict=True)
+        for (name, some), weights in zip(found.items(), odds, strict=True)
     }
 
 

@@ -9,28 +9,36 @@ This is empirical Bayes, by exact sums: what is common is not assumed for every 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from services.coordinator.estimation import Floats
 
-STRAYS = (1 / 2, 1 / 8, 1 / 32)
-"""How common a strength is beside the next one that is closer to the common one: members differ much, or hardly."""
 _LEAST = 1e-300
 
 
-def pooled(evidence: Floats) -> Floats:
-    """The probability of each kind and strength of each member; they sum to 1 for a member.
+def priors(evidence: Floats, strays: Sequence[float]) -> Floats:
+    """How probable each strength is of each member, by what is known of the others; they sum to 1 for a member.
 
-    evidence: by member, kind and strength, the logarithm of how likely a member's counts are. All members are of one
-    kind, which is not known either.
+    evidence: by member and strength, the logarithm of how likely a member's counts are. strays: how common a strength
+    may be beside the next one that is closer to the common one.
     """
-    likely = np.exp(evidence - evidence.max(axis=(1, 2), keepdims=True))
-    strengths = np.arange(evidence.shape[2])
+    strengths = np.arange(evidence.shape[1])
     away = np.abs(np.subtract.outer(strengths, strengths))
-    about = np.concatenate([stray**away for stray in STRAYS])  # by common strength and stray, of each strength
+    about = np.concatenate([stray**away for stray in strays])  # by common strength and stray, of each strength
     about /= about.sum(axis=1, keepdims=True)
-    each = np.maximum(likely @ about.T, _LEAST)
+    each = np.maximum(_likely(evidence) @ about.T, _LEAST)
     together = np.log(each).sum(axis=0)
-    odds = np.exp(together - together.max())
-    found = likely * ((odds / odds.sum() / each) @ about)
-    return np.asarray(found / found.sum(axis=(1, 2), keepdims=True))
+    found = (np.exp(together - together.max()) / each) @ about
+    return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+
+def pooled(evidence: Floats, strays: Sequence[float]) -> Floats:
+    """The same, once what is known of the member itself counts too."""
+    found = _likely(evidence) * priors(evidence, strays)
+    return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+
+def _likely(evidence: Floats) -> Floats:
+    return np.asarray(np.exp(evidence - evidence.max(axis=1, keepdims=True)))

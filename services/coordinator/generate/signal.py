@@ -6,7 +6,7 @@ empirical Bayes, after James and Stein (1961): nothing here is a constant chosen
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from itertools import combinations
 
@@ -24,12 +24,14 @@ _LEAST_TRUST = 1e-3
 
 def measured_columns(domain: Domain, merged: MergedMeasurements, persons: Mapping[str, float]) -> dict[str, Column]:
     """Every measured attribute: what all marginals that contain it say. persons: how many have a value of each."""
-    return {name: Column(counts, sigma, persons[name]) for (name,), (counts, sigma) in _within(domain, merged, 1)}
+    return {
+        name: Column(counts, sigma, persons[name]) for (name,), (counts, sigma) in _within(domain, merged, 1).items()
+    }
 
 
 def measured_pairs(model: TreeModel, merged: MergedMeasurements, shares: Mapping[str, Floats]) -> dict[Clique, Pair]:
     """Every pair that was measured, alone or within a larger marginal, whose columns have these shares."""
-    found = {pair: counts for pair, counts in _within(model.domain, merged, 2) if min(counts[0].shape) > 1}
+    found = {pair: counts for pair, counts in _within(model.domain, merged, 2).items() if min(counts[0].shape) > 1}
     persons = [float(guess.sum()) for guess in _independent(model, list(found))]
     return {
         pair: Pair(counts, sigma, max(having, 1.0), shares[pair[0]], shares[pair[1]])
@@ -37,7 +39,7 @@ def measured_pairs(model: TreeModel, merged: MergedMeasurements, shares: Mapping
     }
 
 
-def _within(domain: Domain, merged: MergedMeasurements, attributes: int) -> ItemsView[Clique, tuple[Floats, float]]:
+def _within(domain: Domain, merged: MergedMeasurements, attributes: int) -> dict[Clique, tuple[Floats, float]]:
     """Of every so many attributes that were measured together: their counts, the mean of all marginals that contain
     them, each weighted by its precision; and the standard deviation of a count."""
     sums: dict[Clique, Floats] = {}
@@ -50,7 +52,7 @@ def _within(domain: Domain, merged: MergedMeasurements, attributes: int) -> Item
             precision = weight * counts.size / table.size  # a cell of the part is the sum of so many
             sums[part] = sums.get(part, 0.0) + precision * counts
             precisions[part] = precisions.get(part, 0.0) + precision
-    return {part: (total / precisions[part], precisions[part] ** -0.5) for part, total in sums.items()}.items()
+    return {part: (total / precisions[part], precisions[part] ** -0.5) for part, total in sums.items()}
 
 
 def trust_in_columns(columns: Mapping[str, Column]) -> float:
