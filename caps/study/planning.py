@@ -302,8 +302,7 @@ class StudyPlan:
             if spend.role == Role.COMPARE:
                 number = f"the errors of {spend.releases} estimates, all at once,"
             yield f"{spend.share:.0%} for {number} by {spend.mechanism}, {scale} = {spend.scale:.4g} each."
-        settles = self.algorithm in ("mwem", "mst") and Laplace.kind not in [one.mechanism for one in self.spends]
-        if self.rounds and settles:
+        if self.rounds and self.algorithm == "mwem" and Laplace.kind not in [one.mechanism for one in self.spends]:
             yield "Where a quarter of the rounds show only noise, the rest is spent on the columns."
         if self.rounds and self.algorithm == "aim":
             yield (

@@ -141,10 +141,10 @@ class AimSchedule:
     A tenth of a round selects. An initial measurement costs as much as one of a first round.
 
     A round that shows nothing but noise was too cheap. The caller may then anneal: rounds cost twice as much. Once a
-    round costs a sixteenth of rho or more, the caller may settle instead, and what is left is divided as MST divides
-    its budget: a third, or as much as at first if that is more, measures the initial marginals again; the rest is spent
-    on the edges of a tree. There are as many as can cost what a round did, but no more than a tree has. If there is not
-    enough for one, the initial marginals get all.
+    round costs a sixteenth of rho or more, the caller may settle instead. A third of what is left, or as much as at
+    first if that is more, measures the initial marginals again; the rest is spent on the edges of a tree. There are as
+    many as can cost what a round did, but no more than a tree has. If there is not enough for one, the initial
+    marginals get all.
 
     A round that would leave less than another round's cost is the last and takes all that is left. Before it, at least
     the cost of the previous round remains, so the budget is never empty at this point, whatever is chosen.
@@ -329,6 +329,8 @@ class FixedSchedule:
     unless they would have wider noise than rounds have.
     """
 
+    MEASURE_SHARE: ClassVar[Fraction] = AimSchedule.MEASURE_SHARE
+
     rho: Fraction
     neighbouring: Neighbouring
     cycles: tuple[Cycle, ...]
@@ -434,7 +436,6 @@ class MwemSchedule(FixedSchedule):
     """
 
     __slots__ = ()
-    MEASURE_SHARE: ClassVar[Fraction] = Fraction(9, 10)
 
     @classmethod
     def gaussian(cls, rho: Fraction, neighbouring: Neighbouring, *, rounds: int, columns: int) -> MwemSchedule:
@@ -454,10 +455,10 @@ class MwemSchedule(FixedSchedule):
 
 
 class MstSchedule(FixedSchedule):
-    """MST (McKenna, Miklau and Sheldon 2021): a third of rho each to measure columns, choose edges, measure edges.
+    """MST (McKenna, Miklau and Sheldon 2021): columns are measured, then edges chosen and measured.
 
-    Deviation from private-pgm's mst.py: each edge is measured as soon as it is chosen. Once one shows only noise, the
-    loop may settle: those that would follow are weaker, and what is left measures the columns again.
+    Deviation from private-pgm's mst.py: a tenth of rho chooses edges, as in AIM, not a third; columns and edges get
+    equal parts of the rest (docs/adr/0021). Each edge is measured as soon as it is chosen.
     """
 
     __slots__ = ()
@@ -467,12 +468,12 @@ class MstSchedule(FixedSchedule):
         """`columns` one-way marginals, then a spanning tree of columns - 1 edges, one by one."""
         if read_count(columns) < 2:
             raise DomainError("a spanning tree needs at least two columns")
-        budget, edges = _divisible(rho, 3 * columns), columns - 1
-        one_way = _shared(budget / 3, columns, neighbouring)
-        edge = _shared(budget / 3, edges, neighbouring)
-        select = NoisyMax.costing(grid_down(budget / (3 * edges)))
+        budget, edges = _divisible(rho, 10 * columns), columns - 1
+        one_way = _shared(cls.MEASURE_SHARE / 2 * budget, columns, neighbouring)
+        edge = _shared(cls.MEASURE_SHARE / 2 * budget, edges, neighbouring)
+        select = NoisyMax.costing(grid_down((1 - cls.MEASURE_SHARE) * budget / edges))
         initial = Cycle((Step(Role.INITIAL, one_way, columns),))
-        return cls(budget, neighbouring, (initial, _rounds(select, edge, edges)), columns=columns)
+        return cls(budget, neighbouring, (initial, _rounds(select, edge, edges)))
 
 
 def _rounds(select: AnyMechanism, measure: AnyMechanism, rounds: int) -> Cycle:

@@ -47,7 +47,10 @@ class MstProgram(Program):
         return pooled_draws(largest, edges) if self.pooled else None
 
     def fits(self, task: Task) -> Fits:
-        """One model for each edge. A tree has most cells if every column is in a pair with the largest one."""
+        """One model of the columns, and one for each edge.
+
+        A tree has most cells if every column is in a pair with the largest one.
+        """
         columns, largest = len(task.one_ways), max(task.domain.sizes)
         cells = largest * max(1, task.domain.width - largest)
-        return Fits.growing(task.domain, columns + 1, columns / 2, FLOAT_BYTES * cells, cells + task.domain.width)
+        return Fits.growing(task.domain, columns, columns / 2, FLOAT_BYTES * cells, cells + task.domain.width)

@@ -9,8 +9,7 @@ from services.coordinator.estimation import Model
 
 @register
 class Mst(MstProgram, Algorithm):
-    """The tree consists of the pairs that independence explains worst, beyond what noise in the columns explains. Once
-    edges show only noise, the columns are measured again.
+    """The tree consists of the pairs that independence explains worst, beyond what noise in the columns explains.
 
     Deviation from private-pgm's mst.py: that merges the values of a column whose noisy counts are small, and draws them
     again at the end as if they were equally frequent. Where noise is large nearly all are, and what columns do tell is
@@ -33,10 +32,5 @@ class Mst(MstProgram, Algorithm):
             edge = walk.select(joining, estimates, bias=bias, weights=[1] * len(joining))
             walk.measure(edge, independent[edge], draws=draws)
             model = walk.fit(model)
-            settled = walk.settles(len(walk.task.domain.names) - 1)
             walk.fitted(edge)
-            if settled:
-                walk.measure_all(self.initial(walk.task))
-                model = walk.fit(model)
-                walk.fitted()
         return model

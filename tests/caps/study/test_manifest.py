@@ -371,7 +371,7 @@ def test_a_delta_below_what_checks_of_inputs_may_err_is_refused() -> None:
             "worth a budget. 0.00060 is enough for that; fewer rounds, queries or columns need less",
         ),
         (
-            {"epsilon": "0.0001", "algorithm": "mst"},
+            {"epsilon": "0.0001", "delta": "1e-9", "algorithm": "mst"},
             "privacy.epsilon: 0.0001 is too small for mst over 10 columns with 9",
         ),
         (

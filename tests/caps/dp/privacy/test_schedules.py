@@ -209,36 +209,33 @@ def test_equal_rounds_may_give_way_to_columns_while_enough_is_left(
     rho: F, rounds: int, columns: int, relation: Neighbouring, patience: int
 ) -> None:
     """Whenever it settles, the budget is spent to its end, and the noise of columns is within what was forecast."""
-    for schedule in (
-        MwemSchedule.gaussian(rho, relation, rounds=rounds, columns=columns),
-        MstSchedule.start(rho, relation, columns=columns),
-    ):
-        here: Schedule = schedule
-        may = 0
-        while (due := here.step) is not None:
-            measures, left = due.role is Role.MEASURE, schedule.rho - here.after().spent
-            enough = measures and left >= columns * due.mechanism.rho(relation)
-            assert here.choices == ((Choice.GO_ON, Choice.SETTLE) if enough else (Choice.GO_ON,))
-            may += enough
-            if may == patience:
-                break
-            here = here.after()
-        assert (schedule.widest_again is None) == (may == 0)
-        if may < patience:
-            continue
-        settled = here.after(Choice.SETTLE)
-        assert settled in here.following()
-        step = settled.step
-        assert step is not None
-        assert (step.role, step.count) == (Role.INITIAL, columns)
-        ended = settled.after()
-        assert ended.step is None
-        assert schedule.rho * (1 - WITHIN) <= ended.spent <= schedule.rho
-        assert isinstance(step.mechanism, Gaussian)
-        known = [one.sigma_squared for one in schedule.extremes() if isinstance(one, Gaussian)]
-        assert min(known) <= step.mechanism.sigma_squared <= max(known)
-        assert schedule.widest_again is not None
-        assert step.mechanism.sigma_squared <= schedule.widest_again.sigma_squared
+    schedule = MwemSchedule.gaussian(rho, relation, rounds=rounds, columns=columns)
+    here: Schedule = schedule
+    may = 0
+    while (due := here.step) is not None:
+        measures, left = due.role is Role.MEASURE, schedule.rho - here.after().spent
+        enough = measures and left >= columns * due.mechanism.rho(relation)
+        assert here.choices == ((Choice.GO_ON, Choice.SETTLE) if enough else (Choice.GO_ON,))
+        may += enough
+        if may == patience:
+            break
+        here = here.after()
+    assert (schedule.widest_again is None) == (may == 0)
+    if may < patience:
+        return
+    settled = here.after(Choice.SETTLE)
+    assert settled in here.following()
+    step = settled.step
+    assert step is not None
+    assert (step.role, step.count) == (Role.INITIAL, columns)
+    ended = settled.after()
+    assert ended.step is None
+    assert schedule.rho * (1 - WITHIN) <= ended.spent <= schedule.rho
+    assert isinstance(step.mechanism, Gaussian)
+    known = [one.sigma_squared for one in schedule.extremes() if isinstance(one, Gaussian)]
+    assert min(known) <= step.mechanism.sigma_squared <= max(known)
+    assert schedule.widest_again is not None
+    assert step.mechanism.sigma_squared <= schedule.widest_again.sigma_squared
 
 
 def test_pure_mwem_and_a_single_round_cannot_settle() -> None:
@@ -267,12 +264,20 @@ def test_pure_mwem_spends_its_epsilon(epsilon: F, rounds: int, relation: Neighbo
 
 @given(budgets, st.integers(2, 100), relations)
 @settings(max_examples=60, deadline=None)
-def test_mst_spends_a_third_on_each_part(rho: F, columns: int, relation: Neighbouring) -> None:
-    steps = walk(MstSchedule.start(rho, relation, columns=columns))
-    for role, releases in ((Role.INITIAL, columns), (Role.SELECT, columns - 1), (Role.MEASURE, columns - 1)):
+def test_mst_spends_a_tenth_on_choosing_edges_and_as_much_on_columns_as_on_edges(
+    rho: F, columns: int, relation: Neighbouring
+) -> None:
+    schedule = MstSchedule.start(rho, relation, columns=columns)
+    assert schedule.widest_again is None  # it never settles
+    steps = walk(schedule)
+    for role, releases, share in (
+        (Role.INITIAL, columns, F(9, 20)),
+        (Role.SELECT, columns - 1, F(1, 10)),
+        (Role.MEASURE, columns - 1, F(9, 20)),
+    ):
         part = [step for step in steps if step.role is role]
         assert sum(step.count for step in part) == releases
-        assert rho / 3 * (1 - WITHIN) <= sum(step.rho(relation) for step in part) <= rho / 3
+        assert share * rho * (1 - WITHIN) <= sum(step.rho(relation) for step in part) <= share * rho
 
 
 @given(budgets, st.integers(1, 30), st.integers(1, 4))
