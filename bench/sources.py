@@ -17,6 +17,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 _ESTIMATOR = ("caps/data", "services/coordinator/estimation.py", "services/coordinator/generate")
+_FITTED = (
+    *_ESTIMATOR,
+    *(f"!services/coordinator/generate/{name}.py" for name in ("columns", "pairs", "pooling", "signal")),
+)
+"""What a fit without a prior executes: a test makes the modules that are left out fail."""
 _MECHANISMS = ("caps/basics/uniform.py", "caps/dp", "services/coordinator/algorithms", *_ESTIMATOR)
 _JUDGED = ("bench/datasets.py", "bench/quality.py", "bench/utility_tasks.py")
 _PUBLISHED = ("bench/peers/draws.py", "bench/peers/published.py", "caps/basics/uniform.py", "caps/dp/privacy/zcdp.py")
@@ -37,9 +42,9 @@ _SHARED = ("caps/shares", "services/mpc_server/engine", "services/holder/countin
 
 UTILITY = {
     "ours": (*_MECHANISMS, *_JUDGED, "bench/central.py"),
-    "original": (*_ESTIMATOR, *_JUDGED, *_PUBLISHED),
+    "original": (*_FITTED, *_JUDGED, *_PUBLISHED),
     "floor": ("caps/data", *_JUDGED, *_PUBLISHED, "bench/peers/baselines.py"),
-    "mbi": (*_ESTIMATOR, *_JUDGED, *_PUBLISHED),
+    "mbi": (*_FITTED, *_JUDGED, *_PUBLISHED),
     "packages": (*_JUDGED, "bench/peers/packages.py", "bench/peers/packages_tasks.py"),
 }
 """Of the suite's mechanisms, by family: each run has the digest of its own."""

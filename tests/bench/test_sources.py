@@ -1,8 +1,15 @@
 """Digests of code: what counts, what does not, and that every result has one."""
 
+import numpy as np
 import pytest
 
 from bench import report, results, sources
+from bench.peers import published
+from bench.peers.draws import Draws
+from caps.basics.uniform import Uniform
+from caps.data.domain import Attribute, Domain
+from services.coordinator.estimation import Measured
+from services.coordinator.generate import create_estimator, kernel
 
 MODULE = '''"""What it is."""
 
@@ -82,3 +89,26 @@ def test_every_section_of_the_page_has_sources_that_are_there():
     assert set(report.SECTIONS) - {results.BY_RUN} <= set(sources.SUBJECTS)
     for paths in (*sources.SUBJECTS.values(), *sources.UTILITY.values()):
         assert len(sources.digest(paths)) == 16
+
+
+def test_published_mechanisms_execute_nothing_that_their_digest_leaves_out(monkeypatch):
+    """Whatever the estimator has from these modules fails; so a run of theirs follows from none of them."""
+
+    def fail(*_, **__):
+        raise AssertionError("a published mechanism came by a module that its digest leaves out")
+
+    left = {path[1:].removesuffix(".py").replace("/", ".") for path in sources.UTILITY["original"] if path[0] == "!"}
+    assert len(left) == 4
+    used = [name for name, value in vars(kernel).items() if getattr(value, "__module__", None) in left]
+    assert {"measured_columns", "measured_pairs", "expected_counts", "expected_shares", "prior_weight"} <= set(used)
+    for name in used:
+        monkeypatch.setattr(kernel, name, fail)
+    domain = Domain(tuple(Attribute(name, 3) for name in "abc"))
+    codes = np.indices((3, 3, 3)).reshape(3, -1).T.repeat(20, axis=0)
+    for perform in published.MECHANISMS.values():
+        made = perform(Draws(domain, codes, Uniform(0)), 0.5, lambda domain: create_estimator("kernel", domain))
+        assert made.codes.shape[1] == 3
+    estimator = create_estimator("kernel", domain)
+    measured = [Measured(("a",), np.full(3, 180.0), 1.0)]
+    with pytest.raises(AssertionError, match="leaves out"):
+        estimator.smoothed(estimator.fit(measured), measured)
