@@ -562,6 +562,23 @@ def test_no_clique_is_measured_twice_in_one_step() -> None:
     assert enforcer.after(replace(second, clique=every_pair[1])).ended
 
 
+def test_edges_never_give_way_to_columns() -> None:
+    """A coordinator that asks MST's servers for columns again, whatever of the budget is left, is refused."""
+    chosen, task, _ = of("mst")
+    columns, enforcer, spent = chosen.initial(task), start("mst"), F(0)
+    asked = 0
+    for number, request in enumerate(legitimate("mst").requests, 1):
+        enforcer = enforcer.after(request)
+        spent += request.mechanism.rho(task.neighbouring)
+        if number < len(columns) or enforcer.ended:
+            continue
+        again = Gaussian.costing(grid_down((task.zcdp - spent) / len(columns)), task.neighbouring)
+        for step in ("initial1", f"initial{len(columns) + 1}"):
+            refused(enforcer, Measurement(step, columns[0], again), "is not due")
+            asked += 1
+    assert asked >= 2 * (len(columns) - 1)
+
+
 def test_rounds_give_way_to_columns_while_enough_is_left_and_to_nothing_else() -> None:
     chosen, task, _ = of("mwem")
     columns, enforcer, spent = chosen.initial(task), start("mwem"), F(0)
