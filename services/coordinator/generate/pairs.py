@@ -39,7 +39,7 @@ class Kind(NamedTuple):
 KINDS = (Kind(1 / 16), Kind(1 / 4, own=1 / 4), Kind(0, own=1.0), Kind(1 / 4, apart=0), Kind(1 / 4, apart=-1))
 """One of them smooth, one rougher, one without an order, two with an end apart."""
 WIDEST = 256
-"""Columns of more categories are smooth: what is each category's own takes a decomposition of the whole column."""
+"""Columns of more categories have no deviations of each category's own: these take a decomposition of all of them."""
 DEGREES = 12
 """The highest: with the largest ratio, those beyond are next to nothing."""
 STRENGTHS = (2.0, 1 / 2, 1 / 8, 1 / 32, 1 / 128, 1 / 512, 1 / 2048)

@@ -70,7 +70,7 @@ def trust_in_columns(columns: Mapping[str, Column]) -> float:
 
 
 def prior_weight(model: TreeModel, merged: MergedMeasurements, trust: float, most: float) -> float:
-    """What the prior of independent columns should weigh: `most` where larger marginals are half noise, or more.
+    """What the prior should weigh: `most` where larger marginals are half noise, or more.
 
     Where they are mostly signal it fades, by the odds of noise to signal, which by Bayes' rule say what a guess counts
     beside a measurement. Where not even the columns can be told from uniform ones, larger marginals say still less, and
